@@ -1,0 +1,63 @@
+# Every target makes its own .venv when there is none and says what it is doing.
+# Needed on the machine: Python 3.10 to 3.13 (PYTHON=python3.12 picks one) and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+TEST_FLAGS ?=
+
+# TensorFlow's notes on the CPU would hide what we print.
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: help demo test test-slow lint bench
+.NOTPARALLEL:
+
+help:
+	@echo "make demo       pretrain a small RoFormer on real Chinese text, in about 10 minutes"
+	@echo "make test       run the tests; make test-slow runs the long ones"
+	@echo "make lint       ruff (lint and format) and mypy"
+	@echo "make bench      run the benchmarks"
+
+demo: $(VENV)/.installed-demo
+	@echo "demo: pretraining a small RoFormer on real Chinese text, about 10 minutes on 2 cores"
+	@$(RUN) -m pretrain.demo
+
+test: $(VENV)/.installed-dev
+	@echo "test: running the quick tests"
+	@$(RUN) -m pytest $(TEST_FLAGS)
+
+test-slow: $(VENV)/.installed-dev
+	@echo "test-slow: running the tests that take long"
+	@$(RUN) -m pytest -m slow $(TEST_FLAGS)
+
+lint: $(VENV)/.installed-dev
+	@echo "lint: ruff check, ruff format, mypy"
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+bench: $(VENV)/.installed-dev
+	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
+		echo "bench: $$script"; $(RUN) $$script || exit 1; \
+	done
+
+$(VENV)/.made:
+	@echo "setup: making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 10) <= sys.version_info < (3, 14) else \
+		"Python 3.10 to 3.13 is needed; $(PYTHON) is %d.%d. Try make PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/.installed-demo: $(VENV)/.made pyproject.toml
+	@echo "setup: installing roformer-tf and what the demo needs into $(VENV) (a few minutes)"
+	@$(RUN) -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+# bert4keras, which the tests compare with, asks for an old Keras; without its own
+# requirements it runs on tf-keras, beside Keras 3.
+$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml
+	@echo "setup: installing roformer-tf and what the tests need into $(VENV) (a few minutes)"
+	@$(RUN) -m pip install --quiet --editable '.[demo,dev,jax]'
+	@$(RUN) -m pip install --quiet --no-deps bert4keras==0.11.5
+	@touch $@

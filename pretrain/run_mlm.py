@@ -1,0 +1,14 @@
+"""`roformer-tf pretrain` for people who work from a clone.
+
+python pretrain/run_mlm.py --config pretrain/configs/base.yaml --corpus 'data/*.jsonl'
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from roformer_tf.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["pretrain", *sys.argv[1:]]))

@@ -1,0 +1,163 @@
+"""`roformer-tf COMMAND …`: a table of commands; each one's settings dataclass is its flags.
+
+A command's module is imported when the command is called, so that help is instant.
+"""
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from roformer_tf.errors import DivergedError, InputError
+
+
+class Command(NamedTuple):
+    """Where a command lives, and what `roformer-tf --help` says of it."""
+
+    function: str
+    """ "module:function" of one parameter, annotated with its settings dataclass."""
+    help: str
+
+
+COMMANDS = {
+    "prepare": Command(
+        "roformer_tf.data.preparation:prepare", "make rows for pretraining out of a corpus"
+    ),
+    "pretrain": Command(
+        "roformer_tf.training.pretraining:pretrain", "pretrain a masked language model"
+    ),
+    "fill-mask": Command(
+        "roformer_tf.inference.fill_mask:fill_mask", "fill the [MASK] of a text with a model"
+    ),
+}
+
+BAD_INPUT, DIVERGED, INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; give the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else BAD_INPUT
+    name, *flags = arguments
+    if name == "--version":
+        import roformer_tf
+
+        print(roformer_tf.__version__)
+        return 0
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes on the CPU hide ours
+    try:
+        if name not in COMMANDS:
+            raise InputError(
+                f"there is no command {name!r}.{_nearest(name, COMMANDS)}\n\n{_usage()}"
+            )
+        run(name, flags)
+    except (InputError, DivergedError) as error:
+        print(f"roformer-tf {name}: {error}", file=sys.stderr)
+        return BAD_INPUT if isinstance(error, InputError) else DIVERGED
+    except KeyboardInterrupt:
+        print("\nstopped. The same command continues.", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def run(name: str, flags: Sequence[str]) -> None:
+    """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
+    import tyro
+
+    module, attribute = COMMANDS[name].function.split(":")
+    function = getattr(import_module(module), attribute)
+    (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
+    parser = {"prog": f"roformer-tf {name}", "config": (tyro.conf.OmitArgPrefixes,)}
+    function(tyro.cli(settings, args=_with_yaml(list(flags), settings), **parser))
+
+
+def _with_yaml(flags: list[str], settings: type) -> list[str]:
+    """Replace `--config FILE` by the flags in it, put in front: flags given by hand win."""
+    given = [flag for flag in flags if flag == "--config" or flag.startswith("--config=")]
+    if not given:
+        return flags
+    place = flags.index(given[0])
+    if "=" in given[0]:
+        file, rest = given[0].partition("=")[2], flags[:place] + flags[place + 1 :]
+    elif place + 1 < len(flags):
+        file, rest = flags[place + 1], flags[:place] + flags[place + 2 :]
+    else:
+        raise InputError("--config needs a YAML file.")
+    return [*_yaml_flags(Path(file), settings), *rest]
+
+
+def _yaml_flags(path: Path, settings: type) -> list[str]:
+    """The keys of a YAML file as flags."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
+    known = _flag_names(settings)
+    flags = []
+    for key, value in values.items():
+        flag = str(key).replace("_", "-")
+        if flag not in known:
+            raise InputError(
+                f"{path} has an unknown key {key!r}.{_nearest(flag, known)} "
+                f"Known keys: {', '.join(sorted(known))}."
+            )
+        flags += _as_flags(flag, value)
+    return flags
+
+
+def _as_flags(flag: str, value: Any) -> list[str]:
+    """One key of a YAML file as it would be typed."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    values = value if isinstance(value, list) else [value]
+    return [f"--{flag}", *map(str, values)] if values else []
+
+
+def _flag_names(settings: Any) -> set[str]:
+    """Every flag of a settings dataclass, those of nested ones included."""
+    import dataclasses
+
+    hints = get_type_hints(settings)
+    names = set()
+    for field in dataclasses.fields(settings):
+        if dataclasses.is_dataclass(hints[field.name]):
+            names |= _flag_names(hints[field.name])
+        else:
+            names.add(field.name.replace("_", "-"))
+    return names
+
+
+def _nearest(word: str, words: Any) -> str:
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: roformer-tf COMMAND [flags]",
+            "",
+            *lines,
+            "",
+            "`roformer-tf COMMAND --help` lists a command's flags; --config FILE.yaml reads them.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The one description of an architecture, in BERT's words."""
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roformer_tf.errors import InputError
+
+HIDDEN_ACTIVATIONS = ("gelu", "gelu_new", "relu")
+
+
+@dataclass(frozen=True)
+class RoFormerConfig:
+    """An architecture, under the keys of `bert_config.json` and Hugging Face's `config.json`.
+
+    Raises InputError for values that contradict each other.
+    """
+
+    vocab_size: int
+    """Tokens in the vocabulary."""
+    hidden_size: int
+    """Features of a hidden state."""
+    num_hidden_layers: int
+    """Transformer layers."""
+    num_attention_heads: int
+    """Heads of each attention; `hidden_size / num_attention_heads` must be even."""
+    intermediate_size: int
+    """Features inside the feed-forward network."""
+    embedding_size: int = 0
+    """Features of an embedding; unset, `hidden_size`. Where they differ, a projection follows."""
+    hidden_act: str = "gelu"
+    """Activation of the feed-forward network and the MLM head: "gelu" is the exact (erf) one."""
+    hidden_dropout_prob: float = 0.1
+    """Dropout on the embeddings and on what attention and feed-forward network give."""
+    attention_probs_dropout_prob: float = 0.1
+    """Dropout on the attention probabilities."""
+    max_position_embeddings: int = 1536
+    """Longest row trained on. Rotary positions have no limit: kept for Hugging Face, which has."""
+    type_vocab_size: int = 2
+    """Segments that can be told apart."""
+    initializer_range: float = 0.02
+    """Standard deviation of the truncated normal that new kernels are drawn from."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in every layer norm."""
+    rotary_style: str = "interleaved"
+    """Which features form a pair: "interleaved" (2m, 2m + 1), as released, or "half" (m, m + H/2).
+
+    It changes the order of the features alone: a checkpoint gives the same numbers under both.
+    """
+    rotary_base: float = 10_000.0
+    """Base of the rotary wavelengths."""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the file it was read from that mean nothing here; kept, and written back."""
+
+    def __post_init__(self) -> None:
+        if self.embedding_size == 0:
+            object.__setattr__(self, "embedding_size", self.hidden_size)
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} is {value!r}, but must be a whole number of at least 1.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < 1:
+                raise InputError(f"{name} is {value!r}, but must be at least 0 and less than 1.")
+        if self.hidden_size % self.num_attention_heads or self.head_size % 2:
+            raise InputError(
+                f"hidden_size {self.hidden_size} over num_attention_heads "
+                f"{self.num_attention_heads} gives no even head size, but rotary attention "
+                "turns features in pairs. Give a hidden_size that is an even multiple of the heads."
+            )
+        if self.hidden_act not in HIDDEN_ACTIVATIONS:
+            raise InputError(
+                f"hidden_act is {self.hidden_act!r}, but must be one of {list(HIDDEN_ACTIVATIONS)}."
+            )
+        if self.rotary_style not in ("interleaved", "half"):
+            raise InputError(
+                f'rotary_style is {self.rotary_style!r}, but must be "interleaved" or "half".'
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Features of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "the config") -> "RoFormerConfig":
+        """Read the keys of a `bert_config.json` or `config.json`; `source` is named in errors.
+
+        Unknown keys are kept in `unknown`, and warned of unless Hugging Face writes them everywhere.
+        """
+        values = {key: value for key, value in values.items() if value is not None}
+        names = [f.name for f in dataclasses.fields(cls) if f.name != "unknown"]
+        missing = [name for name in _REQUIRED if name not in values]
+        if missing:
+            raise InputError(
+                f"{source} lacks {', '.join(missing)}: it describes no RoFormer. "
+                "Give the bert_config.json or config.json that belongs to the weights."
+            )
+        unknown = {key: value for key, value in values.items() if key not in names}
+        strange = sorted(set(unknown) - _HUGGING_FACE_KEYS)
+        if strange:
+            warnings.warn(
+                f"{source} has keys that mean nothing here and are only kept: {', '.join(strange)}",
+                stacklevel=2,
+            )
+        known = {name: values[name] for name in names if name in values}
+        try:
+            return cls(**known, unknown=unknown)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "RoFormerConfig":
+        """Read a JSON file. Raises InputError where there is none or it is no JSON object."""
+        path = Path(path)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}. Give a config file.") from None
+        except ValueError as error:
+            raise InputError(f"{path} is not valid JSON: {error}. Give a config file.") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{path} holds no JSON object. Give a config file.")
+        return cls.from_dict(values, source=str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All keys, the unknown ones included, for a JSON file."""
+        values = dataclasses.asdict(self)
+        return dict(values.pop("unknown")) | values
+
+    def replace(self, **changes: Any) -> "RoFormerConfig":
+        """Copy the config with some keys changed. Raises InputError for a key that it lacks."""
+        names = {f.name for f in dataclasses.fields(self)}
+        wrong = sorted(set(changes) - names)
+        if wrong:
+            raise InputError(
+                f"a RoFormer config has no {', '.join(wrong)}. It has: {', '.join(sorted(names))}."
+            )
+        return dataclasses.replace(self, **changes)
+
+
+_REQUIRED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+_COUNTS = (*_REQUIRED, "embedding_size", "max_position_embeddings", "type_vocab_size")
+_HUGGING_FACE_KEYS = frozenset(
+    """
+    _name_or_path add_cross_attention architectures bos_token_id directionality dtype eos_token_id
+    gradient_checkpointing is_decoder model_type pad_token_id pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type rotary_value
+    tie_word_embeddings torch_dtype transformers_version use_cache
+    """.split()  # noqa: SIM905
+)

@@ -1,0 +1,498 @@
+"""The walk corpus → tokenizer → packing → shards: the body of `roformer-tf prepare`.
+
+The corpus is cut into parts of consecutive documents, and each part becomes shards of its own,
+made by one process and recorded once they are whole. So the number of processes changes not a
+byte, and what was interrupted goes on behind its last whole part. The output folder:
+
+    vocab.txt, tokenizer.json, tokenizer_config.json
+    train-00000.npy, held_out-00000.npy, …    the shards of part 0, …
+    unfinished/settings.json, part-00000.json, …    only until the manifest is written
+    manifest.json                                   written last
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
+from roformer_tf.data.packing import Document, check_length, pack
+from roformer_tf.data.shards import (
+    MANIFEST,
+    PreparedRows,
+    Shard,
+    read_manifest,
+    row_dtype,
+    write_shard,
+)
+from roformer_tf.errors import InputError
+from roformer_tf.files import folder_beside, write_text
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import (
+    Tokenization,
+    build_vocabulary,
+    count_pieces,
+    read_vocabulary,
+)
+
+FORMAT = 1  # of the folder; another number prepares again
+PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
+COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
+TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
+UNFINISHED = "unfinished"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparationConfig(CorpusConfig):
+    """What becomes of a corpus: rows of token ids in a folder, to train on again and again."""
+
+    output: str
+    """Folder to write. Run again with the same settings, it continues or finds itself done."""
+    vocab: str | None = None
+    """Vocabulary: a vocab.txt, a folder or a released zip that holds one. Or give vocab_size."""
+    vocab_size: int | None = None
+    """Build a vocabulary of at most this many tokens from the corpus."""
+    tokenization: Tokenization | None = None
+    """Unset: what suits the vocabulary; "word" for one that is built."""
+    lower_case: bool | None = None
+    """Unset: what the vocabulary's folder says, else yes."""
+    length: int = 512
+    """Tokens in a row, with [CLS] and [SEP]."""
+    held_out: float = 0.01
+    """Share of documents kept for evaluation. A hash of its text decides for each document."""
+    workers: int | None = None
+    """Processes. Unset: one for each core."""
+
+    def __post_init__(self) -> None:
+        check_length(self.length)
+        if (self.vocab is None) == (self.vocab_size is None):
+            raise InputError(
+                "give either a vocabulary (vocab) or the size of one to build (vocab_size)."
+            )
+        if not 0 <= self.held_out < 1:
+            raise InputError(
+                f"held_out is {self.held_out}, but must be a share: 0 or more, below 1."
+            )
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"workers is {self.workers}, but must be 1 or more.")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive documents: the unit of work."""
+
+    number: int
+    texts: list[str]
+    bytes: int
+    """That reading it moved on in the files, for the progress bar."""
+
+
+def prepare(config: PreparationConfig) -> Path:
+    """Turn a corpus into a folder of packed rows that `PreparedRows.open` reads; return it.
+
+    The folder is complete once it has a manifest. After an interruption the same call continues;
+    once finished it returns at once. Raises InputError, and leaves nothing behind, for a corpus
+    that is missing or has no documents, a wrong vocabulary and, under `strict`, a bad line; and
+    without a touch for a folder that holds anything else than this preparation.
+    """
+    files = find_files(config.corpus)
+    given = _given_tokenizer(config)
+    settings = _settings(config, files, given)
+    output = Path(config.output)
+    if _is_finished(output, settings):
+        _sweep(output)
+        print(f"{output} is prepared already: {_summary(read_manifest(output))}")
+        return output
+
+    _check_for_documents(files, config)
+    _claim(output, settings)
+    report = CorpusReport()
+    try:
+        tokenizer = given or _built_tokenizer(files, config)
+        tokenizer.save_pretrained(output)
+        write = _PartWriter(output, tokenizer, config.length, config.held_out)
+        records = list(_each_part(write, files, config, report, "preparing"))
+        manifest = _manifest(records, report, settings, tokenizer)
+        if not manifest["splits"][TRAIN]["rows"]:
+            raise InputError(
+                f"no row to train on came out of {report.summary()}. "
+                "Give a larger corpus, or a smaller held_out."
+            )
+    except InputError:
+        _discard(output)
+        raise
+    write_text(output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    _sweep(output)
+    print(f"{report.summary()}\n{output}: {_summary(manifest)}")
+    return output
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Decide by a hash of the text alone: growing the corpus moves no document."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
+@dataclass(frozen=True)
+class _PartWriter:
+    """Tokenize, pack and write a part; one for each process."""
+
+    output: Path
+    tokenizer: RoFormerTokenizer
+    length: int
+    held_out: float
+
+    def __call__(self, part: Part) -> dict[str, Any]:
+        """Write the part's shards and then its record, unless they are there; give the record.
+
+        {"shards": […], "documents": {"train": 12, …}, "characters": {"train": 3456, …}}
+        """
+        name = f"{part.number:05}"
+        path = self.output / UNFINISHED / f"part-{name}.json"
+        if path.is_file():
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if all(Shard(**shard).is_whole(self.output) for shard in record["shards"]):
+                return record
+
+        texts: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for text in part.texts:
+            texts[HELD_OUT if is_held_out(text, self.held_out) else TRAIN].append(text)
+        shards = [self._write(split, f"{split}-{name}.npy", texts[split]) for split in SPLITS]
+        record = {
+            "shards": [asdict(shard) for shard in shards if shard],
+            "documents": {split: len(texts[split]) for split in SPLITS},
+            "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
+        }
+        write_text(path, json.dumps(record))
+        return record
+
+    def _write(self, split: str, file: str, texts: list[str]) -> Shard | None:
+        """Write one shard, unless the texts give no rows."""
+        rows = pack(
+            (self._document(text) for text in texts),
+            self.length,
+            cls_id=self.tokenizer.cls_id,
+            sep_id=self.tokenizer.sep_id,
+            dtype=row_dtype(self.tokenizer.vocab_size, self.length),
+        )
+        return write_shard(self.output, file, split, rows) if len(rows) else None
+
+    def _document(self, text: str) -> Document:
+        """Tokenize a text."""
+        ids, words = self.tokenizer.ids_and_words(text)
+        return Document(np.array(ids, np.int32), np.array(words, np.int32))
+
+
+def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
+    """Load the tokenizer of the vocabulary that the user gives; None if one is to be built."""
+    if config.vocab is not None:
+        return RoFormerTokenizer.from_pretrained(
+            config.vocab, config.tokenization, config.lower_case
+        )
+    assert config.vocab_size is not None  # the config holds one of the two
+    build_vocabulary({}, config.vocab_size, _tokenization(config))  # refuses a size too small
+    return None
+
+
+def _built_tokenizer(files: list[Path], config: PreparationConfig) -> RoFormerTokenizer:
+    """Build a vocabulary from the documents that are not held out, or find it built."""
+    assert config.vocab_size is not None
+    tokenization, lower_case = _tokenization(config), config.lower_case is not False
+    built = Path(config.output) / "vocab.txt"
+    if built.is_file():  # whole, as all our files; the settings are known to be the same
+        return RoFormerTokenizer(read_vocabulary(built), tokenization, lower_case)
+    count = partial(_count_part, tokenization, lower_case, config.held_out)
+    counts: Counter[str] = Counter()
+    for part_counts in _each_part(count, files, config, CorpusReport(), "counting words"):
+        counts.update(part_counts)
+        if len(counts) > COUNTED_WORDS:  # most of them seen once: no candidates for a vocabulary
+            counts = Counter({word: count for word, count in counts.items() if count > 1})
+    tokens = build_vocabulary(counts, config.vocab_size, tokenization)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    return RoFormerTokenizer(vocabulary, tokenization, lower_case)
+
+
+def _tokenization(config: PreparationConfig) -> Tokenization:
+    """Choose the tokenization of a vocabulary that is built."""
+    return config.tokenization or "word"
+
+
+def _count_part(
+    tokenization: Tokenization, lower_case: bool, held_out: float, part: Part
+) -> Counter[str]:
+    """Count the words of the documents that are not held out."""
+    texts = (text for text in part.texts if not is_held_out(text, held_out))
+    return count_pieces(texts, tokenization, lower_case)
+
+
+def _check_for_documents(files: list[Path], config: PreparationConfig) -> None:
+    """Raise InputError if the files hold no document."""
+    report = CorpusReport()
+    if next(read_documents(files, config, report), None) is None:
+        raise InputError(
+            f"the corpus {' '.join(config.corpus)} is empty: {report.summary()}. "
+            "Give files with text, and for .jsonl the right field."
+        )
+
+
+def _parts(files: list[Path], config: PreparationConfig, report: CorpusReport) -> Iterator[Part]:
+    """Cut the corpus into parts of at least PART_CHARACTERS, the last one less."""
+    number = size = start = 0
+    texts: list[str] = []
+    for text in read_documents(files, config, report):
+        texts.append(text)
+        size += len(text)
+        if size >= PART_CHARACTERS:
+            yield Part(number, texts, report.bytes_read - start)
+            number, size, start, texts = number + 1, 0, report.bytes_read, []
+    if texts:
+        yield Part(number, texts, report.bytes_read - start)
+
+
+def _each_part(
+    task: Callable[[Part], Result],
+    files: list[Path],
+    config: PreparationConfig,
+    report: CorpusReport,
+    description: str,
+) -> Iterator[Result]:
+    """Give what the task makes of each part, in order, and show the progress in the files."""
+    workers = config.workers or _cores()
+    parts = _parts(files, config, report)
+    head = list(islice(parts, 2))
+    parts = chain(head, parts)
+    alone = workers == 1 or len(head) == 1  # a second process would have nothing to do
+    results = _in_turn(task, parts) if alone else _in_processes(task, parts, workers)
+    total = sum(path.stat().st_size for path in files)
+    with tqdm(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar:
+        for part_bytes, result in results:
+            bar.update(part_bytes)
+            yield result
+        bar.update(total - bar.n)  # bad lines behind the last document
+
+
+def _in_turn(task: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[tuple[int, Result]]:
+    """Run the task on each part here; give the part's bytes with the result."""
+    for part in parts:
+        yield part.bytes, task(part)
+
+
+def _in_processes(
+    task: Callable[[Part], Result], parts: Iterable[Part], workers: int
+) -> Iterator[tuple[int, Result]]:
+    """Run the task in processes of their own; the results come in the order of the parts.
+
+    At most two parts for each process are in memory. Processes are spawned, not forked: this
+    one may run TensorFlow's threads, which a fork would break.
+    """
+    context = multiprocessing.get_context("spawn")
+    pending: deque[tuple[int, Future[Result]]] = deque()
+    with ProcessPoolExecutor(workers, context, _start_worker, (task,)) as pool:
+        try:
+            for part in parts:
+                if len(pending) == 2 * workers:
+                    part_bytes, future = pending.popleft()
+                    yield part_bytes, future.result()
+                pending.append((part.bytes, pool.submit(_run_task, part)))
+            while pending:
+                part_bytes, future = pending.popleft()
+                yield part_bytes, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_task: Callable[[Part], Any]  # of a worker process: sent once, as a tokenizer is large
+
+
+def _start_worker(task: Callable[[Part], Any]) -> None:
+    """Set up a worker process."""
+    global _task
+    _task = task
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone; a killed one cannot tell its workers to end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run_task(part: Part) -> Any:
+    """Run the worker's task."""
+    return _task(part)
+
+
+def _cores() -> int:
+    """Count the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _settings(
+    config: PreparationConfig, files: list[Path], tokenizer: RoFormerTokenizer | None
+) -> dict[str, Any]:
+    """Gather all that the rows depend on, as JSON holds it. The number of workers is not of it."""
+    stats = [path.stat() for path in files]
+    return {
+        "format": FORMAT,
+        "part_characters": PART_CHARACTERS,
+        "files": [
+            [path.name, stat.st_size, stat.st_mtime_ns]
+            for path, stat in zip(files, stats, strict=True)
+        ],
+        "field": config.field,
+        "strict": config.strict,
+        "vocabulary": _hash(tokenizer.vocabulary) if tokenizer else None,
+        "vocab_size": config.vocab_size,
+        "tokenization": tokenizer.tokenization if tokenizer else _tokenization(config),
+        "lower_case": tokenizer.lower_case if tokenizer else config.lower_case is not False,
+        "length": config.length,
+        "held_out": config.held_out,
+    }
+
+
+def _hash(value: Mapping[str, Any]) -> str:
+    """Hash what JSON can hold, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
+    """Tell whether the folder holds this preparation, finished.
+
+    Raises InputError, with nothing touched, if it holds another one or something else.
+    """
+    if (output / MANIFEST).is_file():
+        _check_same(output, read_manifest(output).get("settings", {}), settings)
+        for split in SPLITS:
+            PreparedRows.open(output, split)  # refuses shards that are gone or cut off
+        return True
+    unfinished = output / UNFINISHED / "settings.json"
+    if unfinished.is_file():
+        _check_same(output, json.loads(unfinished.read_text(encoding="utf-8")), settings)
+    elif output.exists() and (not output.is_dir() or set(output.iterdir()) - _leftovers(output)):
+        raise InputError(
+            f"{output} exists and holds something else than prepared rows. "
+            "Choose another output, or remove it."
+        )
+    return False
+
+
+def _check_same(output: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise InputError, saying what differs, unless the settings are the same."""
+    changes = [key for key in sorted({*there, *now}) if there.get(key) != now.get(key)]
+    if changes:
+        told = [
+            key
+            if key in ("files", "vocabulary")
+            else f"{key} ({there.get(key)} there, {now.get(key)} now)"
+            for key in changes
+        ]
+        raise InputError(
+            f"{output} was prepared from other inputs or settings; what differs: "
+            f"{', '.join(told)}. Choose another output, or remove it to prepare anew."
+        )
+
+
+def _claim(output: Path, settings: Mapping[str, Any]) -> None:
+    """Make the folder that of this preparation, and remove what a killed run left half-written."""
+    output.mkdir(parents=True, exist_ok=True)
+    for folder in (output, output / UNFINISHED):
+        for path in _leftovers(folder):
+            _remove(path)
+    if not (output / UNFINISHED).is_dir():
+        with folder_beside(output / UNFINISHED) as folder:
+            write_text(folder / "settings.json", json.dumps(settings))
+
+
+def _sweep(output: Path) -> None:
+    """Remove from a finished folder what was needed on the way."""
+    for path in [output / UNFINISHED, *_leftovers(output)]:
+        _remove(path)
+
+
+def _discard(output: Path) -> None:
+    """Remove what this preparation wrote, and the folder if nothing else is in it."""
+    _sweep(output)
+    for pattern in ("vocab.txt", "tokenizer*.json", *(f"{split}-*.npy" for split in SPLITS)):
+        for path in output.glob(pattern):
+            path.unlink()
+    if not any(output.iterdir()):
+        output.rmdir()
+
+
+def _leftovers(folder: Path) -> set[Path]:
+    """Find what `files` was writing when it was killed."""
+    return set(folder.glob(".*.tmp"))
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _manifest(
+    records: list[dict[str, Any]],
+    report: CorpusReport,
+    settings: dict[str, Any],
+    tokenizer: RoFormerTokenizer,
+) -> dict[str, Any]:
+    """Describe the finished folder. Nothing in it depends on time, place or number of workers."""
+    shards = [shard for record in records for shard in record["shards"]]
+    splits = {
+        split: {
+            "rows": sum(shard["rows"] for shard in shards if shard["split"] == split),
+            "tokens": sum(shard["tokens"] for shard in shards if shard["split"] == split),
+            "documents": sum(record["documents"][split] for record in records),
+            "characters": sum(record["characters"][split] for record in records),
+        }
+        for split in SPLITS
+    }
+    rows = sum(split["rows"] for split in splits.values())
+    tokens = sum(split["tokens"] for split in splits.values())
+    return {
+        "rows": rows,
+        "tokens": tokens,
+        "utilization": tokens / max(1, rows * settings["length"]),
+        "length": settings["length"],
+        "tokenization": tokenizer.tokenization,
+        "lower_case": tokenizer.lower_case,
+        "vocab_size": tokenizer.vocab_size,
+        "splits": splits,
+        "bad_lines": dict(sorted(report.bad.items())),
+        "fingerprint": _hash(settings),
+        "settings": settings,
+        "shards": shards,
+    }
+
+
+def _summary(manifest: Mapping[str, Any]) -> str:
+    """Say in one line what a folder holds."""
+    return (
+        f"{manifest['rows']:,} rows of {manifest['length']} "
+        f"({manifest['splits'][HELD_OUT]['rows']:,} held out), "
+        f"{manifest['tokens']:,} tokens, {manifest['utilization']:.1%} of the positions used"
+    )

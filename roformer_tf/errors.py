@@ -1,0 +1,13 @@
+"""Errors with which a command ends without a traceback: the message is for the user."""
+
+
+class InputError(ValueError):
+    """Bad input from the user: the message says what was wrong, where, and what to do.
+
+    Commands print the message on stderr and exit with code 2; any other exception is our
+    mistake and keeps its traceback.
+    """
+
+
+class DivergedError(RuntimeError):
+    """Training gave NaN or an exploding loss: commands print the message and exit with code 1."""

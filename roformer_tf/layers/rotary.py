@@ -1,0 +1,62 @@
+"""Rotary position embedding: angles and rotation, pure functions (RoFormer, arXiv 2104.09864).
+
+Feature pair m of a head at position n is turned by the angle n · base^(−2m/H) (section 3.2.2),
+so that the product of a query and a key depends on their distance alone. Which two features
+form pair m is the style: "interleaved" (2m, 2m + 1) in the paper and the released checkpoints,
+"half" (m, m + H/2) in GPT-NeoX and Llama.
+
+Axes: B batch, T positions, N heads, H head size (even).
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+Tensor = Any
+"""A tensor of the running backend, a Keras tensor or a NumPy array."""
+
+
+def angles(positions: Tensor, head_size: int, base: float = 10_000.0) -> Tensor:
+    """Angle of each position for each pair of features, θ of section 3.2.2.
+
+    positions (..., T) int → (..., T, H/2) float32, in radians, whatever the compute dtype:
+    bfloat16 cannot tell position 257 from 256.
+    """
+    frequencies = base ** (-np.arange(0, head_size, 2, dtype="float64") / head_size)  # (H/2,)
+    return ops.cast(positions, "float32")[..., None] * frequencies.astype("float32")
+
+
+def rotate(
+    x: Tensor, positions: Tensor, base: float = 10_000.0, style: str = "interleaved"
+) -> Tensor:
+    """Turn every pair of features (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
+
+    x (B, T, N, H), positions (T,) int → (B, T, N, H) in x's dtype; products and sum in float32.
+
+    Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
+    the table: the paper's strided slices and their gradients cost four times as much on
+    TensorFlow without XLA.
+    """
+    axis = -1 if style == "interleaved" else -2  # where the two of a pair lie in `pairs`
+    half = x.shape[-1] // 2
+    shape = ops.shape(x)
+    pairs = ops.reshape(x, (*shape[:-1], *((half, 2) if axis == -1 else (2, half))))
+    theta = angles(positions, x.shape[-1], base)[:, None, :]  # (T, 1, H/2)
+    cos, sin = ops.cos(theta), ops.sin(theta)
+    cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
+    flipped = ops.cast(ops.flip(pairs, axis), "float32")
+    turned = ops.cast(pairs, "float32") * cos + flipped * sin
+    return ops.cast(ops.reshape(turned, shape), x.dtype)
+
+
+def rotate_as_in_the_paper(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
+    """Equation 34, word for word: the readable reference that `rotate` is held equal to.
+
+    x (B, T, N, H), positions (T,) int → (B, T, N, H) in x's dtype.
+    """
+    theta = ops.repeat(angles(positions, x.shape[-1], base), 2, axis=-1)  # (T, H): θ0 θ0 θ1 θ1 …
+    dtype, x = x.dtype, ops.cast(x, "float32")
+    swapped = ops.reshape(ops.stack([-x[..., 1::2], x[..., ::2]], axis=-1), ops.shape(x))
+    turned = x * ops.cos(theta)[:, None, :] + swapped * ops.sin(theta)[:, None, :]
+    return ops.cast(turned, dtype)

@@ -1,0 +1,74 @@
+"""RoFormerEncoder: rows of tokens in, hidden states out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.layers.attention import same_sequence
+from roformer_tf.layers.rotary import Tensor
+from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer
+from roformer_tf.models.pretrained import PretrainedModel
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerEncoder(PretrainedModel):
+    """A stack of RoFormer layers over embeddings, without a head.
+
+    Call: a dict of int32 (B, T): `token_ids`, optional `segment_ids` (default 0), optional
+    `sequence_ids`: 0 for padding, 1, 2, … for the document a token belongs to. Absent, they
+    are `token_ids != 0`, the first position always counted. Two tokens see each other only if
+    their `sequence_ids` are equal and not 0. → hidden states (B, T, H) in the compute dtype;
+    what a padded position gives is unspecified.
+    """
+
+    def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
+        super().__init__(config, name=name, **kwargs)
+        self.embeddings = RoFormerEmbeddings(config, name="embeddings", dtype=self.dtype_policy)
+        self.layer_stack = [
+            RoFormerLayer(config, name=f"layer_{i}", dtype=self.dtype_policy)
+            for i in range(config.num_hidden_layers)
+        ]
+        self.build()
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make all weights; shapes come from the config alone."""
+        self.embeddings.build()
+        for layer in self.layer_stack:
+            layer.build()
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """The encoder is its own only part."""
+        return {"encoder": self}
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Give the last layer's hidden states."""
+        return self.hidden_states(inputs, training)[-1]
+
+    def hidden_states(
+        self, inputs: Mapping[str, Tensor], training: bool | None = None
+    ) -> list[Tensor]:
+        """Give L + 1 tensors (B, T, H): what the embeddings give, then each layer."""
+        token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
+        segment_ids = inputs.get("segment_ids")
+        if segment_ids is None:
+            segment_ids = ops.zeros_like(token_ids)
+        sequence_ids = inputs.get("sequence_ids")
+        if sequence_ids is None:
+            sequence_ids = default_sequence_ids(token_ids)
+        visible = same_sequence(ops.convert_to_tensor(sequence_ids, "int32"))
+        states = [self.embeddings(token_ids, segment_ids, training=training)]
+        for layer in self.layer_stack:
+            states.append(layer(states[-1], visible, training=training))
+        return states
+
+
+def default_sequence_ids(token_ids: Tensor) -> Tensor:
+    """One document a row: (B, T) int32 → (B, T) int32, 1 for tokens and 0 for padding.
+
+    As in bert4keras the first position always counts, so that an empty row gives no NaN.
+    """
+    first = ops.arange(ops.shape(token_ids)[1]) == 0
+    return ops.cast((token_ids != 0) | first[None, :], "int32")

@@ -1,0 +1,124 @@
+"""Words of a text, exactly as bert4keras and jieba find them: the only caller of both jiebas."""
+
+import functools
+import logging
+import sys
+import unicodedata
+import warnings
+from itertools import accumulate
+from types import ModuleType
+
+
+def normalize(text: str) -> str:
+    """Lower-case a text, decompose it (NFD) and drop its non-spacing marks: "ÉTÉ が" → "ete か"."""
+    decomposed = unicodedata.normalize("NFD", text.lower())
+    return "".join([part for part in decomposed if unicodedata.category(part) != "Mn"])
+
+
+def normalize_aligned(text: str) -> tuple[str, list[int]]:
+    """`normalize(text)`, and for each of its characters the index in `text` of its origin.
+
+    "İÉ각" → ("ie각", [0, 1, 2, 2, 2]), the last syllable being three jamo.
+    """
+    # Lower-casing the whole text knows a final sigma; only "İ" changes the number of characters.
+    lowered = zip(
+        text.lower(),
+        [index for index, character in enumerate(text) for _ in character.lower()],
+        strict=True,
+    )
+    parts = [(part, i) for letter, i in lowered for part in unicodedata.normalize("NFD", letter)]
+    # A text's NFD is that of its characters with each run of combining ones sorted by class.
+    classes = [unicodedata.combining(part) for part, _ in parts]
+    runs = accumulate(number == 0 for number in classes)
+    order = sorted(range(len(parts)), key=list(zip(runs, classes, strict=True)).__getitem__)
+    kept = [parts[place] for place in order if unicodedata.category(parts[place][0]) != "Mn"]
+    return "".join(part for part, _ in kept), [index for _, index in kept]
+
+
+def segment(text: str) -> list[str]:
+    """Words of a text in order, nothing left out: what `jieba.cut(text, HMM=False)` gives.
+
+    A dictionary that the user gave jieba (`load_userdict`, `add_word`, …) counts, in the
+    process in which it was given.
+    """
+    if not _dictionary_changed():
+        import rjieba  # loads its dictionary when imported
+
+        try:
+            words: list[str] = rjieba.cut(text, False)
+            return words
+        except UnicodeEncodeError:  # lone surrogates, which jieba takes and UTF-8 cannot hold
+            pass
+    return list(_jieba().cut(text, HMM=False))
+
+
+def split(text: str) -> list[str]:
+    """Text without control characters, at white space and around punctuation and Chinese.
+
+    "Hi,世界" → ["Hi", ",", "世", "界"].
+    """
+    return "".join(map(_spaced, text)).split()
+
+
+def is_chinese(character: str) -> bool:
+    """Whether it is a Chinese character to BERT: no extension F and later, no 〇 or 々."""
+    code = ord(character)
+    return any(first <= code <= last for first, last in _CHINESE)
+
+
+def is_punctuation(character: str) -> bool:
+    """Whether it is punctuation to BERT: category P, and ASCII symbols such as "$" or "+"."""
+    return character in _ASCII_SYMBOLS or unicodedata.category(character).startswith("P")
+
+
+@functools.cache  # of the character alone: one entry for each that was ever met
+def _spaced(character: str) -> str:
+    """What stands for the character before the text is split at white space."""
+    if is_punctuation(character) or is_chinese(character):
+        return f" {character} "
+    category = unicodedata.category(character)
+    if character in " \t\r\n" or category == "Zs":
+        return " "
+    if character == "\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    return character
+
+
+def _dictionary_changed() -> bool:
+    """Whether jieba's dictionary is no longer the one that rjieba holds.
+
+    Every way to change it leaves a trace: `set_dictionary` a path, a word added a larger total
+    of the frequencies, a word deleted (added with frequency 0) a word whose split is forced.
+    """
+    jieba = sys.modules.get("jieba")
+    if jieba is None:
+        return False
+    tokenizer = jieba.dt
+    return (
+        tokenizer.dictionary is not None
+        or (tokenizer.initialized and tokenizer.total != _TOTAL_FREQUENCY)
+        or bool(jieba.finalseg.Force_Split_Words)
+    )
+
+
+@functools.cache
+def _jieba() -> ModuleType:
+    """Jieba, imported only now: it needs a second for its dictionary, and logs that it does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its old regular expressions and pkg_resources
+        import jieba
+    jieba.setLogLevel(logging.WARNING)
+    module: ModuleType = jieba
+    return module
+
+
+_ASCII_SYMBOLS = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_CHINESE = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+_TOTAL_FREQUENCY = 60_101_967  # of the dictionary that jieba 0.42 and rjieba 0.2 carry

@@ -1,0 +1,324 @@
+"""RoFormerTokenizer: text ↔ token ids, equal to bert4keras' tokenizer with jieba without HMM."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import write_text
+from roformer_tf.tokenizers.hugging_face import tokenizer_config, tokenizer_json
+from roformer_tf.tokenizers.segmentation import (
+    is_chinese,
+    is_punctuation,
+    normalize,
+    normalize_aligned,
+    segment,
+    split,
+)
+from roformer_tf.tokenizers.vocabulary import (
+    WORD_LIMIT,
+    Tokenization,
+    check_special_tokens,
+    guess_tokenization,
+    parse_vocabulary,
+    read_vocabulary,
+)
+
+
+class RoFormerTokenizer:
+    """Text to tokens, tokens to ids and back, for word-level and char-level vocabularies.
+
+    Word-level: jieba's words that the vocabulary holds are tokens as they are; any other word is
+    cut at white space, punctuation and Chinese characters, and each part into the longest pieces
+    that the vocabulary holds. Char-level: the whole text is cut like that.
+
+    A part that cannot be pieced together is one token that spells it and has the id of `[UNK]`.
+    Special tokens in a text, such as "[MASK]", are ordinary text.
+
+    Raises InputError for a vocabulary without the special tokens.
+    """
+
+    def __init__(
+        self, vocabulary: Mapping[str, int], tokenization: Tokenization, lower_case: bool = True
+    ) -> None:
+        if tokenization not in get_args(Tokenization):
+            raise InputError(f'tokenization is {tokenization!r}, but must be "word" or "char".')
+        check_special_tokens(vocabulary, "the vocabulary")
+        self.vocabulary = dict(vocabulary)
+        self.tokenization = tokenization
+        self.lower_case = lower_case
+        self.vocab_size = max(self.vocabulary.values()) + 1
+        self.tokens: list[str | None] = [None] * self.vocab_size
+        for token, number in self.vocabulary.items():
+            self.tokens[number] = token  # None remains where a repeated line left a gap
+        self.pad_id = self.vocabulary["[PAD]"]
+        self.unk_id = self.vocabulary["[UNK]"]
+        self.cls_id = self.vocabulary["[CLS]"]
+        self.sep_id = self.vocabulary["[SEP]"]
+        self.mask_id = self.vocabulary["[MASK]"]
+        self._longest = max(map(len, self.vocabulary))
+        self._known: dict[str, tuple[str, ...]] = {}  # word → its tokens, see _cut
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        tokenization: Tokenization | None = None,
+        lower_case: bool | None = None,
+    ) -> "RoFormerTokenizer":
+        """Read the vocabulary from a `vocab.txt`, a folder that holds one, or a released zip.
+
+        What is not given is taken from the folder's `tokenizer_config.json` if that says it. If
+        not, the text is lower-cased, and the tokenization is "word" where the vocabulary holds
+        Chinese words of several characters, else "char".
+        Raises InputError where there is no vocabulary, or no right one.
+        """
+        vocabulary = read_vocabulary(source)
+        recorded = _read_config(Path(source) / "tokenizer_config.json")
+        if tokenization is None:
+            tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
+        if lower_case is None:
+            lower_case = bool(recorded.get("do_lower_case", True))
+        return cls(vocabulary, tokenization, lower_case)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write `vocab.txt`, `tokenizer.json` and `tokenizer_config.json` into the folder.
+
+        transformers' AutoTokenizer reads them, too.
+        Raises InputError for a vocabulary that no file holds line by line: one with gaps, or with
+        several tokens of one id, as repeated lines leave them.
+        """
+        lines = "".join(f"{token}\n" for token in self.tokens)
+        if parse_vocabulary(lines) != self.vocabulary:
+            raise InputError(
+                "the vocabulary cannot be saved: not every id has exactly one token. "
+                "Was a line of its vocab.txt repeated? Remove repeated lines and gaps."
+            )
+        settings = (self.tokenization, self.lower_case)
+        write_text(Path(folder) / "vocab.txt", lines)
+        for name, content in (
+            ("tokenizer.json", tokenizer_json(self.vocabulary, *settings)),
+            ("tokenizer_config.json", tokenizer_config(*settings)),
+        ):
+            text = json.dumps(content, ensure_ascii=False, indent=2)
+            write_text(Path(folder) / name, text + "\n")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.vocabulary, self.tokenization, self.lower_case)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Tokens without special ones: "今天天气 unaffable" → 今天 天气 un ##aff ##able."""
+        return self._tokens_and_words(text)[0]
+
+    def word_ids(self, text: str) -> list[int]:
+        """For each token the number of its word: 0, 1, …, none left out.
+
+        Word-level, a word is jieba's: a rare 四字成语 that became four tokens is one word.
+        Char-level, it is what stands between white space, punctuation and Chinese characters.
+        """
+        return self._tokens_and_words(text)[1]
+
+    def ids_and_words(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids without special ones, and `word_ids`, from one segmentation."""
+        tokens, words = self._tokens_and_words(text)
+        return self._ids(tokens), words
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """For each token where it stands in the text: (first character, last + 1), never empty.
+
+        Tokens from inside one character, such as the jamo of a Korean syllable, share its place.
+        These are the first and last of the characters that bert4keras' `rematch` gives, with two
+        differences: after "İ", whose lower case is longer, that one counts in the lower-cased
+        text, and where sorting combining marks or a token such as a lone control character
+        makes it fail, there is an answer here.
+        """
+        plain, origins = (
+            normalize_aligned(text) if self.lower_case else (text, list(range(len(text))))
+        )
+        spans = []
+        start = 0
+        for piece in segment(plain) if self.tokenization == "word" else [plain]:
+            places = origins[start : start + len(piece)]
+            start += len(piece)
+            if self.tokenization == "word" and piece in self.vocabulary:
+                spans.append((min(places), max(places) + 1))
+                continue
+            visible = iter([place for c, place in zip(piece, places, strict=True) if split(c)])
+            for token in self._cut(piece):
+                part = list(islice(visible, len(token.removeprefix("##"))))
+                spans.append((min(part), max(part) + 1))
+        return spans
+
+    def encode(
+        self, text: str, pair: str | None = None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Token ids and segment ids of `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`.
+
+        Segments are 0 and, for the pair and its [SEP], 1. While there are more than `max_length`
+        tokens, the longer of the two texts (the first, if equal) loses its last.
+        Raises InputError for a `max_length` that cannot hold the special tokens.
+        """
+        first = self._ids(self.tokenize(text))
+        second = [] if pair is None else self._ids(self.tokenize(pair))
+        if max_length is not None:
+            special = 2 if pair is None else 3
+            if max_length < special:
+                raise InputError(
+                    f"max_length is {max_length}, but the special tokens alone are {special}. "
+                    f"Give {special} or more, such as 512."
+                )
+            first, second = _truncate(first, second, max_length - special)
+        first = [self.cls_id, *first, self.sep_id]
+        if pair is not None:
+            second.append(self.sep_id)
+        return first + second, [0] * len(first) + [1] * len(second)
+
+    def __call__(
+        self, texts: Sequence[str | tuple[str, str]], max_length: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Encode texts, or (text, pair) tuples, and pad with 0: what the models take.
+
+        Returns `token_ids` and `segment_ids`, int32 (texts, longest of them in tokens).
+        """
+        if isinstance(texts, str):
+            raise InputError(f"a list of texts is needed, not one text. Give [{texts[:20]!r}].")
+        pairs = [(item, None) if isinstance(item, str) else item for item in texts]
+        rows = [self.encode(text, pair, max_length) for text, pair in pairs]
+        shape = (len(rows), max((len(ids) for ids, _ in rows), default=0))
+        # 0, and not `pad_id`, which may be another: models take token id 0 for padding.
+        token_ids, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        for row, (ids, segments) in enumerate(rows):
+            token_ids[row, : len(ids)] = ids
+            segment_ids[row, : len(ids)] = segments
+        return {"token_ids": token_ids, "segment_ids": segment_ids}
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Readable text: special tokens dropped, pieces joined, a space between Latin words.
+
+        White space, case and unknown words of the original are lost.
+        Raises InputError for an id that no token has.
+        """
+        tokens = [self._token(int(number)) for number in ids]
+        text = ""
+        for place, token in enumerate(t for t in tokens if not _is_special(t)):
+            if token.startswith("##"):
+                text += token[2:]
+            elif len(token) == 1 and is_chinese(token):
+                text += token
+            elif len(token) == 1 and is_punctuation(token):
+                text += token + " "
+            elif place > 0 and text and is_chinese(text[-1]):
+                text += token
+            else:
+                text += " " + token
+        for pattern, replacement in _TIDY:
+            text = pattern.sub(replacement, text)
+        return text.strip()
+
+    def _tokens_and_words(self, text: str) -> tuple[list[str], list[int]]:
+        """Tokens of a text, and for each the number of its word."""
+        if self.lower_case:
+            text = normalize(text)
+        tokens: list[str] = []
+        words: list[int] = []
+        word = 0
+        for piece in segment(text) if self.tokenization == "word" else split(text):
+            if piece in self.vocabulary:
+                tokens.append(piece)
+                words.append(word)
+            elif parts := self._cut(piece):
+                tokens += parts
+                words += [word] * len(parts)
+            else:
+                continue  # white space or control characters
+            word += 1
+        return tokens, words
+
+    def _cut(self, text: str) -> tuple[str, ...]:
+        """Tokens of a text, without segmentation by jieba; remembered, for words come again."""
+        tokens = self._known.get(text)
+        if tokens is None:
+            tokens = tuple(token for word in split(text) for token in self._word_pieces(word))
+            if len(text) <= WORD_LIMIT:
+                if len(self._known) >= _REMEMBERED_WORDS:
+                    self._known.clear()
+                self._known[text] = tokens
+        return tokens
+
+    def _word_pieces(self, word: str) -> list[str]:
+        """Longest pieces from the left, `##` before all but the first, or the word itself."""
+        pieces: list[str] = []
+        start = 0
+        while start < len(word) <= WORD_LIMIT:
+            prefix = "##" if start else ""
+            for end in range(min(len(word), start + self._longest), start, -1):
+                if prefix + word[start:end] in self.vocabulary:
+                    break
+            else:
+                return [word]
+            pieces.append(prefix + word[start:end])
+            start = end
+        return pieces or [word]
+
+    def _ids(self, tokens: Iterable[str]) -> list[int]:
+        """Ids of tokens, `unk_id` for those that the vocabulary lacks."""
+        find = self.vocabulary.get
+        unknown = self.unk_id
+        return [find(token, unknown) for token in tokens]
+
+    def _token(self, number: int) -> str:
+        """Token of an id."""
+        token = self.tokens[number] if 0 <= number < self.vocab_size else None
+        if token is None:
+            raise InputError(
+                f"no token has the id {number}: the vocabulary ends at {self.vocab_size - 1}. "
+                "Decode with the vocabulary that the ids were made with."
+            )
+        return token
+
+
+def _truncate(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """Cut off the ends so that both fit into `room` tokens, always taking from the longer one."""
+    keep = max(room // 2, room - len(second))  # the first gives way where the room is odd
+    first = first[:keep]
+    return first, second[: room - len(first)]
+
+
+def _is_special(token: str) -> bool:
+    """Whether the token is shaped like one that is no text, such as [CLS] or [unused1]."""
+    return token.startswith("[") and token.endswith("]")
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Content of a `tokenizer_config.json`; empty where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}. Mend or remove it.") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no JSON object. Mend or remove it.")
+    return cast("dict[str, Any]", content)
+
+
+_REMEMBERED_WORDS = 1 << 17  # tens of megabytes at most
+_TIGHT = (  # no space after these
+    "\uff02\uff03\uff04\uff05\uff06\uff07\uff08\uff09\uff0a\uff0b\uff0c\uff0d\uff0f\uff1a\uff1b"
+    "\uff1c\uff1d\uff1e\uff20\uff3b\uff3c\uff3d\uff3e\uff3f\uff40\uff5b\uff5c\uff5d\uff5e\uff5f"
+    "\uff60\uff62\uff63\uff64\u3000\u3001\u3003\u3008\u3009\u300a\u300b\u300c\u300d\u300e\u300f"
+    "\u3010\u3011\u3014\u3015\u3016\u3017\u3018\u3019\u301a\u301b\u301c\u301d\u301e\u301f\u3030"
+    "\u303e\u303f\u2013\u2014\u2018\u2019\u201b\u201c\u201d\u201e\u201f\u2026\u2027\ufe4f\ufe51"
+    "\ufe54\u00b7\uff01\uff1f\uff61\u3002+-/={(<["
+)
+_TIDY = (  # what decode does at the end: pattern, replacement
+    (re.compile(" +"), " "),
+    (re.compile("' (re|m|s|t|ve|d|ll) "), r"'\1 "),
+    (re.compile(f"([{re.escape(_TIGHT)}]) "), r"\1"),
+    (re.compile(r"(\d\.) (\d)"), r"\1\2"),
+)

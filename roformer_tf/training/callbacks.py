@@ -1,0 +1,200 @@
+"""What happens between the steps of a run: a line of metrics, an evaluation, a checkpoint."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras import ops
+from tqdm import tqdm
+
+from roformer_tf.errors import DivergedError
+from roformer_tf.files import write_text
+
+
+class Schedule(keras.callbacks.Callback):
+    """Calls a function after every so many steps of the run, and after the last one.
+
+    The function gets the number of steps done. `fit` counts from its own start; the run counts
+    from step `start`. Time inside the function does not count as training: see `StepLog`.
+    """
+
+    def __init__(
+        self, function: Callable[[int], None], *, every: int, start: int, last: int, log: "StepLog"
+    ) -> None:
+        super().__init__()
+        self.function, self.every, self.start, self.last, self.log = (
+            function,
+            every,
+            start,
+            last,
+            log,
+        )
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Call the function if its time has come."""
+        step = self.start + batch + 1
+        if step % self.every == 0 or step == self.last:
+            with self.log.paused():
+                sync(self.model)
+                self.function(step)
+
+
+class StepLog(keras.callbacks.Callback):
+    """Writes a line of metrics every `every` steps, moves the progress bar, watches the loss.
+
+    Must stand first among a run's callbacks. A line holds `step`, `loss` (mean over the steps
+    since the line before, in nats), `learning_rate` (of the last step) and `tokens_per_second`
+    (tokens · steps ÷ time, compilation and `paused` time left out). Raises DivergedError when
+    the loss is NaN or exploding.
+    """
+
+    def __init__(
+        self,
+        lines: "MetricsFile",
+        *,
+        every: int,
+        start: int,
+        last: int,
+        tokens_per_step: int,
+        uniform_loss: float,
+    ) -> None:
+        super().__init__()
+        self.lines, self.every, self.start, self.last = lines, every, start, last
+        self.tokens_per_step, self.uniform_loss = tokens_per_step, uniform_loss
+        self.highest_loss: float | None = None  # that is still no explosion
+        self.bar: tqdm[Any] | None = None
+
+    def __enter__(self) -> "StepLog":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Show the bar where the run stands."""
+        self.bar = tqdm(total=self.last, initial=self.start, unit="step", desc="pretraining")
+        self._restart_clock(self.start)
+
+    def say(self, text: str) -> None:
+        """Print a line without breaking the bar."""
+        tqdm.write(text, file=sys.stdout)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Count the step; write the line if its time has come."""
+        assert logs is not None
+        assert self.bar is not None
+        step = self.start + batch + 1
+        self.bar.update()
+        if not math.isfinite(logs["loss"]):
+            raise DivergedError(f"the loss is {logs['loss']} at step {step}.")
+        if step % self.every == 0 or step == self.last:
+            self._write(step, logs["loss"])
+        elif batch == 0:
+            self._restart_clock(step)  # the first step of a process was mostly compilation
+        if step == self.last:
+            self.model.stop_training = True
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do something that is no training: its time is left out of the rate."""
+        began = time.perf_counter()
+        yield
+        self.clock += time.perf_counter() - began
+
+    def _write(self, step: int, loss: float) -> None:
+        steps, seconds = step - self.clock_step, time.perf_counter() - self.clock
+        line = {
+            "step": step,
+            "loss": loss,
+            "learning_rate": learning_rate(self.model.optimizer, step - 1),
+            "tokens_per_second": round(steps * self.tokens_per_step / seconds, 1)
+            if steps
+            else None,
+        }
+        self._check(step, loss)
+        self.lines.write(line)
+        assert self.bar is not None
+        self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=line["tokens_per_second"])
+        sync(self.model)
+        self.model.reset_metrics()
+        self._restart_clock(step)
+
+    def _check(self, step: int, loss: float) -> None:
+        """Tell a loss that explodes from one that is only high at the start."""
+        if self.highest_loss is None:
+            self.highest_loss = max(2 * self.uniform_loss, 3 * loss)
+        if loss > self.highest_loss:
+            raise DivergedError(
+                f"the loss is {loss:.1f} at step {step}, twice that of a blind guess or three "
+                "times that at the start."
+            )
+
+    def _restart_clock(self, step: int) -> None:
+        self.clock, self.clock_step = time.perf_counter(), step
+
+
+class MetricsFile:
+    """Lines of JSON for programs, and the same numbers for TensorBoard.
+
+    A run that resumes at step n has written lines of later steps before it was killed: they are
+    removed, since these steps are done again.
+    """
+
+    def __init__(self, path: Path, *, resumed_at: int, tensorboard: Path | None = None) -> None:
+        self.path = path
+        kept = [line for line in read_lines(path) if line["step"] <= resumed_at]
+        write_text(path, "".join(_json(line) for line in kept))
+        self.file = path.open("a", encoding="utf-8")
+        self.board = None
+        if tensorboard is not None:
+            from tensorboard.summary import Writer  # takes a second to load
+
+            self.board = Writer(str(tensorboard))
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append a line, at once on its way to the disk."""
+        self.file.write(_json(line))
+        self.file.flush()
+        if self.board is not None:
+            for key, value in line.items():
+                if key != "step" and value is not None:
+                    self.board.add_scalar(key, value, line["step"])
+            self.board.flush()
+
+    def __enter__(self) -> "MetricsFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read what `MetricsFile` wrote; a last line that a kill cut short does not count."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last \n is cut
+    return [json.loads(line) for line in lines]
+
+
+def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """The learning rate of step `step`, counted from 0."""
+    return float(ops.convert_to_numpy(optimizer._learning_rate(step)))
+
+
+def sync(model: keras.Model) -> None:
+    """Have the model's variables hold what the last step made: on JAX `fit` keeps it elsewhere."""
+    if keras.backend.backend() == "jax":
+        model.jax_state_sync()
+
+
+def _json(line: dict[str, Any]) -> str:
+    return json.dumps(line) + "\n"

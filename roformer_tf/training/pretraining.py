@@ -1,0 +1,328 @@
+"""The body of `pretrain`: corpus → rows → masked batches → model → run folder.
+
+OUTPUT/settings.yaml   every setting; usable as --config
+OUTPUT/rows/           what `prepare` makes of --corpus
+OUTPUT/checkpoints/    what a killed run continues from
+OUTPUT/model/          the model at the last checkpoint, in our own format
+OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
+"""
+
+import dataclasses
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grain
+import keras
+import yaml
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
+from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.preparation import PreparationConfig, prepare
+from roformer_tf.data.shards import PreparedRows, read_manifest
+from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.files import write_text
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
+from roformer_tf.training.devices import Precision, choose_jit, choose_precision
+from roformer_tf.training.losses import MaskedTokenLoss
+from roformer_tf.training.metrics import MaskedTokenScores, evaluate
+from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
+from roformer_tf.training.plots import plot_loss
+from roformer_tf.training.resume import (
+    RunState,
+    checkpoints,
+    publish,
+    restore_checkpoint,
+    save_checkpoint,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(PreparationConfig):
+    """Pretrain a masked language model, from scratch or from a checkpoint.
+
+    Killed, the same command continues where the last checkpoint stands.
+    """
+
+    corpus: tuple[str, ...] = ()
+    """Files, or patterns such as 'data/*.jsonl.gz'; they are prepared first."""
+    output: str
+    """Folder of the run: `model/`, `metrics.jsonl`, plots, checkpoints."""
+    rows: str | None = None
+    """Instead of --corpus: a folder that `roformer-tf prepare` wrote."""
+    init_from: str | None = None
+    """Checkpoint to continue from; its vocabulary is used."""
+    architecture: str | None = None
+    """Instead of --init-from: a bert_config.json; its vocab_size gives way to the vocabulary's."""
+    batch_size: int = 32
+    """Rows a step."""
+    steps: int = 100_000
+    """Steps in all."""
+    save_every: int = 1000
+    """Steps between two checkpoints; the held-out rows are evaluated then, too."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl."""
+    seed: int = 0
+    """Seed of the new weights, the order of the rows, the masks and dropout."""
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
+    dropout: float | None = None
+    """Dropout rate on hidden states and attention; unset, what the architecture says."""
+    precision: Precision = "auto"
+    """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
+    evaluation_rows: int = 2048
+    """Most held-out rows to evaluate."""
+    keep: int = 2
+    """Checkpoints to keep."""
+
+    def __post_init__(self) -> None:
+        if bool(self.corpus) == bool(self.rows):
+            raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
+        if self.init_from and self.architecture:
+            raise InputError(
+                "give either --init-from, to continue from a checkpoint, or --architecture, "
+                "to start anew."
+            )
+        if self.init_from and self.vocab_size:
+            raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
+        if self.rows and (self.vocab or self.vocab_size):
+            raise InputError("--rows bring their own vocabulary: leave the vocabulary out.")
+        for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.corpus:
+            self.preparation()  # its own checks, before any work
+
+    def preparation(self) -> PreparationConfig:
+        """What `prepare` has to do first."""
+        names = [field.name for field in dataclasses.fields(PreparationConfig)]
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        settings["vocab"] = self.vocab or self.init_from
+        return PreparationConfig(**settings | {"output": str(Path(self.output) / "rows")})
+
+
+MAY_CHANGE = ("corpus", "output", "rows", "save_every", "log_every", "keep", "workers", "strict")
+"""Settings that may differ when a run continues, since they change no weight."""
+
+SMALL = RoFormerConfig(
+    vocab_size=1,  # to be replaced
+    hidden_size=384,
+    num_hidden_layers=6,
+    num_attention_heads=6,
+    intermediate_size=1536,
+)
+"""The released small size, trained where neither --init-from nor --architecture is given."""
+
+
+def pretrain(config: PretrainConfig) -> None:
+    """Pretrain a masked language model, from scratch or from a checkpoint."""
+    rows_folder = Path(config.rows) if config.rows else prepare(config.preparation())
+    rows, held_out = PreparedRows.open(rows_folder), PreparedRows.open(rows_folder, "held_out")
+    tokenizer = RoFormerTokenizer.from_pretrained(rows_folder)
+    _record_settings(config)
+    keras.utils.set_random_seed(config.seed)
+    model = _model(config, tokenizer, rows.length)
+    model.compile(
+        make_optimizer(config.optimizer, model.trainable_variables, config.steps),
+        MaskedTokenLoss(),
+        jit_compile=choose_jit(),
+    )
+    fingerprint = read_manifest(rows_folder)["fingerprint"]
+    start = _resume(Path(config.output, "checkpoints"), model, fingerprint)
+    _describe(model, rows, held_out)
+    if start >= config.steps:
+        print(f"the run is finished: {start:,} steps. Its model: {Path(config.output, 'model')}")
+        return
+    masked: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "mask_id": tokenizer.mask_id,
+        "random_ids": replacement_ids(tokenizer.vocabulary),
+        "masking": config.masking,
+    }
+    batches = pretraining_batches(rows, **masked, start_step=start)
+    test = held_out_batches(held_out, **masked)[: -(-config.evaluation_rows // config.batch_size)]
+    try:
+        train(
+            config,
+            model,
+            batches,
+            test,
+            RunState(start, fingerprint),
+            config.batch_size * rows.length,
+        )
+    except DivergedError as error:
+        raise DivergedError(_diverged(config, error)) from None
+
+
+def train(
+    config: PretrainConfig,
+    model: RoFormerForMaskedLM,
+    batches: grain.MapDataset,
+    held_out: grain.MapDataset,
+    begun: RunState,
+    tokens_per_step: int,
+) -> None:
+    """Train a compiled model from `begun` to the last step, evaluating and saving on the way."""
+    output, start = Path(config.output), begun.step
+    span = {"start": start, "last": config.steps}
+    scores = MaskedTokenScores(model)
+    with (
+        MetricsFile(
+            output / "metrics.jsonl", resumed_at=start, tensorboard=output / "tensorboard"
+        ) as lines,
+        MetricsFile(output / "evaluations.jsonl", resumed_at=start) as evaluations,
+        StepLog(
+            lines,
+            every=config.log_every,
+            tokens_per_step=tokens_per_step,
+            uniform_loss=math.log(model.config.vocab_size),
+            **span,
+        ) as log,
+    ):
+
+        def test(step: int) -> None:
+            result = evaluate(scores, held_out)
+            evaluations.write({"step": step} | result.line())
+            log.say(f"step {step:,}: {result}")
+
+        def save(step: int) -> None:
+            state = RunState(step, begun.rows)
+            checkpoint = save_checkpoint(output / "checkpoints", state, model, config.keep)
+            publish(checkpoint, output / "model")
+            curve = [*read_lines(lines.path), *read_lines(evaluations.path)]
+            plot_loss(curve, output / "loss.png", title=output.name)
+
+        if start == 0 and len(held_out):
+            test(0)
+        hooks = [test, save] if len(held_out) else [save]
+        model.fit(
+            prefetched(batches),
+            steps_per_epoch=config.steps - start,
+            callbacks=[
+                log,
+                *(Schedule(f, every=config.save_every, log=log, **span) for f in hooks),
+            ],
+            verbose=0,
+        )
+    print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
+
+
+def _model(
+    config: PretrainConfig, tokenizer: RoFormerTokenizer, length: int
+) -> RoFormerForMaskedLM:
+    """A checkpoint's model, or a new one, with the tokenizer to be saved beside it."""
+    changes: dict[str, Any] = {}
+    if config.dropout is not None:
+        changes = dict.fromkeys(
+            ("hidden_dropout_prob", "attention_probs_dropout_prob"), config.dropout
+        )
+    dtype = choose_precision(config.precision)
+    if config.init_from is not None:
+        model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=dtype, **changes)
+        _check_vocabulary(model, tokenizer, config.init_from)
+    else:
+        given = config.architecture
+        architecture = RoFormerConfig.from_file(given) if given else SMALL
+        longest = max(architecture.max_position_embeddings, length)
+        changes |= {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": longest}
+        model = RoFormerForMaskedLM(architecture.replace(**changes), dtype=dtype)
+    model.tokenizer = tokenizer
+    return model
+
+
+def _check_vocabulary(
+    model: RoFormerForMaskedLM, tokenizer: RoFormerTokenizer, source: str
+) -> None:
+    """Raise InputError unless the rows' ids mean to the checkpoint what they mean to us."""
+    own = model.tokenizer
+    if own is not None and own.vocabulary != tokenizer.vocabulary:
+        raise InputError(
+            f"the vocabulary ({len(tokenizer.vocabulary):,} tokens) does not fit {source}, whose "
+            f"own has {len(own.vocabulary):,} and other ids. Leave --vocab out, and prepare rows "
+            "with the checkpoint's vocab.txt."
+        )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise InputError(
+            f"the vocabulary has {tokenizer.vocab_size:,} ids, but {source} only "
+            f"{model.config.vocab_size:,} embeddings. Give the vocab.txt that belongs to it."
+        )
+
+
+def _record_settings(config: PretrainConfig) -> None:
+    """Write the settings down, or hold them against those that the run began with."""
+    path = Path(config.output, "settings.yaml")
+    now = _plain(config)
+    if path.exists():
+        began = yaml.safe_load(path.read_text(encoding="utf-8"))
+        changed = [
+            f"{key} was {began.get(key)!r} and is {value!r}"
+            for key, value in now.items()
+            if key not in MAY_CHANGE and began.get(key) != value
+        ]
+        if changed:
+            raise InputError(
+                f"{config.output} holds a run with other settings: {'; '.join(changed)}. "
+                "Give those to continue it, or another --output to start anew."
+            )
+    write_text(path, yaml.safe_dump(now, allow_unicode=True, sort_keys=False))
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """A settings dataclass as YAML knows values, flags of nested ones beside the others."""
+    plain: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            plain |= _plain(value)
+        elif isinstance(value, tuple):
+            plain[field.name] = list(value)
+        else:
+            plain[field.name] = value
+    return plain
+
+
+def _resume(folder: Path, model: RoFormerForMaskedLM, fingerprint: str) -> int:
+    """Continue from the newest checkpoint that can be read; give the steps done."""
+    for checkpoint in checkpoints(folder):
+        try:
+            state = restore_checkpoint(checkpoint, model)
+        except InputError as error:
+            print(f"{error} Trying the one before.", file=sys.stderr)
+            continue
+        if state.rows != fingerprint:
+            raise InputError(
+                f"{checkpoint} was trained on other rows than these. Give the same corpus and "
+                "settings to continue, or another --output to start anew."
+            )
+        print(f"continuing from {checkpoint}")
+        return state.step
+    return 0
+
+
+def _describe(model: RoFormerForMaskedLM, rows: PreparedRows, held_out: PreparedRows) -> None:
+    """Say what is trained on what."""
+    shape = model.config
+    print(
+        f"model: {shape.num_hidden_layers} layers of {shape.hidden_size}, "
+        f"{shape.num_attention_heads} heads, vocabulary {shape.vocab_size:,}: "
+        f"{model.count_params():,} parameters, {model.dtype_policy.name}\n"
+        f"rows: {len(rows):,} to train on, {len(held_out):,} held out, {rows.length} tokens each"
+    )
+
+
+def _diverged(config: PretrainConfig, error: DivergedError) -> str:
+    """What happened, what is left, and what to do."""
+    advice = "Start again under another --output with a lower --learning-rate or a longer --warmup"
+    saved = next(checkpoints(Path(config.output, "checkpoints")), None)
+    if saved is None:
+        return f"training stopped: {error} {advice}."
+    return (
+        f"training stopped: {error} The last good checkpoint is {saved}. "
+        f"{advice}, from there with --init-from {saved / 'model'}."
+    )

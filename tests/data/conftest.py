@@ -1,0 +1,36 @@
+"""Corpora like news, made from the words of a fixture vocabulary."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
+
+VOCABULARY = Path(__file__).parents[1] / "fixtures" / "tokenizer" / "word" / "vocab.txt"
+
+
+@pytest.fixture(scope="session")
+def vocab_file():
+    return VOCABULARY
+
+
+@pytest.fixture(scope="session")
+def write_news():
+    """write_news(path, documents, seed=0) → the texts, whose lengths spread as those of news."""
+    words = [t for t in read_vocabulary(VOCABULARY) if t.isalpha() and t[0] >= "\u4e00"]
+
+    def write(path, documents, seed=0):
+        rng = np.random.default_rng(seed)
+        sizes = np.clip(rng.lognormal(5.6, 0.8, documents), 5, 4000).astype(int)
+        texts = ["，".join(_sentences(rng.choice(words, size))) + "。" for size in sizes]
+        lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return texts
+
+    return write
+
+
+def _sentences(words):
+    return ["".join(words[start : start + 12]) for start in range(0, len(words), 12)]

@@ -1,0 +1,138 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.data.packing import Document, assign, check_length, pack
+from roformer_tf.errors import InputError
+
+CLS, SEP = 1, 2
+FIRST = 10  # the tokens below are numbered through from here, so each tells where it is from
+
+
+def documents_of(word_sizes):
+    """Documents from the sizes of their words: [[1, 2], [1]] → tokens 10 11 12, and 13."""
+    documents, token = [], FIRST
+    for sizes in word_sizes:
+        words = np.repeat(np.arange(len(sizes)), sizes)
+        documents.append(Document(np.arange(token, token + len(words)), words))
+        token += len(words)
+    return documents
+
+
+def pieces_of(rows):
+    """Take rows apart without the code under test: [(row, tokens, words), …] of each piece."""
+    found = []
+    for number, (tokens, documents, words) in enumerate(rows.tolist()):
+        used = sum(d > 0 for d in documents)
+        assert not any(tokens[used:] + documents[used:] + words[used:]), "padding is at the end"
+        start = 0
+        for document in range(1, max(documents) + 1):
+            stop = start + documents.count(document)
+            assert documents[start:stop] == [document] * (stop - start), "pieces lie side by side"
+            assert (tokens[start], tokens[stop - 1]) == (CLS, SEP)
+            assert (words[start], words[stop - 1]) == (0, 0)
+            assert stop - start > 2, "no piece is empty"
+            found.append((number, tokens[start + 1 : stop - 1], words[start + 1 : stop - 1]))
+            start = stop
+        assert start == used
+        numbers = [w for w in words if w]
+        assert numbers == sorted(numbers)
+        assert set(numbers) == set(range(1, max(numbers) + 1)), "words are numbered through"
+    return found
+
+
+corpora = st.lists(st.lists(st.integers(1, 12), max_size=40), max_size=30)
+
+
+@given(corpora, st.integers(3, 40))
+def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_sizes, length):
+    documents = documents_of(word_sizes)
+    rows = pack(documents, length, cls_id=CLS, sep_id=SEP)
+    assert rows.shape[1:] == (3, length)
+    pieces = pieces_of(rows)
+    total = sum(map(sum, word_sizes))
+    assert sorted(t for _, tokens, _ in pieces for t in tokens) == list(range(FIRST, FIRST + total))
+    owner = {t: i for i, document in enumerate(documents) for t in document.token_ids.tolist()}
+    for _, tokens, _ in pieces:
+        assert tokens == list(range(tokens[0], tokens[-1] + 1)), "order is kept"
+        assert owner[tokens[0]] == owner[tokens[-1]]
+
+
+@given(corpora, st.integers(3, 40))
+def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length):
+    documents = documents_of(word_sizes)
+    places = {  # token → (its word's first token, its word's size)
+        token: (int(document.token_ids[np.argmax(document.words == word)]), size)
+        for document, sizes in zip(documents, word_sizes, strict=True)
+        for token, word in zip(document.token_ids.tolist(), document.words, strict=True)
+        for size in [sizes[word]]
+    }
+    for _, tokens, words in pieces_of(pack(documents, length, cls_id=CLS, sep_id=SEP)):
+        first, size = places[tokens[0]]
+        assert first == tokens[0] or size > length - 2
+        whole = [places[token][0] for token in tokens]
+        assert [a == b for a, b in pairwise(whole)] == [a == b for a, b in pairwise(words)]
+
+
+@given(corpora, st.integers(3, 40))
+def test_no_document_is_cut_without_need(word_sizes, length):
+    documents = documents_of(word_sizes)
+    pieces = pieces_of(pack(documents, length, cls_id=CLS, sep_id=SEP))
+    starts = {tokens[0] for _, tokens, _ in pieces}
+    for document in documents:
+        if 0 < len(document.token_ids) <= length - 2:
+            assert starts & set(document.token_ids.tolist()) == {document.token_ids[0]}
+
+
+def test_the_row_of_the_modules_docstring():
+    documents = [
+        Document(np.array([11, 12, 13, 14]), np.array([0, 1, 1, 2])),
+        Document(np.array([15]), np.array([0])),
+    ]
+    rows = pack(documents, 10, cls_id=CLS, sep_id=SEP, dtype=np.uint8)
+    assert rows.dtype == np.uint8
+    assert rows.tolist() == [
+        [
+            [CLS, 11, 12, 13, 14, SEP, CLS, 15, SEP, 0],
+            [1, 1, 1, 1, 1, 1, 2, 2, 2, 0],
+            [0, 1, 2, 2, 3, 0, 0, 4, 0, 0],
+        ]
+    ]
+
+
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_rows_are_nearly_full_for_documents_as_long_as_news(length):
+    rng = np.random.default_rng(0)
+    sizes = np.clip(rng.lognormal(5.8, 0.8, 2_000), 10, 8_000).astype(int)
+    documents = documents_of([rng.choice([1, 1, 1, 1, 2, 3], size).tolist() for size in sizes])
+    rows = pack(documents, length, cls_id=CLS, sep_id=SEP)
+    assert np.mean(rows[:, 1] > 0) >= 0.97
+
+
+@given(st.lists(st.integers(1, 30), max_size=100))
+def test_no_row_is_overfull_and_no_two_rows_could_be_one(sizes):
+    rows = assign(sizes, 30)
+    assert sorted(item for row in rows for item in row) == list(range(len(sizes)))
+    loads = sorted(sum(sizes[item] for item in row) for row in rows)
+    assert all(load <= 30 for load in loads)
+    assert len(loads) < 2 or loads[0] + loads[1] > 30
+
+
+@given(st.lists(st.integers(1, 30), max_size=60))
+def test_best_fit_decreasing_is_as_near_to_the_optimum_as_proved(sizes):
+    assert len(assign(sizes, 30)) <= 11 / 9 * max(1, -(-sum(sizes) // 15)) + 6 / 9
+
+
+def test_a_corpus_without_tokens_gives_no_rows():
+    assert pack(documents_of([[], []]), 8, cls_id=CLS, sep_id=SEP).shape == (0, 3, 8)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1, 2])
+def test_a_row_that_holds_no_token_is_refused(length):
+    with pytest.raises(InputError, match=f"length is {length}, but a row holds at least"):
+        check_length(length)
+    with pytest.raises(InputError):
+        pack([], length, cls_id=CLS, sep_id=SEP)

@@ -1,0 +1,40 @@
+"""Tokenize with bert4keras: a script of its own, for it needs the old Keras in its process.
+
+Run with TF_KERAS=1 TF_USE_LEGACY_KERAS=1. Reads JSON from standard input, writes JSON to the
+file that the only argument names (libraries write to standard output):
+in:  [{"vocabulary": path, "word": bool, "lower_case": bool, "texts": [text, …]}, …]
+out: for each of these, for each text [tokens, ids, decoded, rematch or null where that fails];
+tokens with [CLS] and [SEP].
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import jieba
+from bert4keras.tokenizers import Tokenizer
+
+
+def run(job):
+    tokenizer = Tokenizer(
+        job["vocabulary"],
+        do_lower_case=job["lower_case"],
+        pre_tokenize=partial(jieba.cut, HMM=False) if job["word"] else None,
+    )
+    return [describe(tokenizer, text) for text in job["texts"]]
+
+
+def describe(tokenizer, text):
+    tokens = tokenizer.tokenize(text)
+    ids = tokenizer.tokens_to_ids(tokens)
+    try:
+        rematch = tokenizer.rematch(text, tokens)
+    except ValueError:
+        rematch = None
+    return tokens, ids, tokenizer.decode(ids), rematch
+
+
+if __name__ == "__main__":
+    results = [run(job) for job in json.load(sys.stdin)]
+    Path(sys.argv[1]).write_text(json.dumps(results), encoding="ascii")

@@ -1,0 +1,223 @@
+"""The design's picture of the house, held: who may import whom, and what an import costs."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import roformer_tf
+
+PACKAGE = Path(roformer_tf.__file__).parent
+
+BASE = {"errors", "files", "config"}
+MAY_SEE = {  # room: the other rooms that it may import from; one way only
+    "errors": set(),
+    "files": {"errors"},
+    "config": {"errors"},
+    "tokenizers": BASE,
+    "data": BASE | {"tokenizers"},
+    "kernels": BASE,
+    "layers": BASE | {"kernels"},
+    "checkpoints": BASE,
+    "models": BASE | {"kernels", "layers", "checkpoints"},
+    "training": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
+    "inference": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
+    "cli": {"errors"},  # and everything when a command is called; nothing sees cli
+}
+KERAS_ROOMS = {"kernels", "layers", "models", "training", "inference"}
+SEGMENTATION = "roformer_tf.tokenizers.segmentation"
+TF1 = "roformer_tf.checkpoints.tf1"
+BACKEND_ROOMS = {"kernels", "training"}  # may have branches for one backend, loaded lazily
+RENAMERS = {"os.replace", "os.rename", "os.renames", "shutil.move"}
+
+
+def sources() -> dict[str, str]:
+    """Source of every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def imports(source: str) -> Iterator[tuple[str, bool]]:
+    """Every imported name in full, and whether it is imported only inside a function."""
+    tree = ast.parse(source)
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    in_functions = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, functions)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            names = [f"{start}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from ((name, id(node) in in_functions) for name in names)
+
+
+def room(name: str) -> str:
+    """`roformer_tf.data.shards.Shard` is of the room `data`; of the package itself, ""."""
+    return name.split(".")[1] if "." in name else ""
+
+
+def may_import(module: str, name: str, lazily: bool) -> bool:
+    """Tell whether the import rule lets `module` import `name`."""
+    top = name.split(".")[0]
+    if top == "roformer_tf":
+        if room(module) == "cli" and lazily:
+            return True
+        return room(name) == room(module) or room(name) in MAY_SEE[room(module)]
+    if top in ("jieba", "rjieba"):
+        return module == SEGMENTATION
+    if top in ("tensorflow", "jax", "torch"):
+        allowed = (module == TF1 and top == "tensorflow") or room(module) in BACKEND_ROOMS
+        return allowed and lazily
+    if top == "keras":
+        return room(module) in KERAS_ROOMS
+    return top != ""  # a relative import hides where it leads
+
+
+def broken_imports(modules: dict[str, str]) -> list[str]:
+    """Imports against the rule. The package itself only names its modules for type checkers."""
+    return [
+        f"{module} imports {name}"
+        for module, source in modules.items()
+        if module != "roformer_tf"
+        for name, lazily in imports(source)
+        if not may_import(module, name, lazily)
+    ]
+
+
+def renaming_calls(source: str) -> list[str]:
+    """Calls that put a file in another's place, which only `files.py` may do.
+
+    `x.replace(y)` with a single argument is a path's; a text's has two, a config's has names.
+    """
+    found = [name for name, _ in imports(source) if name in RENAMERS]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            lone = len(node.args) == 1 and not node.keywords
+            whole = ast.unparse(node.func)
+            if whole in RENAMERS or (lone and node.func.attr in ("rename", "replace")):
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_every_room_is_in_the_picture():
+    assert {room(module) for module in sources()} - {""} <= MAY_SEE.keys()
+
+
+def test_nothing_is_imported_against_the_rule():
+    assert broken_imports(sources()) == []
+
+
+def test_only_files_renames():
+    found = {module: renaming_calls(source) for module, source in sources().items()}
+    assert {module for module, calls in found.items() if calls} == {"roformer_tf.files"}
+
+
+def test_no_module_imports_itself_through_others():
+    modules = sources()
+    graph = {
+        module: {name.rpartition(".")[0] for name, _ in imports(source)} & modules.keys()
+        for module, source in modules.items()
+        if module != "roformer_tf"
+    }
+    assert list(TopologicalSorter(graph).static_order())  # CycleError names the circle
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("roformer_tf.tokenizers.x", "from roformer_tf.data import corpus"),
+        ("roformer_tf.tokenizers.x", "def f():\n    import roformer_tf.models.encoder"),
+        ("roformer_tf.data.x", "import keras"),
+        ("roformer_tf.checkpoints.x", "from roformer_tf.models.encoder import RoFormerEncoder"),
+        ("roformer_tf.layers.x", "from roformer_tf.models import encoder"),
+        ("roformer_tf.layers.x", "from . import rotary"),
+        ("roformer_tf.models.x", "from roformer_tf.cli import main"),
+        ("roformer_tf.training.x", "from roformer_tf.cli import main"),
+        ("roformer_tf.inference.x", "from roformer_tf.training import losses"),
+        ("roformer_tf.cli", "from roformer_tf.training import pretraining"),
+        ("roformer_tf.data.x", "import jieba.posseg"),
+        ("roformer_tf.kernels.x", "import tensorflow as tf"),
+        ("roformer_tf.models.x", "def f():\n    import tensorflow as tf"),
+        ("roformer_tf.checkpoints.tf1", "from tensorflow import raw_ops"),
+        ("roformer_tf.data.x", "from roformer_tf import RoFormerEncoder"),
+    ],
+)
+def test_the_check_sees_a_broken_rule(module, source):
+    assert broken_imports({module: source})
+
+
+@pytest.mark.parametrize(
+    "source", ["os.replace(a, b)", "path.rename(b)", "path.replace(b)", "from os import rename"]
+)
+def test_the_check_sees_a_renaming(source):
+    assert renaming_calls(source)
+    assert not renaming_calls("'a'.replace('a', 'b'); config.replace(hidden_size=3)")
+
+
+def run_python(code: str, **environment: str) -> dict:
+    """Run code in a fresh interpreter; what it prints last is JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+        cwd=PACKAGE.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+JAX_OR_DEFAULT = {"KERAS_BACKEND": "jax"} if find_spec("jax") else {}
+
+
+def test_importing_the_package_loads_none_of_its_modules():
+    code = "import json, sys, roformer_tf; print(json.dumps(list(sys.modules)))"
+    loaded = run_python(code)
+    assert [name for name in loaded if name.startswith("roformer_tf")] == ["roformer_tf"]
+
+
+def test_text_is_prepared_without_keras_or_a_backend():
+    modules = [name for name in sources() if room(name) in BASE | {"tokenizers", "data"}]
+    code = f"import json, sys, {', '.join(modules)}; print(json.dumps(list(sys.modules)))"
+    assert {"keras", "tensorflow", "torch", "jieba"}.isdisjoint(run_python(code))
+
+
+def test_every_public_name_is_loaded_in_half_a_second_beyond_keras():
+    code = """
+import json, time
+import keras
+start = time.perf_counter()
+import roformer_tf
+for name in roformer_tf.__all__:
+    getattr(roformer_tf, name)
+print(json.dumps({"seconds": time.perf_counter() - start}))
+"""
+    # The best of a few: a busy machine only ever adds.
+    runs = (run_python(code, **JAX_OR_DEFAULT)["seconds"] for _ in range(4))
+    assert any(seconds < 0.5 for seconds in runs)
+
+
+@pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
+def test_on_jax_no_module_loads_tensorflow():
+    code = f"import json, sys, {', '.join(sources())}; print(json.dumps(list(sys.modules)))"
+    loaded = run_python(code, KERAS_BACKEND="jax")
+    assert [name for name in loaded if name.startswith("tensorflow")] == []

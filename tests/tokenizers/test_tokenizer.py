@@ -1,0 +1,295 @@
+"""The recorded cases of bert4keras, and what must hold for any text."""
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary
+
+GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
+SETTINGS = {  # recorded cases: tokenization, lower_case
+    "word/cases": ("word", True),
+    "char/cases_lower": ("char", True),
+    "char/cases_cased": ("char", False),
+}
+TOKENIZERS = {
+    name: RoFormerTokenizer(read_vocabulary(GOLDENS / settings[0]), *settings)
+    for name, settings in SETTINGS.items()
+}
+WORD, CHAR, CASED = TOKENIZERS.values()
+
+any_tokenizer = st.sampled_from([WORD, CHAR, CASED])
+any_text = st.text(  # surrogates too, and often what the rules are about
+    st.characters(exclude_categories=())
+    | st.sampled_from(
+        "中国人民日报的 aAÉİΣσ１1.,#'[]\u0301\u302e각が𠀀龜\u200d\0\ufffd\u2028\u3000\ue000😀"
+    )
+)
+
+
+@pytest.fixture(params=SETTINGS)
+def golden(request):
+    """A tokenizer and what was recorded of its bert4keras counterpart."""
+    with gzip.open(GOLDENS / f"{request.param}.json.gz", "rt", encoding="utf-8") as file:
+        return TOKENIZERS[request.param], json.load(file)
+
+
+def ids_of(tokenizer, tokens):
+    return [tokenizer.vocabulary.get(token, tokenizer.unk_id) for token in tokens]
+
+
+def test_single_texts_equal_bert4keras(golden):
+    tokenizer, cases = golden
+    assert len(cases["single"]) == 1170
+    for case in cases["single"]:
+        text, ids = case["text"], case["ids"]
+        assert tokenizer.tokenize(text) == case["tokens"][1:-1]
+        assert tokenizer.encode(text) == (ids, [0] * len(ids))
+        assert tokenizer.ids_and_words(text)[0] == ids[1:-1]
+        assert tokenizer.decode(ids) == case["decode"]
+
+
+def test_offsets_equal_rematch_in_the_original_text(golden):
+    tokenizer, cases = golden
+    differing = set()
+    for case in cases["single"]:
+        text, places = case["text"], case["rematch"][1:-1]
+        # bert4keras counts in the lower-cased text, which differs after "İ" alone.
+        origin = [i for i, c in enumerate(text) for _ in (c.lower() if tokenizer.lower_case else c)]
+        spans = tokenizer.offsets(text)
+        assert spans == [(origin[place[0]], origin[place[-1]] + 1) for place in places]
+        if spans != [(place[0], place[-1] + 1) for place in places]:
+            differing.add(text)
+    assert bool(differing) == tokenizer.lower_case
+    assert all("İ" in text for text in differing)
+
+
+def test_truncation_from_the_right_equals_bert4keras(golden):
+    tokenizer, cases = golden
+    checked = 0
+    for case in cases["truncate"]:
+        if case.get("truncate_from", "right") != "right":
+            continue  # our tokenizer has no such choice
+        want = ids_of(tokenizer, case["tokens"]) if "tokens" in case else case["ids"]
+        if case["maxlen"] < 2:
+            with pytest.raises(InputError, match=r"max_length is 1, .* Give 2 or more"):
+                tokenizer.encode(case["text"], max_length=case["maxlen"])
+        else:
+            assert tokenizer.encode(case["text"], max_length=case["maxlen"])[0] == want
+            checked += 1
+    assert checked == 500
+
+
+def test_pairs_equal_bert4keras(golden):
+    tokenizer, cases = golden
+    checked = 0
+    for case in cases["pairs"]:
+        if case["pattern"] != "S*E*E" or case["truncate_from"] != "right":
+            continue  # our tokenizer has no such choice
+        arguments = case["first"], case["second"], case["maxlen"]
+        if case["maxlen"] is not None and case["maxlen"] < 3:
+            with pytest.raises(InputError, match=r"max_length is 2, .* Give 3 or more"):
+                tokenizer.encode(*arguments)
+        else:
+            assert tokenizer.encode(*arguments) == (case["ids"], case["segment_ids"])
+            checked += 1
+    assert checked > 500
+
+
+def test_decoding_equals_bert4keras(golden):
+    tokenizer, cases = golden
+    assert len(cases["decode"]) == 250
+    for case in cases["decode"]:
+        assert tokenizer.decode(case["ids"]) == case["text"]
+
+
+def test_special_literals_are_ordinary_text():
+    for tokenizer in (WORD, CHAR, CASED):
+        ids, _ = tokenizer.encode("[CLS][MASK] [PAD]")
+        inside = ids[1:-1]
+        assert not {tokenizer.cls_id, tokenizer.mask_id, tokenizer.pad_id} & set(inside)
+        assert [ids[0], ids[-1]] == [tokenizer.cls_id, tokenizer.sep_id]
+
+
+def test_a_word_that_cannot_be_pieced_together_is_a_token_with_the_id_of_unk():
+    for tokenizer in (WORD, CHAR):
+        text = "a" * 200 + " " + "a" * 201 + " \u1200 中"
+        assert tokenizer.tokenize(text)[-3:] == ["a" * 201, "\u1200", "中"]
+        ids, words = tokenizer.ids_and_words(text)
+        assert ids[-3:-1] == [tokenizer.unk_id] * 2
+        assert tokenizer.offsets(text)[-3:] == [(201, 402), (403, 404), (405, 406)]
+        assert [words[-1] - word for word in words[-3:]] == [2, 1, 0]
+
+
+def test_a_jieba_word_is_one_word_also_where_it_is_several_tokens():
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "天气", *"守株待兔"])}
+    tokenizer = RoFormerTokenizer(vocabulary, "word")
+    assert tokenizer.tokenize("天气 守株待兔") == ["天气", "守", "株", "待", "兔"]
+    assert tokenizer.word_ids("天气 守株待兔") == [0, 1, 1, 1, 1]
+    assert RoFormerTokenizer(vocabulary, "char").word_ids("守株待兔") == [0, 1, 2, 3]
+
+
+def test_a_control_character_in_the_vocabulary_is_a_word_level_token_with_a_place():
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "\u200b", "中"])}
+    tokenizer = RoFormerTokenizer(vocabulary, "word")
+    assert tokenizer.tokenize("中\u200b中") == ["中", "\u200b", "中"]
+    assert tokenizer.offsets("中\u200b中") == [(0, 1), (1, 2), (2, 3)]
+    assert RoFormerTokenizer(vocabulary, "char").offsets("中\u200b中") == [(0, 1), (2, 3)]
+
+
+@given(any_tokenizer, any_text)
+def test_every_token_has_a_place_and_a_word(tokenizer, text):
+    tokens, spans, words = (
+        tokenizer.tokenize(text),
+        tokenizer.offsets(text),
+        tokenizer.word_ids(text),
+    )
+    assert len(tokens) == len(spans) == len(words)
+    assert all(0 <= start < end <= len(text) for start, end in spans)
+    assert words == sorted(words)
+    assert set(words) == set(range(len(set(words))))
+    assert tokenizer.ids_and_words(text) == (ids_of(tokenizer, tokens), words)
+
+
+@given(any_tokenizer, st.text(st.characters(codec="utf-8", exclude_categories=["M"])))
+def test_a_token_spells_what_stands_at_its_place(tokenizer, text):
+    for token, (start, end) in zip(tokenizer.tokenize(text), tokenizer.offsets(text), strict=True):
+        place = text[start:end]
+        assert token.removeprefix("##") in "".join(tokenizer.tokenize(place)).replace("##", "")
+
+
+@given(
+    any_tokenizer,
+    st.lists(any_text | st.tuples(any_text, any_text), max_size=4),
+    st.none() | st.integers(3, 20),
+)
+def test_a_batch_is_the_padded_encodings(tokenizer, texts, max_length):
+    batch = tokenizer(texts, max_length=max_length)
+    pairs = [(item, None) if isinstance(item, str) else item for item in texts]
+    rows = [tokenizer.encode(*pair, max_length) for pair in pairs]
+    longest = max((len(ids) for ids, _ in rows), default=0)
+    for name, column in (("token_ids", 0), ("segment_ids", 1)):
+        assert batch[name].dtype == np.int32
+        assert batch[name].shape == (len(texts), longest)
+        want = [row[column] + [0] * (longest - len(row[column])) for row in rows]
+        assert batch[name].tolist() == want
+
+
+@given(
+    any_tokenizer,
+    st.lists(st.integers(0, 9), max_size=12),
+    st.lists(st.integers(0, 9), max_size=12),
+    st.integers(3, 30),
+)
+def test_truncation_takes_one_token_at_a_time_from_the_longer_text(
+    tokenizer, first, second, max_length
+):
+    texts = [
+        "".join("零一二三四五六七八九"[digit] + " " for digit in text) for text in (first, second)
+    ]
+    lengths = [len(first), len(second)]
+    while sum(lengths) > max_length - 3:
+        lengths[lengths[0] < lengths[1]] -= 1
+    _, segments = tokenizer.encode(*texts, max_length=max_length)
+    assert [segments.count(0) - 2, segments.count(1) - 1] == lengths
+
+
+@given(st.data(), any_tokenizer)
+def test_decoding_gives_plain_chinese_text_back(data, tokenizer):
+    chinese = sorted(t for t in tokenizer.vocabulary if len(t) == 1 and "\u4e00" <= t <= "\u9fff")
+    text = data.draw(st.text(st.sampled_from([*chinese, "，", "。"])))
+    assert tokenizer.decode(tokenizer.encode(text)[0]) == text
+
+
+def test_pickling_keeps_the_tokenizer_but_not_what_it_remembers():
+    for tokenizer in (WORD, CHAR, CASED):
+        tokenizer.tokenize("antidisestablishmentarianism 守株待兔")
+        copy = pickle.loads(pickle.dumps(tokenizer))
+        assert len(copy._known) == 0 < len(tokenizer._known)
+        for text in ("我爱 Ünaffable 守株待兔", "[MASK]"):
+            assert copy.encode(text) == tokenizer.encode(text)
+
+
+def test_what_it_remembers_is_bounded(monkeypatch):
+    monkeypatch.setattr("roformer_tf.tokenizers.tokenizer._REMEMBERED_WORDS", 10)
+    tokenizer = RoFormerTokenizer(CHAR.vocabulary, "char")
+    text = " ".join(f"x{number}" for number in range(100))
+    assert tokenizer.tokenize(text) == CHAR.tokenize(text)
+    assert len(tokenizer._known) <= 10
+    tokenizer.tokenize("xyz " + "x" * 10_000)
+    assert max(map(len, tokenizer._known)) <= 200
+
+
+def test_saved_tokenizer_is_read_back(tmp_path):
+    for name, tokenizer in TOKENIZERS.items():
+        folder = tmp_path / name  # new, and two levels deep
+        tokenizer.save_pretrained(folder)
+        copy = RoFormerTokenizer.from_pretrained(folder)
+        assert copy.vocabulary == tokenizer.vocabulary
+        assert (copy.tokenization, copy.lower_case) == (
+            tokenizer.tokenization,
+            tokenizer.lower_case,
+        )
+
+
+def test_arguments_win_over_the_folder_and_the_folder_over_the_guess(tmp_path):
+    RoFormerTokenizer(WORD.vocabulary, "char", lower_case=False).save_pretrained(tmp_path)
+    read = RoFormerTokenizer.from_pretrained
+    assert (read(tmp_path).tokenization, read(tmp_path).lower_case) == ("char", False)
+    argued = read(tmp_path, tokenization="word", lower_case=True)
+    assert (argued.tokenization, argued.lower_case) == ("word", True)
+    guessed = read(tmp_path / "vocab.txt")  # a file says nothing of its own
+    assert (guessed.tokenization, guessed.lower_case) == ("word", True)
+    assert read(GOLDENS / "char").tokenization == "char"
+
+
+def test_vocabulary_with_a_repeated_line_is_used_but_not_saved(tmp_path):
+    source = tmp_path / "vocab.txt"
+    source.write_text("\n".join(["甲", *SPECIAL_TOKENS, "甲", "乙"]), encoding="utf-8")
+    tokenizer = RoFormerTokenizer.from_pretrained(source)
+    assert tokenizer.encode("甲乙")[0][1:-1] == [6, 6]
+    assert tokenizer.vocab_size == 7
+    assert tokenizer.decode([6]) == "乙"
+    with pytest.raises(InputError, match=r"not every id has exactly one token.*repeated"):
+        tokenizer.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "", "甲"])}
+    RoFormerTokenizer(vocabulary, "char").save_pretrained(tmp_path)
+    assert read_vocabulary(tmp_path) == vocabulary
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RoFormerTokenizer({"[PAD]": 0}, "word"), r"lacks \[UNK\], \[CLS\]"),
+        (lambda: RoFormerTokenizer(WORD.vocabulary, "words"), 'must be "word" or "char"'),
+        (lambda: WORD("一句话"), r"a list of texts is needed.* Give \['一句话'\]"),
+        (lambda: WORD.decode([5918]), "no token has the id 5918: the vocabulary ends at 5917"),
+        (lambda: WORD.decode([-1]), "no token has the id -1"),
+        (lambda: WORD.encode("一", max_length=1), "max_length is 1"),
+    ],
+)
+def test_bad_input_is_refused_with_a_message(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "not valid JSON"), ("[]", "no JSON object")]
+)
+def test_broken_tokenizer_config_is_refused(tmp_path, content, message):
+    WORD.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        RoFormerTokenizer.from_pretrained(tmp_path)

@@ -1,0 +1,97 @@
+import warnings
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from roformer_tf.training import plots
+from roformer_tf.training.plots import FilledMask, plot_fill_masks, plot_loss
+
+LINES = [{"step": step, "loss": 9 / (1 + step)} for step in range(5)]
+HELD_OUT = {"step": 4, "held_out_loss": 2.5, "held_out_accuracy": 0.125}
+
+
+@pytest.fixture(autouse=True)
+def glyph_warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Glyph .* missing")
+        yield
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """The figures as they were when they were saved."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def remember(figure, *args, **kwargs):
+        figures.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    return figures
+
+
+def ink(folder, text: str) -> np.ndarray:
+    """Pixels of a picture that holds nothing but the text, drawn as every plot draws text."""
+    target = folder / "text.png"
+    with plots._drawing(target, width=1, height=1) as figure:
+        figure.text(0.2, 0.2, text, fontsize=40)
+    return imread(target)[..., 0]
+
+
+def test_chinese_is_drawn_as_characters_not_boxes(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        box = ink(tmp_path, "\uffff")  # no font has it
+    drawings = [box, *(ink(tmp_path, character) for character in "中国囗")]
+    for number, one in enumerate(drawings):
+        assert (one < 0.5).any()
+        for other in drawings[:number]:
+            assert (one != other).any()
+
+
+def test_dollar_signs_are_not_mathematics(tmp_path):
+    assert (ink(tmp_path, "$_$") != ink(tmp_path, "_")).any()
+
+
+@pytest.mark.parametrize("lines", [LINES, [*LINES, HELD_OUT], [HELD_OUT], []])
+def test_plot_loss_writes_a_png_under_a_chinese_title(tmp_path, lines):
+    plot_loss(lines, tmp_path / "runs" / "loss.png", "预训练：人民日报与评论")
+    height, width, _ = imread(tmp_path / "runs" / "loss.png").shape
+    assert (height, width) == (600, 1800 if HELD_OUT in lines else 900)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["loss.png"]
+
+
+def test_plot_loss_draws_each_value_at_its_step(tmp_path, drawn):
+    plot_loss([*LINES, HELD_OUT], tmp_path / "loss.png", "loss")
+    loss, accuracy = drawn[0].axes
+    training, held_out = (line.get_xydata().tolist() for line in loss.get_lines())
+    assert training == [[line["step"], line["loss"]] for line in LINES]
+    assert held_out == [[4, 2.5]]
+    assert accuracy.get_lines()[0].get_xydata().tolist() == [[4, 0.125]]
+
+
+def test_plot_fill_masks_puts_the_likeliest_on_top_and_marks_the_answer(tmp_path, drawn):
+    examples = [
+        FilledMask("中央军委［　］、解放军", [("委员", 0.41), ("主席", 0.12)], answer="主席"),
+        FilledMask("酒店" * 40, [("，", 0.5)]),
+    ]
+    plot_fill_masks(examples, tmp_path / "masks.png", "没见过的句子")
+    first, second = drawn[0].axes
+    assert [label.get_text() for label in first.get_yticklabels()] == ["委员", "主席"]
+    assert [bar.get_width() for bar in first.patches] == [0.41, 0.12]
+    assert first.patches[0].get_facecolor() != first.patches[1].get_facecolor()
+    assert first.yaxis_inverted()
+    assert second.get_title(loc="left") == "酒店" * 20 + "\n" + "酒店" * 20
+
+
+def test_settings_are_put_back_and_a_failure_leaves_no_file(tmp_path):
+    names = ("font.family", "text.parse_math")
+    before = [matplotlib.rcParams[name] for name in names]
+    with pytest.raises(KeyError, match="step"):
+        plot_loss([{"loss": 1.0}], tmp_path / "loss.png", "loss")
+    assert [matplotlib.rcParams[name] for name in names] == before
+    assert not list(tmp_path.iterdir())
