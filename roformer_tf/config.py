@@ -91,7 +91,7 @@ class RoFormerConfig:
     def from_dict(cls, values: Mapping[str, Any], source: str = "the config") -> "RoFormerConfig":
         """Read the keys of a `bert_config.json` or `config.json`; `source` is named in errors.
 
-        Unknown keys are kept in `unknown`, and warned of unless Hugging Face writes them everywhere.
+        Unknown keys are kept in `unknown`, and warned of unless Hugging Face always writes them.
         """
         values = {key: value for key, value in values.items() if value is not None}
         names = [f.name for f in dataclasses.fields(cls) if f.name != "unknown"]

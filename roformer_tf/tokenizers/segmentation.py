@@ -76,12 +76,11 @@ def _spaced(character: str) -> str:
     """What stands for the character before the text is split at white space."""
     if is_punctuation(character) or is_chinese(character):
         return f" {character} "
-    category = unicodedata.category(character)
-    if character in " \t\r\n" or category == "Zs":
+    if character in "\t\r\n":
         return " "
-    if character == "\ufffd" or category in ("Cc", "Cf"):
+    if character == "\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
         return ""
-    return character
+    return character  # white space too: that is where split() splits
 
 
 def _dictionary_changed() -> bool:

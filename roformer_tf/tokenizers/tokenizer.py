@@ -205,14 +205,16 @@ class RoFormerTokenizer:
         """
         tokens = [self._token(int(number)) for number in ids]
         text = ""
-        for place, token in enumerate(t for t in tokens if not _is_special(t)):
+        for token in tokens:
+            if _is_special(token):
+                continue
             if token.startswith("##"):
                 text += token[2:]
             elif len(token) == 1 and is_chinese(token):
                 text += token
             elif len(token) == 1 and is_punctuation(token):
                 text += token + " "
-            elif place > 0 and text and is_chinese(text[-1]):
+            elif text and is_chinese(text[-1]):
                 text += token
             else:
                 text += " " + token

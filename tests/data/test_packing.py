@@ -121,11 +121,6 @@ def test_no_row_is_overfull_and_no_two_rows_could_be_one(sizes):
     assert len(loads) < 2 or loads[0] + loads[1] > 30
 
 
-@given(st.lists(st.integers(1, 30), max_size=60))
-def test_best_fit_decreasing_is_as_near_to_the_optimum_as_proved(sizes):
-    assert len(assign(sizes, 30)) <= 11 / 9 * max(1, -(-sum(sizes) // 15)) + 6 / 9
-
-
 def test_a_corpus_without_tokens_gives_no_rows():
     assert pack(documents_of([[], []]), 8, cls_id=CLS, sep_id=SEP).shape == (0, 3, 8)
 

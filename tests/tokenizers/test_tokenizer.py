@@ -145,6 +145,18 @@ def test_a_control_character_in_the_vocabulary_is_a_word_level_token_with_a_plac
     assert RoFormerTokenizer(vocabulary, "char").offsets("中\u200b中") == [(0, 1), (2, 3)]
 
 
+def test_sorted_combining_marks_keep_their_places():
+    # NFD puts U+1D165 before U+302E; the word is unknown, so one token of three characters.
+    assert CHAR.tokenize("x\u302e\U0001d165") == ["x\U0001d165\u302e"]
+    assert CHAR.offsets("x\u302e\U0001d165") == [(0, 3)]
+
+
+def test_batches_are_padded_with_0_wherever_the_padding_token_stands():
+    vocabulary = {token: i for i, token in enumerate(["甲", *SPECIAL_TOKENS, "乙"])}
+    batch = RoFormerTokenizer(vocabulary, "char")(["乙乙", "乙"])
+    assert batch["token_ids"].tolist() == [[3, 6, 6, 4], [3, 6, 4, 0]]
+
+
 @given(any_tokenizer, any_text)
 def test_every_token_has_a_place_and_a_word(tokenizer, text):
     tokens, spans, words = (

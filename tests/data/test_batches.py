@@ -1,0 +1,182 @@
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
+from roformer_tf.data.masking import MaskingConfig, predictions_per_row
+from roformer_tf.data.packing import Document, pack
+from roformer_tf.data.shards import PreparedRows, write_shard
+from roformer_tf.errors import InputError
+
+CLS, SEP, MASK = 1, 2, 3
+LENGTH, ROWS = 16, 11
+RANDOM = np.arange(200, 250, dtype=np.int32)
+COMMON = {"mask_id": MASK, "random_ids": RANDOM, "masking": MaskingConfig()}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Rows of a document each; row i begins with a word, too long to mask, of tokens 10 + i."""
+    folder = tmp_path_factory.mktemp("rows")
+    words = np.concatenate([[0] * 4, np.arange(1, LENGTH - 2 - 3)])
+    arrays = []
+    for i in range(ROWS):
+        ids = np.concatenate([[10 + i] * 4, np.arange(100, 100 + len(words) - 4)])
+        arrays.append(pack([Document(ids, words)], LENGTH, cls_id=CLS, sep_id=SEP, dtype=np.uint8))
+    shards = [
+        vars(write_shard(folder, "train-00000.npy", "train", np.concatenate(arrays[:4]))),
+        vars(write_shard(folder, "train-00001.npy", "train", np.concatenate(arrays[4:]))),
+    ]
+    manifest = {"length": LENGTH, "splits": {"train": {}, "held_out": {}}, "shards": shards}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return PreparedRows.open(folder)
+
+
+def training(rows, batch_size=3, seed=0, **settings):
+    return pretraining_batches(rows, batch_size=batch_size, seed=seed, **COMMON, **settings)
+
+
+def numbers(batch):
+    """Which rows a batch holds."""
+    return [int(i) - 10 for i in batch[0]["token_ids"][:, 1]]
+
+
+def assert_equal(batch, other):
+    assert batch[0].keys() == other[0].keys()
+    for name in batch[0]:
+        np.testing.assert_array_equal(batch[0][name], other[0][name])
+    for array, same in zip(batch[1:], other[1:], strict=True):
+        np.testing.assert_array_equal(array, same)
+
+
+def test_a_batch_is_what_fit_unpacks(rows):
+    inputs, labels, weights = training(rows)[0]
+    predictions = predictions_per_row(LENGTH, 0.15)
+    shapes = {name: (array.shape, array.dtype) for name, array in inputs.items()}
+    assert shapes == {
+        "token_ids": ((3, LENGTH), np.int32),
+        "sequence_ids": ((3, LENGTH), np.int32),
+        "masked_positions": ((3, predictions), np.int32),
+    }
+    assert (labels.shape, labels.dtype) == ((3, predictions), np.int32)
+    assert (weights.shape, weights.dtype) == ((3, predictions), np.float32)
+
+
+def test_labels_and_documents_are_those_of_the_rows(rows):
+    batch = training(rows)[5]
+    inputs, labels, weights = batch
+    for i, number in enumerate(numbers(batch)):
+        row = rows[number]
+        np.testing.assert_array_equal(inputs["sequence_ids"][i], row[1])
+        used = weights[i] > 0
+        assert used.any()
+        np.testing.assert_array_equal(labels[i][used], row[0][inputs["masked_positions"][i][used]])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 25])
+def test_every_epoch_has_every_row_once_and_an_order_of_its_own(rows, batch_size):
+    batches = training(rows, batch_size)
+    steps = -(-5 * ROWS // batch_size)
+    stream = [number for step in range(steps) for number in numbers(batches[step])]
+    epochs = [tuple(stream[e * ROWS : (e + 1) * ROWS]) for e in range(5)]
+    assert all(sorted(epoch) == list(range(ROWS)) for epoch in epochs)
+    assert len(set(epochs)) == 5
+
+
+def test_another_seed_gives_other_orders(rows):
+    orders = [tuple(numbers(training(rows, ROWS, seed)[e])) for seed in range(3) for e in range(3)]
+    assert len(set(orders)) == 9  # in particular, epoch 1 of seed 0 is not epoch 0 of seed 1
+
+
+def test_masks_are_fresh_in_every_epoch_and_do_not_depend_on_the_batch(rows):
+    seen = {}
+    for batch_size in (2, 7):
+        batches = training(rows, batch_size)
+        for step in range(3 * ROWS // batch_size):
+            batch = batches[step]
+            for i, number in enumerate(numbers(batch)):
+                epoch = (step * batch_size + i) // ROWS
+                masked = batch[0]["token_ids"][i].tobytes()
+                assert seen.setdefault((epoch, number), masked) == masked
+    different = [len({seen[epoch, number] for epoch in range(2)}) for number in range(ROWS)]
+    assert sum(different) > ROWS + ROWS // 2
+
+
+def test_resuming_is_slicing(rows):
+    whole = list(zip(training(rows), range(12), strict=False))
+    for step in (1, 5, 11):
+        for (batch, _), sliced, started in zip(
+            whole[step:], training(rows)[step:], training(rows, start_step=step), strict=False
+        ):
+            assert_equal(batch, sliced)
+            assert_equal(batch, started)
+
+
+def test_an_element_does_not_depend_on_what_was_asked_before(rows):
+    late = training(rows)[1_000_003]
+    batches = training(rows)
+    for step in (7, 1_000_003, 0, 1_000_003):
+        batch = batches[step]
+    assert numbers(batches[7]) != numbers(batches[0])
+    assert_equal(batch, training(rows)[1_000_003])
+    assert_equal(batch, late)
+
+
+def test_prefetching_changes_nothing(rows):
+    batches = training(rows)
+    for step, batch in zip(range(30), prefetched(batches), strict=False):
+        assert_equal(batch, batches[step])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 16, 30])
+def test_evaluation_sees_every_row_once_and_the_same_masks_every_time(rows, batch_size):
+    batches = held_out_batches(rows, batch_size=batch_size, seed=0, **COMMON)
+    assert len(batches) == -(-ROWS // batch_size)
+    first = list(prefetched(batches))
+    weighing = [
+        number
+        for batch in first
+        for number, weights in zip(numbers(batch), batch[2], strict=True)
+        if weights.any()
+    ]
+    assert weighing == list(range(ROWS))
+    for batch, again in zip(first, prefetched(batches), strict=True):
+        assert batch[0]["token_ids"].shape == (batch_size, LENGTH)
+        assert_equal(batch, again)
+
+
+def test_evaluation_does_not_depend_on_the_batch_size(rows):
+    def masked(batch_size):
+        batches = held_out_batches(rows, batch_size=batch_size, seed=0, **COMMON)
+        return np.concatenate([batch[0]["token_ids"] for batch in batches])[:ROWS]
+
+    np.testing.assert_array_equal(masked(3), masked(8))
+
+
+def test_without_rows_there_is_nothing_to_train_on(rows):
+    empty = PreparedRows.open(rows.folder, "held_out")
+    with pytest.raises(InputError, match="has no held_out rows"):
+        pretraining_batches(empty, batch_size=2, seed=0, **COMMON)
+    assert list(held_out_batches(empty, batch_size=2, seed=0, **COMMON)) == []
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, after each evaluation
+def test_fit_takes_the_batches(rows):
+    keras = pytest.importorskip("keras")
+    sizes = {"token_ids": LENGTH, "sequence_ids": LENGTH, "masked_positions": 2}
+    inputs = {name: keras.Input((size,), dtype="int32", name=name) for name, size in sizes.items()}
+    hidden = keras.layers.Embedding(256, 4)(inputs["token_ids"])
+    picked = keras.ops.take_along_axis(hidden, inputs["masked_positions"][..., None], axis=1)
+    model = keras.Model(inputs, keras.layers.Dense(256)(picked))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(
+        prefetched(training(rows)),
+        steps_per_epoch=4,
+        epochs=2,
+        shuffle=False,
+        validation_data=prefetched(held_out_batches(rows, batch_size=4, seed=0, **COMMON)),
+        verbose=0,
+    ).history
+    assert np.isfinite(history["loss"] + history["val_loss"]).all()
+    assert len(history["val_loss"]) == 2

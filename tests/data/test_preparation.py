@@ -1,0 +1,318 @@
+import gzip
+import json
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.data import preparation
+from roformer_tf.data.preparation import PreparationConfig, is_held_out, prepare
+from roformer_tf.data.shards import PreparedRows, read_manifest
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+
+@pytest.fixture
+def corpus(tmp_path, write_news, monkeypatch):
+    """Two files of news, which make a dozen parts; a namespace of what the tests need."""
+    monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    texts = [write_news(folder / f"{n}.jsonl", 80, seed=n) for n in range(2)]
+    (folder / "2.txt.gz").write_bytes(gzip.compress("一行。\n第二行。\n".encode()))
+    return folder, [*texts[0], *texts[1], "一行。", "第二行。"]
+
+
+@pytest.fixture
+def configure(corpus, tmp_path, vocab_file):
+    def make(**changes):
+        settings = {
+            "corpus": (str(corpus[0] / "*"),),
+            "output": str(tmp_path / "rows"),
+            "vocab": str(vocab_file),
+            "length": 64,
+            "held_out": 0.1,
+            "workers": 1,
+        }
+        return PreparationConfig(**(settings | changes))
+
+    return make
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def stamps(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def tokens_of(folder, split):
+    """All tokens of a split that are text, counted."""
+    rows = np.stack(list(PreparedRows.open(folder, split)))
+    return Counter(rows[:, 0][rows[:, 2] > 0].tolist())
+
+
+def test_every_token_of_the_corpus_is_in_the_rows_of_its_split(configure, corpus, vocab_file):
+    folder = prepare(configure())
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    for split, wanted in (("train", False), ("held_out", True)):
+        texts = [text for text in corpus[1] if is_held_out(text, 0.1) == wanted]
+        assert texts
+        counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+        assert tokens_of(folder, split) == counts
+        described = read_manifest(folder)["splits"][split]
+        assert described["documents"] == len(texts)
+        assert described["characters"] == sum(map(len, texts))
+
+
+def test_the_manifest_counts_what_is_there(configure):
+    folder = prepare(configure())
+    manifest = read_manifest(folder)
+    documents = [
+        np.stack(list(PreparedRows.open(folder, split)))[:, 1] for split in ("train", "held_out")
+    ]
+    rows = np.concatenate(documents)
+    assert len(manifest["shards"]) > 10
+    assert manifest["rows"] == len(rows)
+    assert manifest["tokens"] == np.count_nonzero(rows)
+    assert manifest["utilization"] == np.count_nonzero(rows) / rows.size
+    assert manifest["utilization"] > 0.97
+    for split, found in zip(("train", "held_out"), documents, strict=True):
+        assert manifest["splits"][split]["rows"] == len(found)
+        assert manifest["splits"][split]["tokens"] == np.count_nonzero(found)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {shard["file"] for shard in manifest["shards"]} | {
+        *("manifest.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
+    }
+
+
+@pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
+def test_the_number_of_workers_changes_not_a_byte(configure, tmp_path, choice):
+    one = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
+    two = prepare(configure(**choice, workers=2, output=str(tmp_path / "two")))
+    assert content(one) == content(two)
+
+
+def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, capsys):
+    folder = prepare(configure())
+    before = stamps(folder)
+    monkeypatch.setattr(preparation, "_PartWriter", None)  # any work would fail
+    capsys.readouterr()
+    assert prepare(configure(workers=2)) == folder
+    assert stamps(folder) == before
+    assert "is prepared already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"length": 32}, r"length \(64 there, 32 now\)"),
+        ({"held_out": 0.2}, r"held_out \(0\.1 there, 0\.2 now\)"),
+        ({"lower_case": False}, "lower_case"),
+        ({"tokenization": "char"}, "tokenization"),
+        ({"vocab": None, "vocab_size": 500}, "vocab_size.*vocabulary"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_folder_of_other_settings_is_not_touched(configure, changes, named, finished):
+    folder = prepare(configure())
+    if not finished:
+        make_unfinished(folder)
+    before = content(folder)
+    with pytest.raises(InputError, match=rf"prepared from other inputs or settings.*{named}"):
+        prepare(configure(**changes))
+    assert content(folder) == before
+
+
+def test_a_folder_of_another_corpus_is_not_touched(configure, corpus):
+    folder = prepare(configure())
+    before = content(folder)
+    with (corpus[0] / "1.jsonl").open("a") as file:
+        file.write('{"text": "more"}\n')
+    with pytest.raises(InputError, match=r"what differs: files\."):
+        prepare(configure())
+    assert content(folder) == before
+
+
+def test_a_folder_of_something_else_is_not_touched(configure, tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="holds something else than prepared rows"):
+        prepare(configure())
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["thesis.tex"]
+    with pytest.raises(InputError, match="holds something else than prepared rows"):
+        prepare(configure(output=str(tmp_path / "rows" / "thesis.tex")))
+
+
+def make_unfinished(folder):
+    """Take a finished folder back to where the manifest was missing, no part recorded."""
+    settings = read_manifest(folder)["settings"]
+    (folder / "unfinished").mkdir()
+    (folder / "unfinished" / "settings.json").write_text(json.dumps(settings))
+    (folder / "manifest.json").unlink()
+
+
+def test_what_a_killed_run_left_half_written_is_removed(configure):
+    folder = prepare(configure())
+    want = content(folder)
+    for finished in (True, False):
+        if not finished:
+            make_unfinished(folder)
+            (folder / "unfinished" / ".part-00000.json.abc.tmp").write_text("{")
+        (folder / ".train-00000.npy.abc.tmp").write_bytes(b"half")
+        (folder / ".unfinished.abc.tmp").mkdir()
+        prepare(configure())
+        assert content(folder) == want
+        assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_folder_in_which_only_a_first_temporary_file_lies_is_free(configure, tmp_path):
+    (tmp_path / "rows" / ".unfinished.abc.tmp").mkdir(parents=True)
+    assert (prepare(configure()) / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("harm", [lambda p: p.unlink(), lambda p: p.write_bytes(b"x")])
+def test_a_recorded_part_whose_shard_is_not_whole_is_redone(configure, monkeypatch, harm):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    want = content(prepare(configure()))
+    shutil.rmtree(configure().output)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_manifest", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(configure())
+    folder = preparation.Path(configure().output)
+    harm(folder / "train-00003.npy")
+    before = stamps(folder)
+    prepare(configure())
+    assert content(folder) == want
+    redone = {p.name for p, stamp in before.items() if p.is_file() and p.stat().st_mtime_ns > stamp}
+    assert {name for name in redone if name.endswith("npy")} <= {
+        *("train-00003.npy", "held_out-00003.npy")
+    }
+
+
+def lines_of(*lines):
+    return lambda folder: (folder / "0.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "changes", "message"),
+    [
+        (None, {"corpus": ("missing/*.txt",)}, "no file matches the corpus pattern"),
+        (lines_of(), {}, "is empty: 0 documents"),
+        (lines_of('{"title": "甲"}'), {}, r'is empty(.|\n)*0\.jsonl:1: no field "text"'),
+        (lines_of('{"text": "\u200b"}'), {}, "no row to train on"),
+        (lines_of('{"text": "甲"}', "{"), {"strict": True}, r"0\.jsonl:2: not JSON"),
+        (None, {"vocab": "missing.txt"}, "cannot read the vocabulary"),
+        (None, {"vocab": None, "vocab_size": 20}, "a vocabulary of 20 tokens has no room"),
+        (lines_of('{"text": "甲"}'), {"held_out": 0.999999}, "no row to train on"),
+    ],
+)
+def test_bad_input_gives_one_message_and_leaves_nothing(configure, corpus, spoil, changes, message):
+    if spoil:
+        shutil.rmtree(corpus[0])
+        corpus[0].mkdir()
+        spoil(corpus[0])
+    with pytest.raises(InputError, match=message):
+        prepare(configure(**changes))
+    assert not preparation.Path(configure().output).exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_strict_stops_also_late_and_leaves_nothing(configure, corpus, workers):
+    with (corpus[0] / "1.jsonl").open("ab") as file:
+        file.write(b"\xff\n")
+    with pytest.raises(InputError, match=r"1\.jsonl:81: not UTF-8.*without --strict"):
+        prepare(configure(strict=True, workers=workers))
+    assert not preparation.Path(configure().output).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 1}, "length is 1, but a row holds at least"),
+        ({"vocab": None}, "give either a vocabulary"),
+        ({"vocab_size": 100}, "give either a vocabulary"),
+        ({"held_out": 1.0}, "held_out is 1.0"),
+        ({"held_out": -0.1}, "held_out is -0.1"),
+        ({"workers": 0}, "workers is 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_once(configure, changes, message):
+    with pytest.raises(InputError, match=message):
+        configure(**changes)
+
+
+def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
+    clean = tokens_of(prepare(configure(output=configure().output + "-clean")), "train")
+    good = (corpus[0] / "1.jsonl").read_bytes()
+    (corpus[0] / "1.jsonl").write_bytes(b"\xff\n{\n" + good)
+    (corpus[0] / "3.txt.gz").write_bytes(gzip.compress(b"")[:-4])
+    capsys.readouterr()
+    folder = prepare(configure())
+    assert tokens_of(folder, "train") == clean
+    kinds = {"not UTF-8": 1, "not JSON": 1, "gzip data cut off or damaged here": 1}
+    assert read_manifest(folder)["bad_lines"] == kinds
+    told = capsys.readouterr().out
+    assert f"{corpus[0] / '1.jsonl'}:2: not JSON" in told
+    assert f"{corpus[0] / '3.txt.gz'}:1: gzip data" in told
+
+
+def test_what_is_held_out_stays_held_out_as_the_corpus_grows(configure, write_news, corpus):
+    before = tokens_of(prepare(configure()), "held_out")
+    write_news(corpus[0] / "00.jsonl", 100, seed=9)  # read first
+    after = tokens_of(prepare(configure(output=configure().output + "-2")), "held_out")
+    assert before < after
+
+
+@given(st.text(st.characters(exclude_categories=())), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_holds_out_the_same_documents_and_more(text, share, other):
+    small, large = sorted([share, other])
+    assert is_held_out(text, large) or not is_held_out(text, small)
+    assert not is_held_out(text, 0)
+    assert is_held_out(text, 1)
+
+
+def test_the_share_is_that_of_the_documents():
+    share = np.mean([is_held_out(str(number), 0.03) for number in range(20_000)])
+    assert abs(share - 0.03) < 0.005
+
+
+@pytest.mark.parametrize("tokenization", [None, "word", "char"])
+def test_a_vocabulary_is_built_from_what_is_not_held_out(configure, corpus, tokenization):
+    rare = next(c for c in map(chr, range(0x3400, 0x4DBF)) if is_held_out(c, 0.1))
+    (corpus[0] / "3.txt").write_text(f"{rare}\n")
+    settings = {"vocab": None, "vocab_size": 2_000, "tokenization": tokenization}
+    folder = prepare(configure(**settings))
+    tokenizer = RoFormerTokenizer.from_pretrained(folder)
+    assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
+    assert tokenizer.tokenization == (tokenization or "word")
+    assert rare not in tokenizer.vocabulary
+    assert len(tokenizer.vocabulary) > 300
+    unknown = tokens_of(folder, "train")[tokenizer.unk_id]
+    assert unknown < 0.01 * sum(tokens_of(folder, "train").values())
+
+
+def test_counting_keeps_the_frequent_words_when_there_are_too_many(configure, monkeypatch):
+    settings = {"vocab": None, "vocab_size": 150}
+    whole = prepare(configure(**settings, output=configure().output + "-whole"))
+    monkeypatch.setattr(preparation, "COUNTED_WORDS", 500)
+    pruned = prepare(configure(**settings))
+    words = [set((folder / "vocab.txt").read_text().split()) for folder in (whole, pruned)]
+    assert len(words[0] & words[1]) > 140
+
+
+def test_the_folder_of_the_vocabulary_says_whether_to_lower_case(configure, tmp_path, vocab_file):
+    cased = tmp_path / "cased"
+    RoFormerTokenizer.from_pretrained(vocab_file, "char", lower_case=False).save_pretrained(cased)
+    manifest = read_manifest(prepare(configure(vocab=str(cased))))
+    assert (manifest["lower_case"], manifest["tokenization"]) == (False, "char")
+    tokenizer = RoFormerTokenizer.from_pretrained(configure().output)
+    assert (tokenizer.lower_case, tokenizer.tokenization) == (False, "char")

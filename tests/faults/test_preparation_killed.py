@@ -1,0 +1,145 @@
+"""A killed preparation leaves nothing that looks finished, and goes on when it is run again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+from roformer_tf.data import preparation
+
+preparation.PART_CHARACTERS = 10_000
+
+if __name__ == "__main__":
+    corpus, output, workers = sys.argv[1:]
+    preparation.prepare(
+        preparation.PreparationConfig(
+            (corpus,), output=output, vocab_size=1_500, length=64, workers=int(workers)
+        )
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """start(output, workers) → a process that prepares a corpus of about 75 parts."""
+    folder = tmp_path_factory.mktemp("killed")
+    words = _words()
+    lines = ["".join(words[(7 * i + j * j) % len(words)] for j in range(150)) for i in range(3_000)]
+    (folder / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def start(output, workers):
+        return subprocess.Popen(
+            [sys.executable, script, folder / "corpus.txt", output, str(workers)],
+            env=environment,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(start, tmp_path_factory):
+    """What a run in peace writes: {file: bytes}."""
+    output = tmp_path_factory.mktemp("peace") / "rows"
+    finish(start(output, 1))
+    return content(output)
+
+
+def _words():
+    vocabulary = ROOT / "tests" / "fixtures" / "tokenizer" / "word" / "vocab.txt"
+    lines = vocabulary.read_text(encoding="utf-8").splitlines()
+    return [word for word in lines if word.isalpha() and word[0] >= "\u4e00"]
+
+
+def finish(process):
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return out
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def wait_until(condition, process):
+    """Wait, closely, until something is so while the process still runs."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, f"it ended too soon: {process.communicate()[1]}"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def records(output):
+    return list((output / "unfinished").glob("part-*.json"))
+
+
+MOMENTS = {
+    "while it counts words": lambda output: (output / "unfinished").is_dir(),
+    "when it has a vocabulary": lambda output: (output / "vocab.txt").is_file(),
+    "after some parts": lambda output: len(records(output)) >= 20,
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills process groups")
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_preparation_goes_on(start, uninterrupted, tmp_path, moment, workers):
+    output = tmp_path / "rows"
+    process = start(output, workers)
+    wait_until(lambda: MOMENTS[moment](output), process)
+    os.killpg(process.pid, signal.SIGKILL)  # the workers too, in the middle of what they write
+    process.communicate()
+    assert not (output / "manifest.json").exists()
+    done = {
+        output / shard["file"]: (output / shard["file"]).stat()
+        for record in records(output)
+        for shard in json.loads(record.read_text())["shards"]
+    }
+    assert len(done) >= 20 or moment != "after some parts"
+    assert len(done) < len(uninterrupted) - 20
+
+    finish(start(output, 3 - workers))
+    assert content(output) == uninterrupted
+    for path, before in done.items():
+        assert path.stat().st_ino == before.st_ino, "a whole part is not redone"
+    assert "is prepared already" in finish(start(output, workers))
+    assert content(output) == uninterrupted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_the_workers_of_a_killed_preparation_end_too(start, uninterrupted, tmp_path):
+    output = tmp_path / "rows"
+    process = start(output, 2)
+    wait_until(lambda: len(records(output)) >= 5, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) >= 2
+    process.kill()  # it alone
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while any(is_running(child) for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    finish(start(output, 2))
+    assert content(output) == uninterrupted
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
