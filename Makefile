@@ -6,8 +6,6 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 TEST_FLAGS ?=
 
-# TensorFlow's notes on the CPU would hide what we print.
-export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: help demo test test-slow lint bench
 .NOTPARALLEL:

@@ -6,7 +6,8 @@ A command's module is imported when the command is called, so that help is insta
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -49,7 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(roformer_tf.__version__)
         return 0
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes on the CPU hide ours
     try:
         if name not in COMMANDS:
             raise InputError(
@@ -70,10 +70,33 @@ def run(name: str, flags: Sequence[str]) -> None:
     import tyro
 
     module, attribute = COMMANDS[name].function.split(":")
-    function = getattr(import_module(module), attribute)
+    with _quiet():
+        function = getattr(import_module(module), attribute)
     (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
     parser = {"prog": f"roformer-tf {name}", "config": (tyro.conf.OmitArgPrefixes,)}
     function(tyro.cli(settings, args=_with_yaml(list(flags), settings), **parser))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep TensorFlow's notes on processor and drivers from burying what a command says.
+
+    They come while it is imported, before it reads its own log level, past Python's stderr. To
+    see them, set TF_CPP_MIN_LOG_LEVEL yourself, such as to 0.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(nowhere)
+        os.close(stderr)
 
 
 def _with_yaml(flags: list[str], settings: type) -> list[str]:

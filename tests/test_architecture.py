@@ -26,7 +26,7 @@ MAY_SEE = {  # room: the other rooms that it may import from; one way only
     "kernels": BASE,
     "layers": BASE | {"kernels"},
     "checkpoints": BASE,
-    "models": BASE | {"kernels", "layers", "checkpoints"},
+    "models": BASE | {"tokenizers", "kernels", "layers", "checkpoints"},
     "training": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
     "inference": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
     "cli": {"errors"},  # and everything when a command is called; nothing sees cli

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from roformer_tf.data.masking import replacement_ids
 from roformer_tf.data.packing import TOKEN
+from roformer_tf.data.shards import PreparedRows
 
 Integers = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
@@ -102,7 +103,9 @@ class Baselines:
     as [UNK], is never predicted but may be a neighbour.
     """
 
-    def __init__(self, rows: Sequence[Integers], vocabulary: Mapping[str, int]) -> None:
+    def __init__(
+        self, rows: PreparedRows | Sequence[Integers], vocabulary: Mapping[str, int]
+    ) -> None:
         text = np.stack([rows[i][TOKEN] for i in range(len(rows))]).ravel().astype(np.int64)
         candidates = replacement_ids(vocabulary)
         # Rows begin with [CLS] and end with [SEP] or padding: neighbours are of the same row.

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.rotary import Tensor, rotate
+from roformer_tf.layers.rotary import Tensor, pair_axis, rotate
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -17,7 +17,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
 
     `rotary_style` and `rotary_base` are those of `rotary.rotate`; all other arguments are
-    Keras' own. Raises InputError for an odd `key_dim`: features turn in pairs.
+    Keras' own. Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown
+    style, and for inputs that are no rows of vectors.
     """
 
     def __init__(
@@ -33,31 +34,57 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             raise InputError(
                 f"key_dim is {key_dim}, but rotation turns features in pairs. Give an even number."
             )
+        pair_axis(rotary_style)  # refuses an unknown one
         super().__init__(num_heads, key_dim, **kwargs)
         self.rotary_style = rotary_style
         self.rotary_base = rotary_base
+
+    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+        """Make the projections."""
+        if len(query_shape) != 3:
+            raise InputError(
+                f"the query has the shape {tuple(query_shape)}, but rotary positions count along "
+                "the one axis of a row. Give (batch, length, features)."
+            )
+        super().build(query_shape, value_shape, key_shape)
 
     def call(
         self,
         query: Tensor,
         value: Tensor,
         key: Tensor | None = None,
-        *,
-        sequence_ids: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        sequence_ids: Tensor | None = None,
+    ) -> Any:
         """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
 
-        Two tokens see each other where their ids are equal and not 0, which is padding. An
-        `attention_mask` (B, T, S), true where a query may look, narrows this further.
+        Two tokens see each other where their ids are equal and not 0, which is padding. All
+        other masks narrow this further. Keras' own arguments are spelled out because Keras hands
+        `training` and the masks of the inputs only to a call that names them.
         """
         if sequence_ids is not None:
             same = same_sequence(sequence_ids)
             if attention_mask is not None:
                 same = same & ops.cast(attention_mask, "bool")
             attention_mask = same
-        return super().call(query, value, key, attention_mask=attention_mask, **kwargs)
+        return super().call(
+            query,
+            value,
+            key,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+            use_causal_mask=use_causal_mask,
+        )
 
     def _compute_attention(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
         query = self._rotate(query)  # (B, T, N, H)
@@ -73,12 +100,12 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         query: Tensor,
         value: Tensor,
         key: Tensor | None = None,
-        *,
+        *args: Any,
         sequence_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of what `call` gives, on Keras tensors."""
-        return super().compute_output_spec(query, value, key, **kwargs)
+        return super().compute_output_spec(query, value, key, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         """Everything needed to make the layer again."""

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from roformer_tf.errors import InputError
+
 Tensor = Any
 """A tensor of the running backend, a Keras tensor or a NumPy array."""
 
@@ -33,12 +35,13 @@ def rotate(
     """Turn every pair of features (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
 
     x (B, T, N, H), positions (T,) int → (B, T, N, H) in x's dtype; products and sum in float32.
+    Raises InputError for an unknown style.
 
     Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
     the table: the paper's strided slices and their gradients cost four times as much on
     TensorFlow without XLA.
     """
-    axis = -1 if style == "interleaved" else -2  # where the two of a pair lie in `pairs`
+    axis = pair_axis(style)
     half = x.shape[-1] // 2
     shape = ops.shape(x)
     pairs = ops.reshape(x, (*shape[:-1], *((half, 2) if axis == -1 else (2, half))))
@@ -48,6 +51,13 @@ def rotate(
     flipped = ops.cast(ops.flip(pairs, axis), "float32")
     turned = ops.cast(pairs, "float32") * cos + flipped * sin
     return ops.cast(ops.reshape(turned, shape), x.dtype)
+
+
+def pair_axis(style: str) -> int:
+    """Which axis tells the two of a pair apart, once H is split in two: (H/2, 2) or (2, H/2)."""
+    if style not in ("interleaved", "half"):
+        raise InputError(f'rotary_style is {style!r}, but must be "interleaved" or "half".')
+    return -1 if style == "interleaved" else -2
 
 
 def rotate_as_in_the_paper(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:

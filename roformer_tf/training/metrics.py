@@ -16,8 +16,8 @@ class MaskedTokenScores(keras.Model):
     """How a masked language model does at each masked position.
 
     Call: the model's dict with `labels` and `weights` (B, P) beside → a dict of (B, P):
-    `log_likelihood` float32 of the true token in nats, `correct` float32 (1 where the likeliest
-    token is the true one), and `weights`. Small enough to keep for a whole corpus.
+    `log_likelihood` float32 of the true token in nats, `likeliest` int32, the token that the
+    model would put there, and `labels` and `weights` again. Small enough to keep for a corpus.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -29,11 +29,11 @@ class MaskedTokenScores(keras.Model):
         features = {key: x for key, x in inputs.items() if key not in ("labels", "weights")}
         labels = ops.cast(inputs["labels"], "int32")
         logits = self.model(features, training=False)  # (B, P, V)
-        best = ops.cast(ops.argmax(logits, axis=-1), "int32")
         loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         return {
             "log_likelihood": -loss,
-            "correct": ops.cast(best == labels, "float32"),
+            "likeliest": ops.cast(ops.argmax(logits, axis=-1), "int32"),
+            "labels": labels,
             "weights": inputs["weights"],
         }
 
@@ -76,7 +76,7 @@ def evaluate(scores: MaskedTokenScores, batches: grain.MapDataset) -> MaskedLMSc
     count = weights.sum()
     return MaskedLMScores(
         loss=float(-(outputs["log_likelihood"] * weights).sum() / count),
-        accuracy=float((outputs["correct"] * weights).sum() / count),
+        accuracy=float(((outputs["likeliest"] == outputs["labels"]) * weights).sum() / count),
         predictions=int(count),
     )
 

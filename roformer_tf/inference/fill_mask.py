@@ -1,0 +1,128 @@
+"""Text with masks → what a masked language model puts there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+import tyro
+
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+
+MASK = "[MASK]"
+"""In a text, here alone, it is the mask token; every tokenizer call takes it for ordinary text."""
+
+
+class Candidate(NamedTuple):
+    """One token that may stand in a masked place."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillMaskConfig:
+    """Fill the [MASK] of each text with a model's likeliest tokens."""
+
+    model: str
+    """A released zip, a folder with a checkpoint, or the model/ of a run."""
+    text: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Texts, each with one [MASK] or several; one token is put into each."""
+    top: int = 5
+    """Tokens to show for each mask."""
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise InputError(f"give a text with a {MASK}, such as '今天天气很{MASK}。'")
+        if self.top < 1:
+            raise InputError(f"top is {self.top}, but must be at least 1.")
+        for text in self.text:
+            _check(text)
+
+
+def fill_mask(config: FillMaskConfig) -> None:
+    """Print each text with its masks filled, and the likeliest tokens of each mask."""
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+
+    model = RoFormerForMaskedLM.from_pretrained(config.model)
+    for text, masks in zip(config.text, candidates(model, config.text, config.top), strict=True):
+        print(filled(text, masks))
+        for number, tokens in enumerate(masks, 1):
+            label = f"  {MASK}" if len(masks) == 1 else f"  {MASK} {number}"
+            print(label, " ".join(f"{token} {share:.1%}" for token, share in tokens))
+
+
+def candidates(
+    model: "RoFormerForMaskedLM", texts: Sequence[str], top: int = 5
+) -> list[list[list[Candidate]]]:
+    """Give for each text, for each of its masks, the `top` likeliest tokens.
+
+    Special tokens such as [UNK] are no candidates; probabilities are those among the rest.
+    Raises InputError for a text without a mask, and for a model without a vocabulary.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError(
+            "the model came without a vocab.txt: put the one that belongs to it there."
+        )
+    rows = [_encode(text, tokenizer) for text in texts]
+    token_ids = np.full((len(rows), max(map(len, rows))), tokenizer.pad_id, "int32")
+    for row, ids in zip(token_ids, rows, strict=True):
+        row[: len(ids)] = ids
+    at = [np.flatnonzero(row == tokenizer.mask_id) for row in token_ids]
+    positions = np.zeros((len(rows), max(map(len, at))), "int32")
+    for row, places in zip(positions, at, strict=True):
+        row[: len(places)] = places
+    logits = model.predict(
+        {"token_ids": token_ids, "masked_positions": positions}, verbose=0
+    )  # (texts, masks, V)
+    allowed = _allowed(tokenizer, logits.shape[-1])
+    return [
+        [_likeliest(scores, allowed, tokenizer, top) for scores in row[: len(places)]]
+        for row, places in zip(logits, at, strict=True)
+    ]
+
+
+def filled(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
+    """Put the likeliest token of each mask into the text, in brackets that stand out."""
+    pieces = text.split(MASK)
+    words = [f"［{tokens[0].token.removeprefix('##')}］" for tokens in masks]
+    return "".join(piece + word for piece, word in zip(pieces, [*words, ""], strict=True))
+
+
+def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
+    """Token ids of a text, its literal masks being the mask token."""
+    _check(text)
+    ids = [tokenizer.cls_id]
+    for number, piece in enumerate(text.split(MASK)):
+        ids += [tokenizer.mask_id] if number else []
+        ids += tokenizer.ids_and_words(piece)[0]
+    return [*ids, tokenizer.sep_id]
+
+
+def _check(text: str) -> None:
+    if MASK not in text:
+        raise InputError(f"there is no {MASK} in {text!r}. Put one where a token is to be guessed.")
+
+
+def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:
+    """Which ids (V,) are tokens of text, none of them special and none a hole in the vocabulary."""
+    allowed = np.zeros(size, bool)
+    for number, token in enumerate(tokenizer.tokens):
+        allowed[number] = token is not None and not (token[:1] == "[" and token[-1:] == "]")
+    return allowed
+
+
+def _likeliest(
+    logits: np.ndarray, allowed: np.ndarray, tokenizer: RoFormerTokenizer, top: int
+) -> list[Candidate]:
+    """Softmax over the allowed ids, in float64, and its largest shares."""
+    scores = np.where(allowed, logits.astype("float64"), -np.inf)
+    shares = np.exp(scores - scores.max())
+    shares /= shares.sum()
+    best = np.argsort(-shares, kind="stable")[: min(top, int(allowed.sum()))]
+    return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

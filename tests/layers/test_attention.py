@@ -1,0 +1,217 @@
+"""RotaryMultiHeadAttention against plain NumPy in float64, and as a layer of Keras models."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.errors import InputError
+from roformer_tf.layers.attention import RotaryMultiHeadAttention, same_sequence
+
+B, T, S, D, N, H = 2, 7, 5, 12, 3, 4
+ids = np.array([[1, 1, 1, 2, 2, 0, 0], [3, 3, 1, 1, 1, 1, 1]], "int32")  # (B, T)
+
+
+def to_float64(x):
+    return ops.convert_to_numpy(x).astype("float64")
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def with_random_weights(layer, seed=7):
+    """Give a built layer weights of every sign, biases included."""
+    rng = np.random.default_rng(seed)
+    layer.set_weights([0.5 * rng.normal(size=w.shape) for w in layer.weights])
+    return layer
+
+
+def attend(query, value, weights, *, visible=None, style="interleaved", base=10_000.0):
+    """The layer in plain NumPy: weights as Keras orders them → output, probabilities (B, N, T, S)."""
+    wq, bq, wk, bk, wv, bv, wo, bo = (np.asarray(w, "float64") for w in weights)
+    q = np.einsum("btd,dnh->btnh", query, wq) + bq
+    k = np.einsum("bsd,dnh->bsnh", value, wk) + bk
+    v = np.einsum("bsd,dnh->bsnh", value, wv) + bv
+    q, k = (_rotated(x, style, base) for x in (q, k))
+    scores = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[-1])
+    if visible is not None:
+        scores = np.where(visible[:, None], scores, -1e30)
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    probabilities = scores / scores.sum(-1, keepdims=True)
+    return np.einsum("bnts,bsnh,nhd->btd", probabilities, v, wo) + bo, probabilities
+
+
+def _rotated(x, style, base):
+    """Turn each pair by its 2 × 2 matrix, one after the other."""
+    turned, size = x.copy(), x.shape[-1]
+    for position in range(x.shape[1]):
+        for m in range(size // 2):
+            theta = position * base ** (-2 * m / size)
+            pair = [2 * m, 2 * m + 1] if style == "interleaved" else [m, m + size // 2]
+            matrix = [[np.cos(theta), -np.sin(theta)], [np.sin(theta), np.cos(theta)]]
+            turned[:, position][..., pair] = x[:, position][..., pair] @ np.transpose(matrix)
+    return turned
+
+
+def make(**arguments):
+    layer = RotaryMultiHeadAttention(N, H, **arguments)
+    layer.build((B, T, D), (B, T, D))
+    return with_random_weights(layer)
+
+
+def same(ids):
+    return (ids[:, :, None] == ids[:, None, :]) & (ids[:, None, :] != 0)
+
+
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+@pytest.mark.parametrize("base", [10_000.0, 7.0])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])  # Keras takes another path where there is some
+def test_it_attends_as_plain_numpy_does(style, base, dropout):
+    x, layer = random(B, T, D), make(rotary_style=style, rotary_base=base, dropout=dropout)
+    want, _ = attend(x, x, layer.get_weights(), style=style, base=base)
+    np.testing.assert_allclose(to_float64(layer(x, x)), want, atol=1e-5)
+
+
+def test_queries_and_keys_of_different_lengths():
+    query, value, layer = random(B, T, D), random(B, S, D, seed=1), make()
+    want, _ = attend(query, value, layer.get_weights())
+    np.testing.assert_allclose(to_float64(layer(query, value)), want, atol=1e-5)
+    mask = np.random.default_rng(3).random((B, T, S)) < 0.6
+    mask[..., 0] = True
+    want, _ = attend(query, value, layer.get_weights(), visible=mask)
+    np.testing.assert_allclose(
+        to_float64(layer(query, value, attention_mask=mask)), want, atol=1e-5
+    )
+
+
+def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody():
+    x, layer, real = random(B, T, D), make(), ids != 0
+    want, _ = attend(x, x, layer.get_weights(), visible=same(ids))
+    got = to_float64(layer(x, x, sequence_ids=ids))
+    np.testing.assert_allclose(got[real], want[real], atol=1e-5)
+    assert np.isfinite(got).all()
+    # each sequence alone, from position 0 on: the same numbers
+    for row, start, stop in [(0, 0, 3), (0, 3, 5), (1, 0, 2), (1, 2, 7)]:
+        alone = to_float64(layer(*2 * [x[row : row + 1, start:stop]]))
+        np.testing.assert_allclose(got[row, start:stop], alone[0], atol=1e-5)
+
+
+def test_a_mask_narrows_what_sequence_ids_allow():
+    x, layer, real = random(B, T, D), make(), ids != 0
+    causal = np.tril(np.ones((B, T, T), bool))
+    want, _ = attend(x, x, layer.get_weights(), visible=same(ids) & causal)
+    for arguments in ({"attention_mask": causal}, {"use_causal_mask": True}):
+        got = to_float64(layer(x, x, sequence_ids=ids, **arguments))
+        np.testing.assert_allclose(got[real], want[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_a_mask_need_not_be_boolean(dtype):
+    x, layer = random(B, T, D), make()
+    mask = np.tril(np.ones((B, T, T), bool))
+    got = layer(x, x, sequence_ids=np.ones_like(ids), attention_mask=mask.astype(dtype))
+    want = layer(x, x, attention_mask=mask)
+    np.testing.assert_allclose(to_float64(got), to_float64(want), atol=1e-6)
+
+
+def test_masks_that_keras_hands_on_are_used():
+    tokens = np.array([[5, 3, 2, 0, 0]])
+    embedded = keras.layers.Embedding(8, D, mask_zero=True)(tokens)
+    layer = make()
+    implied = to_float64(layer(embedded, embedded))
+    given = to_float64(layer(*2 * [ops.convert_to_numpy(embedded)[:, :3]]))
+    np.testing.assert_allclose(implied[:, :3], given, atol=1e-5)
+
+
+def test_attention_scores_are_returned():
+    x, layer = random(B, T, D), make()
+    want, probabilities = attend(x, x, layer.get_weights(), visible=same(ids))
+    got, scores = layer(x, x, sequence_ids=ids, return_attention_scores=True)
+    real = ids != 0
+    np.testing.assert_allclose(to_float64(got)[real], want[real], atol=1e-5)
+    scores = to_float64(scores).transpose(0, 2, 1, 3)  # (B, T, N, S)
+    np.testing.assert_allclose(scores[real], probabilities.transpose(0, 2, 1, 3)[real], atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("mixed_bfloat16", 2e-2), ("mixed_float16", 5e-3)])
+def test_half_precision_is_close_and_past_position_256_too(dtype, bound):
+    x = random(1, 400, D)
+    layer = RotaryMultiHeadAttention(N, H, dtype=dtype)
+    layer.build(x.shape, x.shape)
+    with_random_weights(layer)
+    packed = np.repeat([[1, 2]], [300, 100], axis=1)
+    got = layer(x, x, sequence_ids=packed)
+    assert keras.backend.standardize_dtype(got.dtype) == layer.compute_dtype
+    assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {"float32"}
+    want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
+    assert np.abs(to_float64(got) - want).max() <= bound * np.abs(want).max()
+
+
+def test_dropout_is_active_in_training_alone():
+    x, layer = random(B, T, D), make(dropout=0.5)
+    quiet = to_float64(layer(x, x, training=False))
+    np.testing.assert_array_equal(quiet, to_float64(layer(x, x)))
+    assert np.abs(to_float64(layer(x, x, training=True)) - quiet).max() > 1e-2
+
+
+def functional_model(length=None, **arguments):
+    features = keras.Input((length, D), name="features")
+    sequence_ids = keras.Input((length,), dtype="int32", name="sequence_ids")
+    layer = RotaryMultiHeadAttention(N, H, name="rotary", **arguments)
+    attended = layer(features, features, sequence_ids=sequence_ids)
+    return keras.Model([features, sequence_ids], keras.layers.Dense(1)(attended))
+
+
+@pytest.mark.parametrize("length", [None, T])
+def test_it_is_a_layer_of_a_functional_model_that_is_saved_and_loaded(length, tmp_path):
+    model = functional_model(length, rotary_style="half", rotary_base=500.0, dropout=0.1)
+    model.get_layer("rotary").set_weights(make().get_weights())
+    x = [random(B, T, D), ids]
+    model.compile("sgd", "mse")
+    model.fit(x, random(B, T, 1), verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    layer = loaded.get_layer("rotary")
+    assert (layer.rotary_style, layer.rotary_base, layer.dropout) == ("half", 500.0, 0.1)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), loaded.predict(x, verbose=0))
+
+
+def test_the_functional_model_uses_the_sequence_ids():
+    model = functional_model()
+    layer, last = model.get_layer("rotary"), model.layers[-1]
+    with_random_weights(layer)
+    x = random(B, T, D)
+    want, _ = attend(x, x, layer.get_weights(), visible=same(ids))
+    got, real = model.predict([x, ids], verbose=0), ids != 0
+    np.testing.assert_allclose(got[real], (want @ last.get_weights()[0])[real], atol=1e-5)
+
+
+def test_a_config_makes_the_layer_again():
+    layer = RotaryMultiHeadAttention(
+        2, 6, value_dim=5, dropout=0.2, use_bias=False, rotary_style="half", rotary_base=3.0
+    )
+    again = RotaryMultiHeadAttention.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+
+
+def test_same_sequence_is_one_rule_for_padding_and_packing():
+    np.testing.assert_array_equal(ops.convert_to_numpy(same_sequence(ids)), same(ids))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"key_dim": 5}, "key_dim is 5"),
+        ({"key_dim": 4, "rotary_style": "gpt"}, "rotary_style is 'gpt'"),
+    ],
+)
+def test_what_cannot_be_rotated_is_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        RotaryMultiHeadAttention(2, **arguments)
+
+
+def test_inputs_with_another_axis_are_refused():
+    x = random(2, 3, 4, D)
+    with pytest.raises(InputError, match=r"\(2, 3, 4, 12\)"):
+        RotaryMultiHeadAttention(N, H, attention_axes=2)(x, x)

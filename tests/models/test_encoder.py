@@ -1,0 +1,141 @@
+"""RoFormerEncoder against what bert4keras and transformers recorded, and as a Keras model."""
+
+import contextlib
+import io
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.models.encoder import RoFormerEncoder
+
+BOUND, LONG_BOUND = 1e-5, 2e-5
+
+
+@pytest.mark.parametrize("name", ["word", "char", "word_project", "hf_word", "hf_char"])
+def test_every_hidden_state_is_the_recorded_one(
+    name, masked_lm, recorded, inputs_of, real_positions, to_float64
+):
+    arrays, encoder = recorded(name), masked_lm(name).encoder
+    states = encoder.hidden_states(inputs_of(arrays))
+    assert len(states) == len(arrays["hidden"]) == encoder.config.num_hidden_layers + 1
+    real = real_positions(arrays["token_ids"])
+    for state, want in zip(states, arrays["hidden"], strict=True):
+        np.testing.assert_allclose(to_float64(state)[real], want[real], rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize("name", ["word", "char", "word_project"])
+def test_padding_inside_and_in_front_is_as_in_bert4keras(
+    name, masked_lm, recorded, inputs_of, real_positions, to_float64
+):
+    arrays = recorded(name)
+    inputs = inputs_of(arrays, "edge_")
+    real = real_positions(inputs["token_ids"])
+    got = to_float64(masked_lm(name).encoder(inputs))
+    np.testing.assert_allclose(got[real], arrays["edge_hidden_last"][real], rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize(("name", "bound"), [("word_long", LONG_BOUND), ("word_adam", BOUND)])
+def test_long_rows_and_files_with_optimizer_slots(
+    name, bound, masked_lm, recorded, inputs_of, real_positions, to_float64
+):
+    arrays = recorded(name)
+    real = real_positions(arrays["token_ids"])
+    got = to_float64(masked_lm(name).encoder(inputs_of(arrays)))
+    np.testing.assert_allclose(got[real], arrays["hidden_last"][real], rtol=0, atol=bound)
+
+
+def test_an_encoder_is_loaded_alone(released, masked_lm, recorded, inputs_of, caplog, to_float64):
+    encoder = RoFormerEncoder.from_pretrained(released("char"))
+    assert "mlm left unused by RoFormerEncoder" in caplog.text
+    inputs = inputs_of(recorded("char"))
+    np.testing.assert_array_equal(
+        to_float64(encoder(inputs)), to_float64(masked_lm("char").encoder(inputs))
+    )
+
+
+def test_segments_default_to_zero_and_integers_may_be_of_any_width(masked_lm, recorded, to_float64):
+    ids, encoder = recorded("word")["token_ids"], masked_lm("word").encoder
+    want = to_float64(encoder({"token_ids": ids, "segment_ids": np.zeros_like(ids)}))
+    np.testing.assert_array_equal(to_float64(encoder({"token_ids": ids})), want)
+    np.testing.assert_array_equal(to_float64(encoder({"token_ids": ids.astype("int64")})), want)
+    ones = to_float64(encoder({"token_ids": ids, "segment_ids": np.ones_like(ids)}))
+    assert np.abs(ones - want).max() > 1e-2
+
+
+def test_dropout_is_on_in_training_alone(tiny, to_float64):
+    inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
+    for rate in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        encoder = RoFormerEncoder(tiny(**{rate: 0.3}))
+        quiet = to_float64(encoder(inputs))
+        np.testing.assert_array_equal(to_float64(encoder(inputs, training=False)), quiet)
+        assert np.abs(to_float64(encoder(inputs, training=True)) - quiet).max() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [("mixed_bfloat16", 0.2), ("bfloat16", 0.3), ("mixed_float16", 0.02), ("float16", 0.05)],
+)
+def test_half_precision_loads_and_is_close(
+    dtype, bound, released, recorded, inputs_of, real_positions, to_float64
+):
+    arrays = recorded("char")
+    encoder = RoFormerEncoder.from_pretrained(released("char"), dtype=dtype)
+    held = {keras.backend.standardize_dtype(weight.dtype) for weight in encoder.weights}
+    assert held == {"float32" if dtype.startswith("mixed") else dtype}
+    hidden = encoder(inputs_of(arrays))
+    assert keras.backend.standardize_dtype(hidden.dtype) == dtype.removeprefix("mixed_")
+    real = real_positions(arrays["token_ids"])
+    apart = np.abs(to_float64(hidden) - arrays["hidden"][-1])[real]
+    assert 1e-5 < apart.max() < bound  # the hidden states' deviation is about 1
+
+
+def functional_model(config, length=None):
+    """A classifier of rows around an encoder, as a user would write it."""
+    inputs = {
+        name: keras.Input((length,), dtype="int32", name=name)
+        for name in ("token_ids", "segment_ids", "sequence_ids")
+    }
+    hidden = RoFormerEncoder(config)(inputs)
+    assert hidden.shape == (None, length, config.hidden_size)
+    return keras.Model(inputs, keras.layers.Dense(3, name="scores")(hidden[:, 0]))
+
+
+@pytest.mark.parametrize("length", [None, 6])
+@pytest.mark.parametrize("changes", [{}, {"rotary_style": "half", "embedding_size": 16}])
+def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
+    changes, length, tiny, tmp_path
+):
+    model = functional_model(tiny(**changes), length)
+    rng = np.random.default_rng(0)
+    inputs = {
+        "token_ids": rng.integers(1, 50, (4, 6)),
+        "segment_ids": rng.integers(0, 2, (4, 6)),
+        "sequence_ids": np.repeat([[1, 1, 1, 1, 2, 0]], 4, 0),
+    }
+    before = model.get_layer("encoder").get_weights()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(inputs, rng.integers(0, 3, 4), verbose=0)
+    # Of the word embeddings only some rows, of the last layer all: everything learns.
+    after = model.get_layer("encoder").get_weights()
+    learned = [np.abs(a - b).max() > 0 for a, b in zip(after, before, strict=True)]
+    assert all(learned)
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        model.summary(expand_nested=True)
+    assert "RoFormerEncoder" in shown.getvalue()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer("encoder").config == tiny(**changes)
+    np.testing.assert_array_equal(
+        loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0)
+    )
+
+
+def test_an_encoder_inside_another_model_is_still_saved_for_from_pretrained(
+    tiny, tmp_path, to_float64
+):
+    encoder = functional_model(tiny()).get_layer("encoder")
+    encoder.save_pretrained(tmp_path)
+    inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
+    again = RoFormerEncoder.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(to_float64(again(inputs)), to_float64(encoder(inputs)))
