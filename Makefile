@@ -37,7 +37,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	@echo "bench: running benchmarks/bench_*.py"
 	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
-		echo "bench: $$script"; $(RUN) $$script || exit 1; \
+		echo "bench: $$script"; PYTHONPATH=. $(RUN) $$script || exit 1; \
 	done
 
 $(VENV)/.made:

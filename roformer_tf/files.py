@@ -70,6 +70,25 @@ def write_text(target: str | Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
+def sweep(folder: Path) -> None:
+    """Remove what a killed process was writing in the folder, or had just replaced."""
+    for path in leftovers(folder):
+        remove(path)
+
+
+def leftovers(folder: Path) -> set[Path]:
+    """Find what a killed process was writing in the folder, or had just replaced."""
+    return {*folder.glob(".*.tmp"), *folder.glob(".*.old")}
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _sync(path: Path) -> None:
     """Have the file or folder on the disk before the rename that makes it visible."""
     if os.name == "nt" and path.is_dir():

@@ -14,7 +14,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import threading
 from collections import Counter, deque
@@ -40,7 +39,7 @@ from roformer_tf.data.shards import (
     write_shard,
 )
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, write_text
+from roformer_tf.files import folder_beside, leftovers, remove, sweep, write_text
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import (
     Tokenization,
@@ -390,7 +389,7 @@ def _is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
     unfinished = output / UNFINISHED / "settings.json"
     if unfinished.is_file():
         _check_same(output, json.loads(unfinished.read_text(encoding="utf-8")), settings)
-    elif output.exists() and (not output.is_dir() or set(output.iterdir()) - _leftovers(output)):
+    elif output.exists() and (not output.is_dir() or set(output.iterdir()) - leftovers(output)):
         raise InputError(
             f"{output} exists and holds something else than prepared rows. "
             "Choose another output, or remove it."
@@ -418,8 +417,7 @@ def _claim(output: Path, settings: Mapping[str, Any]) -> None:
     """Make the folder that of this preparation, and remove what a killed run left half-written."""
     output.mkdir(parents=True, exist_ok=True)
     for folder in (output, output / UNFINISHED):
-        for path in _leftovers(folder):
-            _remove(path)
+        sweep(folder)
     if not (output / UNFINISHED).is_dir():
         with folder_beside(output / UNFINISHED) as folder:
             write_text(folder / "settings.json", json.dumps(settings))
@@ -427,8 +425,8 @@ def _claim(output: Path, settings: Mapping[str, Any]) -> None:
 
 def _sweep(output: Path) -> None:
     """Remove from a finished folder what was needed on the way."""
-    for path in [output / UNFINISHED, *_leftovers(output)]:
-        _remove(path)
+    remove(output / UNFINISHED)
+    sweep(output)
 
 
 def _discard(output: Path) -> None:
@@ -439,19 +437,6 @@ def _discard(output: Path) -> None:
             path.unlink()
     if not any(output.iterdir()):
         output.rmdir()
-
-
-def _leftovers(folder: Path) -> set[Path]:
-    """Find what `files` was writing when it was killed."""
-    return set(folder.glob(".*.tmp"))
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _manifest(

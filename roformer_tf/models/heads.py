@@ -44,7 +44,7 @@ class MaskedLMHead(layers.Layer):
         x = self.transform(hidden)
         embeddings = ops.cast(word_embeddings, x.dtype)
         logits = ops.matmul(x, ops.transpose(embeddings))
-        return ops.cast(logits, "float32") + self.bias
+        return ops.cast(logits, "float32") + ops.cast(self.bias, "float32")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

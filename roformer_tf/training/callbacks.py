@@ -50,8 +50,8 @@ class StepLog(keras.callbacks.Callback):
 
     Must stand first among a run's callbacks. A line holds `step`, `loss` (mean over the steps
     since the line before, in nats), `learning_rate` (of the last step) and `tokens_per_second`
-    (tokens · steps ÷ time, compilation and `paused` time left out). Raises DivergedError when
-    the loss is NaN or exploding.
+    (tokens · steps ÷ time, compilation and `paused` time left out: null where no other step is
+    left). Raises DivergedError when the loss is NaN or exploding.
     """
 
     def __init__(
@@ -80,7 +80,12 @@ class StepLog(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Show the bar where the run stands."""
         self.bar = tqdm(total=self.last, initial=self.start, unit="step", desc="pretraining")
-        self._restart_clock(self.start)
+        self.restored = [ops.convert_to_numpy(v) for v in self.model.metrics_variables]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Go on with the mean of a resumed run, which `fit` has just set to zero."""
+        for variable, value in zip(self.model.metrics_variables, self.restored, strict=True):
+            variable.assign(value)
 
     def say(self, text: str) -> None:
         """Print a line without breaking the bar."""
@@ -92,14 +97,25 @@ class StepLog(keras.callbacks.Callback):
         assert self.bar is not None
         step = self.start + batch + 1
         self.bar.update()
-        if not math.isfinite(logs["loss"]):
-            raise DivergedError(f"the loss is {logs['loss']} at step {step}.")
+        self.check(step, "the loss", logs["loss"])
+        if batch == 0:
+            self._restart_clock(step)  # the first step of a process was mostly compilation
         if step % self.every == 0 or step == self.last:
             self._write(step, logs["loss"])
-        elif batch == 0:
-            self._restart_clock(step)  # the first step of a process was mostly compilation
         if step == self.last:
             self.model.stop_training = True
+
+    def check(self, step: int, name: str, loss: float) -> None:
+        """Raise DivergedError for a loss that is not finite, or far above that at the start."""
+        if not math.isfinite(loss):
+            raise DivergedError(f"{name} is {loss} at step {step:,}.")
+        if self.highest_loss is None:  # wide, since the first steps may well raise the loss
+            self.highest_loss = max(2 * self.uniform_loss, 3 * loss)
+        if loss > self.highest_loss:
+            raise DivergedError(
+                f"{name} is {loss:.1f} at step {step:,}, more than twice that of a blind guess "
+                "and three times that at the start."
+            )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -109,32 +125,21 @@ class StepLog(keras.callbacks.Callback):
         self.clock += time.perf_counter() - began
 
     def _write(self, step: int, loss: float) -> None:
-        steps, seconds = step - self.clock_step, time.perf_counter() - self.clock
-        line = {
-            "step": step,
-            "loss": loss,
-            "learning_rate": learning_rate(self.model.optimizer, step - 1),
-            "tokens_per_second": round(steps * self.tokens_per_step / seconds, 1)
-            if steps
-            else None,
-        }
-        self._check(step, loss)
-        self.lines.write(line)
+        tokens = (step - self.clock_step) * self.tokens_per_step
+        rate = round(tokens / (time.perf_counter() - self.clock), 1) if tokens else None
+        self.lines.write(
+            {
+                "step": step,
+                "loss": loss,
+                "learning_rate": learning_rate(self.model.optimizer, step - 1),
+                "tokens_per_second": rate,
+            }
+        )
         assert self.bar is not None
-        self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=line["tokens_per_second"])
+        self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=rate)
         sync(self.model)
         self.model.reset_metrics()
         self._restart_clock(step)
-
-    def _check(self, step: int, loss: float) -> None:
-        """Tell a loss that explodes from one that is only high at the start."""
-        if self.highest_loss is None:
-            self.highest_loss = max(2 * self.uniform_loss, 3 * loss)
-        if loss > self.highest_loss:
-            raise DivergedError(
-                f"the loss is {loss:.1f} at step {step}, twice that of a blind guess or three "
-                "times that at the start."
-            )
 
     def _restart_clock(self, step: int) -> None:
         self.clock, self.clock_step = time.perf_counter(), step
@@ -144,12 +149,12 @@ class MetricsFile:
     """Lines of JSON for programs, and the same numbers for TensorBoard.
 
     A run that resumes at step n has written lines of later steps before it was killed: they are
-    removed, since these steps are done again.
+    removed, since these steps are done again. One that starts at 0 removes all.
     """
 
     def __init__(self, path: Path, *, resumed_at: int, tensorboard: Path | None = None) -> None:
         self.path = path
-        kept = [line for line in read_lines(path) if line["step"] <= resumed_at]
+        kept = [x for x in read_lines(path) if x["step"] <= resumed_at] if resumed_at else []
         write_text(path, "".join(_json(line) for line in kept))
         self.file = path.open("a", encoding="utf-8")
         self.board = None

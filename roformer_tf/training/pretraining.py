@@ -126,23 +126,28 @@ COUNTED_ROWS = 5000
 
 def pretrain(config: PretrainConfig) -> None:
     """Pretrain a masked language model, from scratch or from a checkpoint."""
+    output = Path(config.output)
+    _check_output(config)
+    keras.utils.set_random_seed(config.seed)
+    begin = _beginning(config)  # what is wrong with it is said before the long preparation
     rows_folder = Path(config.rows) if config.rows else prepare(config.preparation())
     rows, held_out = PreparedRows.open(rows_folder), PreparedRows.open(rows_folder, "held_out")
     tokenizer = RoFormerTokenizer.from_pretrained(rows_folder)
-    _record_settings(config)
-    keras.utils.set_random_seed(config.seed)
-    model = _model(config, tokenizer, rows)
+    model = begin(tokenizer, rows)
     model.compile(
         make_optimizer(config.optimizer, model.trainable_variables, config.steps),
         MaskedTokenLoss(),
         jit_compile=choose_jit(),
     )
     fingerprint = read_manifest(rows_folder)["fingerprint"]
-    start = _resume(Path(config.output, "checkpoints"), model, fingerprint)
+    start = _resume(output, model, fingerprint)
     _describe(model, rows, held_out)
     if start >= config.steps:
-        print(f"the run is finished: {start:,} steps. Its model: {Path(config.output, 'model')}")
+        print(f"the run is finished: {start:,} steps. Its model: {output / 'model'}")
         return
+    write_text(
+        output / SETTINGS, yaml.safe_dump(_plain(config), allow_unicode=True, sort_keys=False)
+    )
     masked: dict[str, Any] = {
         "batch_size": config.batch_size,
         "seed": config.seed,
@@ -177,11 +182,14 @@ def train(
     output, start = Path(config.output), begun.step
     span = {"start": start, "last": config.steps}
     scores = MaskedTokenScores(model)
+    board = output / "tensorboard"
     with (
         MetricsFile(
-            output / "metrics.jsonl", resumed_at=start, tensorboard=output / "tensorboard"
+            output / "metrics.jsonl", resumed_at=start, tensorboard=board / "training"
         ) as lines,
-        MetricsFile(output / "evaluations.jsonl", resumed_at=start) as evaluations,
+        MetricsFile(
+            output / "evaluations.jsonl", resumed_at=start, tensorboard=board / "held_out"
+        ) as evaluations,
         StepLog(
             lines,
             every=config.log_every,
@@ -193,26 +201,31 @@ def train(
 
         def test(step: int) -> None:
             result = evaluate(scores, held_out)
+            log.check(step, "the held-out loss", result.loss)
             evaluations.write({"step": step} | result.line())
             log.say(f"step {step:,}: {result}")
 
-        def save(step: int) -> None:
-            state = RunState(step, begun.rows)
-            checkpoint = save_checkpoint(output / "checkpoints", state, model, config.keep)
-            publish(checkpoint, output / "model")
+        def draw(step: int) -> None:
             curve = [*read_lines(lines.path), *read_lines(evaluations.path)]
             plot_loss(curve, output / "loss.png", title=output.name)
 
+        def save(step: int) -> None:
+            state = RunState(step, begun.rows)
+            checkpoint = save_checkpoint(output / CHECKPOINTS, state, model, config.keep)
+            publish(checkpoint, output / "model")
+
         if start == 0 and len(held_out):
             test(0)
-        hooks = [test, save] if len(held_out) else [save]
+        hooks = [test, draw, save] if len(held_out) else [draw, save]  # saved: the step is done
         model.fit(
             prefetched(batches),
             steps_per_epoch=config.steps - start,
+            shuffle=False,  # the batches are in their order already
             callbacks=[
                 log,
                 *(Schedule(f, every=config.save_every, log=log, **span) for f in hooks),
             ],
+            shuffle=False,  # the batches are
             verbose=0,
         )
     print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")

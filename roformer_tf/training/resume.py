@@ -1,13 +1,14 @@
 """Checkpoints of a run: everything that the next step depends on, whole or not there at all.
 
     checkpoints/step-00001000/model/                the weights, in our own format
-    checkpoints/step-00001000/training.safetensors  optimizer, random states
+    checkpoints/step-00001000/training.safetensors  optimizer, random states, mean loss so far
     checkpoints/step-00001000/state.json            RunState
 
 What a step reads beside these is a function of (settings, step): there is no data position to
 save. Keras' own BackupAndRestore forgets the position in a grain pipeline.
 """
 
+import filecmp
 import json
 import os
 import shutil
@@ -20,8 +21,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from roformer_tf.checkpoints.huggingface import WEIGHTS
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import folder_beside
+from roformer_tf.files import file_beside, folder_beside, remove
 from roformer_tf.models.pretrained import PretrainedModel
 
 
@@ -40,9 +42,10 @@ TRAINING = "training.safetensors"
 
 
 def save_checkpoint(folder: Path, state: RunState, model: PretrainedModel, keep: int) -> Path:
-    """Save the run under `folder`, and delete all but the last `keep`.
+    """Save the run under `folder`, and delete all but the last `keep` up to this one.
 
-    Raises DivergedError, and saves nothing, if a weight is not finite.
+    Any of a later step was damaged: the run went back behind it. Raises DivergedError, and saves
+    nothing, if a weight is not finite.
     """
     if broken := [name for name, v in model.named_variables().items() if not _finite(v)]:
         raise DivergedError(f"{len(broken)} weights are no longer finite, such as {broken[0]}.")
@@ -52,10 +55,12 @@ def save_checkpoint(folder: Path, state: RunState, model: PretrainedModel, keep:
         arrays = {
             name: keras.ops.convert_to_numpy(v.value) for name, v in _training_state(model).items()
         }
-        save_file(arrays, beside / TRAINING)
+        with file_beside(beside / TRAINING) as file:  # safetensors alone would make it private
+            save_file(arrays, file)
         (beside / STATE).write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
-    for old in list(checkpoints(folder))[keep:]:
-        shutil.rmtree(old)
+    earlier = [other for other in checkpoints(folder) if other < checkpoint]
+    for other in set(checkpoints(folder)) - {checkpoint, *earlier[: keep - 1]}:
+        remove(other)
     return checkpoint
 
 
@@ -85,21 +90,30 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
 
 
 def publish(checkpoint: Path, target: Path) -> None:
-    """Make a checkpoint's model the run's: the same files under another name, not copies."""
+    """Make a checkpoint's model the run's: the same files under another name, not copies.
+
+    Does nothing where it is already.
+    """
+    weights = target / WEIGHTS
+    if weights.is_file() and filecmp.cmp(checkpoint / "model" / WEIGHTS, weights, shallow=False):
+        return
     with folder_beside(target) as beside:
         shutil.copytree(checkpoint / "model", beside, copy_function=_link, dirs_exist_ok=True)
 
 
 def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
-    """Every variable that is no weight: optimizer slots, dropout's random states.
+    """Every variable that is no weight: dropout's random states, optimizer slots, mean loss.
 
     Numbered, since Keras counts the names of seed generators up within a process.
     """
     weights = {id(v) for v in model.named_variables().values()}
     others = [v for v in model.variables if id(v) not in weights]
-    return {f"model.{i}": v for i, v in enumerate(others)} | {
-        f"optimizer.{i}": v for i, v in enumerate(model.optimizer.variables)
+    groups = {
+        "model": others,
+        "optimizer": model.optimizer.variables,
+        "metrics": model.metrics_variables,
     }
+    return {f"{name}.{i}": v for name, group in groups.items() for i, v in enumerate(group)}
 
 
 def _finite(variable: keras.Variable) -> bool:

@@ -74,7 +74,7 @@ def test_dropout_is_on_in_training_alone(tiny, to_float64):
 
 @pytest.mark.parametrize(
     ("dtype", "bound"),
-    [("mixed_bfloat16", 0.2), ("bfloat16", 0.3), ("mixed_float16", 0.02), ("float16", 0.05)],
+    [("mixed_bfloat16", 0.15), ("bfloat16", 0.15), ("mixed_float16", 0.02), ("float16", 0.02)],
 )
 def test_half_precision_loads_and_is_close(
     dtype, bound, released, recorded, inputs_of, real_positions, to_float64
@@ -90,13 +90,13 @@ def test_half_precision_loads_and_is_close(
     assert 1e-5 < apart.max() < bound  # the hidden states' deviation is about 1
 
 
-def functional_model(config, length=None):
+def functional_model(config, length=None, name="encoder"):
     """A classifier of rows around an encoder, as a user would write it."""
     inputs = {
         name: keras.Input((length,), dtype="int32", name=name)
         for name in ("token_ids", "segment_ids", "sequence_ids")
     }
-    hidden = RoFormerEncoder(config)(inputs)
+    hidden = RoFormerEncoder(config, name=name)(inputs)
     assert hidden.shape == (None, length, config.hidden_size)
     return keras.Model(inputs, keras.layers.Dense(3, name="scores")(hidden[:, 0]))
 
@@ -116,10 +116,8 @@ def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
     before = model.get_layer("encoder").get_weights()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(inputs, rng.integers(0, 3, 4), verbose=0)
-    # Of the word embeddings only some rows, of the last layer all: everything learns.
     after = model.get_layer("encoder").get_weights()
-    learned = [np.abs(a - b).max() > 0 for a, b in zip(after, before, strict=True)]
-    assert all(learned)
+    assert all((a != b).any() for a, b in zip(after, before, strict=True))  # every weight learns
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         model.summary(expand_nested=True)
     assert "RoFormerEncoder" in shown.getvalue()
@@ -134,7 +132,7 @@ def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
 def test_an_encoder_inside_another_model_is_still_saved_for_from_pretrained(
     tiny, tmp_path, to_float64
 ):
-    encoder = functional_model(tiny()).get_layer("encoder")
+    encoder = functional_model(tiny(), name="left").get_layer("left")
     encoder.save_pretrained(tmp_path)
     inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
     again = RoFormerEncoder.from_pretrained(tmp_path)

@@ -1,0 +1,212 @@
+"""RoFormerForMaskedLM against what bert4keras and transformers recorded, and as a Keras model."""
+
+import contextlib
+import io
+import logging
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import RoFormerForMaskedLM
+
+HIDDEN_BOUND, LOGIT_BOUND = 1e-5, 2e-5
+FAMILIES = ["word", "char", "word_project"]
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "hf_word", "hf_char"])
+def test_logits_are_the_recorded_ones(name, masked_lm, recorded, inputs_of, real_positions):
+    arrays = recorded(name)
+    real = real_positions(arrays["token_ids"])
+    logits = ops.convert_to_numpy(masked_lm(name)(inputs_of(arrays)))
+    row, position = arrays["mlm_at"].T
+    at_tokens = real[row, position]  # some are recorded at padding, which is nobody's
+    assert at_tokens.sum() >= 8
+    np.testing.assert_allclose(
+        logits[row, position][at_tokens],
+        arrays["mlm_logits"][at_tokens],
+        rtol=0,
+        atol=LOGIT_BOUND,
+    )
+    np.testing.assert_array_equal(logits.argmax(-1)[real], arrays["mlm_argmax"][real])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_step_to_the_probabilities_is_the_recorded_one(
+    name, masked_lm, recorded, inputs_of, real_positions, to_float64
+):
+    arrays, model = recorded(name), masked_lm(name)
+    inputs, real = inputs_of(arrays), real_positions(arrays["token_ids"])
+    transform = to_float64(model.mlm.transform(model.encoder(inputs)))
+    np.testing.assert_allclose(
+        transform[real], arrays["mlm_transform"][real], rtol=0, atol=HIDDEN_BOUND
+    )
+    logits = to_float64(model(inputs))
+    sums = np.log(np.exp(logits).sum(-1))
+    of_tokens = np.take_along_axis(logits, arrays["token_ids"][..., None], -1)[..., 0]
+    for got, key in [(sums, "mlm_logsumexp"), (of_tokens, "mlm_token_logit")]:
+        np.testing.assert_allclose(got[real], arrays[key][real], rtol=0, atol=LOGIT_BOUND)
+    row, position = arrays["mlm_at"][:4].T
+    probabilities = np.exp(logits - sums[..., None])[row, position]
+    assert real[row, position].all()
+    np.testing.assert_allclose(probabilities, arrays["mlm_probs"], rtol=0, atol=1e-6)
+
+
+def test_logits_at_masked_positions_are_those_of_the_whole_row(
+    masked_lm, recorded, inputs_of, to_float64
+):
+    model, inputs = masked_lm("char"), inputs_of(recorded("char"))
+    rows, length = inputs["token_ids"].shape
+    positions = np.random.default_rng(0).integers(0, length, (rows, 7)).astype("int32")
+    positions[0] = [0, 0, length - 1, length - 1, 3, 2, 1]
+    whole = to_float64(model(inputs))
+    some = model({**inputs, "masked_positions": positions})
+    assert some.shape == (rows, 7, model.config.vocab_size)
+    want = np.take_along_axis(whole, positions[..., None], 1)
+    np.testing.assert_allclose(to_float64(some), want, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("at_positions", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16", "bfloat16"])
+def test_logits_are_float32_under_every_policy(dtype, at_positions, tiny):
+    model = RoFormerForMaskedLM(tiny(), dtype=dtype)
+    inputs = {"token_ids": np.ones((2, 6), "int32")}
+    if at_positions:
+        inputs["masked_positions"] = np.ones((2, 3), "int32")
+    assert keras.backend.standardize_dtype(model(inputs).dtype) == "float32"
+    assert keras.backend.standardize_dtype(model.encoder(inputs).dtype) == model.compute_dtype
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [("mixed_bfloat16", 0.15), ("bfloat16", 0.15), ("mixed_float16", 0.02), ("float16", 0.02)],
+)
+def test_half_precision_loads_and_its_logits_are_close(
+    dtype, bound, released, recorded, inputs_of, real_positions, to_float64
+):
+    arrays = recorded("word")
+    model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
+    real = real_positions(arrays["token_ids"])
+    logits = to_float64(model(inputs_of(arrays)))
+    of_tokens = np.take_along_axis(logits, arrays["token_ids"][..., None], -1)[..., 0]
+    apart = np.abs(of_tokens - arrays["mlm_token_logit"])[real]
+    assert 1e-4 < apart.max() < bound  # the largest of these logits are about 4
+
+
+def test_the_decoder_is_tied_to_the_word_embeddings(tiny, to_float64):
+    model = RoFormerForMaskedLM(tiny(embedding_size=16))
+    assert not [w.path for w in model.mlm.weights if w.shape == (50, 16)]
+    inputs = {"token_ids": np.arange(1, 7)[None]}
+    before = to_float64(model(inputs))
+    table = model.encoder.embeddings.word.embeddings
+    values = ops.convert_to_numpy(table).copy()
+    values[49] *= 3.0  # of a token that the input does not hold
+    table.assign(values)
+    changed = np.abs(to_float64(model(inputs)) - before).max((0, 1)) > 1e-6
+    np.testing.assert_array_equal(np.flatnonzero(changed), [49])
+
+
+def test_a_released_checkpoint_brings_its_tokenizer(masked_lm, released):
+    tokenizer = masked_lm("word").tokenizer
+    assert tokenizer.tokenization == "word"
+    assert tokenizer.vocab_size == masked_lm("word").config.vocab_size
+    assert masked_lm("char").tokenizer.tokenization == "char"
+
+
+@pytest.mark.parametrize("name", ["word", "char", "word_project", "word_adam", "hf_word"])
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+def test_saved_and_loaded_again_every_weight_is_equal_in_every_bit(
+    name, style, released, tmp_path, recorded, inputs_of, to_float64
+):
+    model = RoFormerForMaskedLM.from_pretrained(released(name), rotary_style=style)
+    model.save_pretrained(tmp_path / "saved")
+    again = RoFormerForMaskedLM.from_pretrained(tmp_path / "saved")
+    assert again.config.rotary_style == style
+    for mine, other in zip(model.weights, again.weights, strict=True):
+        assert mine.path == other.path
+        np.testing.assert_array_equal(to_float64(mine), to_float64(other))
+    inputs = inputs_of(recorded(name))
+    np.testing.assert_array_equal(to_float64(again(inputs)), to_float64(model(inputs)))
+    assert again.tokenizer.tokenize("今天天气很好") == model.tokenizer.tokenize("今天天气很好")
+
+
+@pytest.mark.parametrize("name", ["word", "char", "word_project"])
+def test_a_half_and_half_model_of_a_released_zip_gives_the_same_numbers(
+    name, released, masked_lm, recorded, inputs_of, real_positions, to_float64
+):
+    inputs = inputs_of(recorded(name))
+    real = real_positions(inputs["token_ids"])
+    half = RoFormerForMaskedLM.from_pretrained(released(name), rotary_style="half")
+    hidden = to_float64(half.encoder(inputs)), to_float64(masked_lm(name).encoder(inputs))
+    np.testing.assert_allclose(hidden[0][real], hidden[1][real], rtol=0, atol=5e-6)
+    kernels = [
+        to_float64(model.named_variables()["encoder/layer_0/attention/query/kernel"])
+        for model in (half, masked_lm(name))
+    ]
+    assert (kernels[0] != kernels[1]).any()  # it is another model indeed
+
+
+def test_parts_that_a_file_lacks_are_new_and_named(tiny, tmp_path, caplog, to_float64):
+    encoder = RoFormerEncoder(tiny())
+    encoder.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        model = RoFormerForMaskedLM.from_pretrained(tmp_path)
+    assert f"{tmp_path} holds no mlm: its weights are new." in caplog.text
+    for mine, other in zip(model.encoder.weights, encoder.weights, strict=True):
+        np.testing.assert_array_equal(to_float64(mine), to_float64(other))
+
+
+def test_parts_that_a_class_has_no_use_for_are_named(released, caplog):
+    with caplog.at_level(logging.WARNING):
+        RoFormerForMaskedLM.from_pretrained(released("word_adam"))
+    assert "pooler, seq_relationship left unused by RoFormerForMaskedLM" in caplog.text
+
+
+def test_an_unknown_override_is_refused(released):
+    with pytest.raises(InputError, match="has no hidden_dropot_prob"):
+        RoFormerForMaskedLM.from_pretrained(released("word"), hidden_dropot_prob=0.0)
+
+
+def test_an_override_reaches_the_layers(released):
+    model = RoFormerForMaskedLM.from_pretrained(
+        released("char"), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.25
+    )
+    layer = model.encoder.layer_stack[-1]
+    assert (layer.output_drop.rate, layer.attention.dropout) == (0.0, 0.25)
+
+
+@pytest.mark.parametrize("changes", [{}, {"rotary_style": "half", "embedding_size": 16}])
+def test_it_is_saved_as_a_keras_file_and_loaded(changes, tiny, tmp_path, to_float64):
+    model = RoFormerForMaskedLM(tiny(**changes))
+    model.mlm.bias.assign(np.arange(50.0))
+    inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.config == model.config
+    np.testing.assert_array_equal(to_float64(loaded(inputs)), to_float64(model(inputs)))
+
+
+def test_it_is_part_of_a_functional_model(tiny, tmp_path):
+    inputs = {
+        "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+        "masked_positions": keras.Input((3,), dtype="int32", name="masked_positions"),
+    }
+    logits = RoFormerForMaskedLM(tiny())(inputs)
+    assert logits.shape == (None, 3, 50)
+    assert logits.dtype == "float32"
+    model = keras.Model(inputs, keras.layers.Softmax()(logits))
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        model.summary()
+    assert "masked_lm" in shown.getvalue()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    batch = {
+        "token_ids": np.arange(1, 13).reshape(2, 6),
+        "masked_positions": np.array([[0, 3, 5], [1, 1, 2]]),
+    }
+    probabilities = model.predict(batch, verbose=0)
+    np.testing.assert_allclose(probabilities.sum(-1), 1.0, atol=1e-5)
+    np.testing.assert_array_equal(loaded.predict(batch, verbose=0), probabilities)

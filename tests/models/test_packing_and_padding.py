@@ -1,0 +1,135 @@
+"""Neither padding nor a neighbour document changes what a token gives."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roformer_tf.models.heads import RoFormerForMaskedLM
+
+LENGTH, VOCABULARY = 24, 50
+# In bfloat16 a hidden state of 2 or 3 is a multiple of 1/64: rotated by other angles, for
+# positions do not restart in a packed row, queries and keys round elsewhere.
+BOUNDS = {"float32": 5e-6, "mixed_bfloat16": 0.15}
+
+
+@pytest.fixture(scope="module", params=[*BOUNDS, "half"])
+def model(request, tiny):
+    """A model of each precision, and one of the other rotary style."""
+    keras.utils.set_random_seed(0)
+    style = {"rotary_style": "half"} if request.param == "half" else {}
+    dtype = "float32" if request.param == "half" else request.param
+    return RoFormerForMaskedLM(tiny(vocab_size=VOCABULARY, **style), dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def bound(model):
+    return BOUNDS[model.dtype_policy.name]
+
+
+@st.composite
+def packed_rows(draw):
+    """A list of documents of at least one token that fit into one row together."""
+    sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=5))
+    while sum(sizes) > LENGTH:
+        sizes.pop()
+    token = st.integers(1, VOCABULARY - 1)
+    return [draw(st.lists(token, min_size=n, max_size=n)) for n in sizes]
+
+
+def pack(documents, numbers):
+    """Documents → the inputs of one row, padded to LENGTH; segments alternate inside each."""
+    row = {
+        name: np.zeros((1, LENGTH), "int32")
+        for name in ("token_ids", "segment_ids", "sequence_ids")
+    }
+    start = 0
+    for document, number in zip(documents, numbers, strict=True):
+        here = slice(start, start + len(document))
+        row["token_ids"][0, here] = document
+        row["segment_ids"][0, here] = np.arange(len(document)) % 2
+        row["sequence_ids"][0, here] = number
+        start = here.stop
+    return row
+
+
+@settings(deadline=None, max_examples=25)
+@given(documents=packed_rows(), data=st.data())
+def test_a_document_in_a_packed_row_gives_what_it_gives_alone(
+    model, bound, to_float64, documents, data
+):
+    numbers = data.draw(st.permutations(range(1, len(documents) + 1)))  # any that differ will do
+    hidden = to_float64(model.encoder(pack(documents, numbers)))[0]
+    start = 0
+    for document in documents:
+        alone = pack([document], [1])
+        want = to_float64(model.encoder(alone))[0, : len(document)]
+        got = hidden[start : start + len(document)]
+        np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+        start += len(document)
+
+
+@settings(deadline=None, max_examples=25)
+@given(documents=packed_rows(), token=st.integers(1, VOCABULARY - 1))
+def test_another_neighbour_changes_nothing_at_all(model, to_float64, documents, token):
+    numbers = range(1, len(documents) + 1)
+    row = pack(documents, numbers)
+    others = row["sequence_ids"] != 1
+    changed = {**row, "token_ids": np.where(others, token, row["token_ids"])}
+    first, second = (to_float64(model.encoder(r))[0, : len(documents[0])] for r in (row, changed))
+    np.testing.assert_array_equal(first, second)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    documents=st.lists(
+        st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=12), min_size=1, max_size=4
+    ),
+    more=st.integers(0, 6),
+)
+def test_padding_changes_no_real_token(model, bound, to_float64, documents, more):
+    """Rows of one text each, told from padding by their ids alone, as bert4keras does."""
+    longest = max(map(len, documents)) + more
+    token_ids = np.array([d + [0] * (longest - len(d)) for d in documents], "int32")
+    logits = to_float64(model({"token_ids": token_ids}))
+    for row, document in enumerate(documents):
+        alone = to_float64(model({"token_ids": np.array([document], "int32")}))[0]
+        np.testing.assert_allclose(logits[row, : len(document)], alone, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_a_released_model_gives_each_text_what_it_gives_alone(
+    dtype, released, recorded, inputs_of, real_positions, to_float64
+):
+    model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
+    inputs = inputs_of(recorded("word"))
+    real = real_positions(inputs["token_ids"])
+    padded = to_float64(model.encoder(inputs))
+    for row, size in enumerate(real.sum(1)):
+        alone = {name: ids[row : row + 1, :size] for name, ids in inputs.items()}
+        np.testing.assert_allclose(
+            to_float64(model.encoder(alone))[0], padded[row, :size], rtol=0, atol=BOUNDS[dtype]
+        )
+    # and all of them packed into one row
+    sizes, numbers = real.sum(1), np.arange(1, len(real) + 1)
+    packed = {name: ids[real][None] for name, ids in inputs.items()}
+    packed["sequence_ids"] = np.repeat(numbers, sizes)[None].astype("int32")
+    np.testing.assert_allclose(
+        to_float64(model.encoder(packed))[0], padded[real], rtol=0, atol=BOUNDS[dtype]
+    )
+
+
+def test_tokens_of_one_document_do_see_each_other(tiny, to_float64):
+    model = RoFormerForMaskedLM(tiny(vocab_size=VOCABULARY))
+    row = pack([[5, 6, 7, 8]], [1])
+    changed = {**row, "token_ids": np.where(row["token_ids"] == 8, 9, row["token_ids"])}
+    first, second = (to_float64(model.encoder(r))[0, 0] for r in (row, changed))
+    assert np.abs(first - second).max() > 1e-3
+
+
+def test_rows_without_a_token_give_numbers(model, to_float64):
+    empty = {"token_ids": np.zeros((2, 5), "int32")}
+    assert np.isfinite(to_float64(model(empty))).all()
+    padding = {**empty, "sequence_ids": np.zeros((2, 5), "int32")}
+    assert np.isfinite(to_float64(model(padding))).all()
