@@ -21,6 +21,8 @@ class Command(NamedTuple):
     function: str
     """ "module:function" of one parameter, annotated with its settings dataclass."""
     help: str
+    runs_a_model: bool = False
+    """Whether Keras and its backend have to be there when the function is called."""
 
 
 COMMANDS = {
@@ -28,10 +30,10 @@ COMMANDS = {
         "roformer_tf.data.preparation:prepare", "make rows for pretraining out of a corpus"
     ),
     "pretrain": Command(
-        "roformer_tf.training.pretraining:pretrain", "pretrain a masked language model"
+        "roformer_tf.training.pretraining:pretrain", "pretrain a masked language model", True
     ),
     "fill-mask": Command(
-        "roformer_tf.inference.fill_mask:fill_mask", "fill the [MASK] of a text with a model"
+        "roformer_tf.inference.fill_mask:fill_mask", "fill the [MASK] of a text with a model", True
     ),
 }
 
@@ -74,7 +76,11 @@ def run(name: str, flags: Sequence[str]) -> None:
         function = getattr(import_module(module), attribute)
     (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
     parser = {"prog": f"roformer-tf {name}", "config": (tyro.conf.OmitArgPrefixes,)}
-    function(tyro.cli(settings, args=_with_yaml(list(flags), settings), **parser))
+    given = tyro.cli(settings, args=_with_yaml(list(flags), settings), **parser)
+    if COMMANDS[name].runs_a_model:
+        with _quiet():
+            import_module("roformer_tf.models.heads")
+    function(given)
 
 
 @contextmanager
@@ -84,10 +90,9 @@ def _quiet() -> Iterator[None]:
     They come while it is imported, before it reads its own log level, past Python's stderr. To
     see them, set TF_CPP_MIN_LOG_LEVEL yourself, such as to 0.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
         yield
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     stderr = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -126,7 +131,7 @@ def _yaml_flags(path: Path, settings: type) -> list[str]:
         raise InputError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
-    known = _flag_names(settings)
+    known = _flag_types(settings)
     flags = []
     for key, value in values.items():
         flag = str(key).replace("_", "-")
@@ -135,32 +140,32 @@ def _yaml_flags(path: Path, settings: type) -> list[str]:
                 f"{path} has an unknown key {key!r}.{_nearest(flag, known)} "
                 f"Known keys: {', '.join(sorted(known))}."
             )
-        flags += _as_flags(flag, value)
+        flags += _as_flags(flag, value, known[flag])
     return flags
 
 
-def _as_flags(flag: str, value: Any) -> list[str]:
+def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
     """One key of a YAML file as it would be typed."""
     if value is None:
         return []
-    if isinstance(value, bool):
+    if isinstance(value, bool) and kind is bool:  # one that may be unset is `--flag True`
         return [f"--{flag}" if value else f"--no-{flag}"]
     values = value if isinstance(value, list) else [value]
     return [f"--{flag}", *map(str, values)] if values else []
 
 
-def _flag_names(settings: Any) -> set[str]:
-    """Every flag of a settings dataclass, those of nested ones included."""
+def _flag_types(settings: Any) -> dict[str, Any]:
+    """Every flag of a settings dataclass with its type, those of nested ones included."""
     import dataclasses
 
     hints = get_type_hints(settings)
-    names = set()
+    types: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         if dataclasses.is_dataclass(hints[field.name]):
-            names |= _flag_names(hints[field.name])
+            types |= _flag_types(hints[field.name])
         else:
-            names.add(field.name.replace("_", "-"))
-    return names
+            types[field.name.replace("_", "-")] = hints[field.name]
+    return types
 
 
 def _nearest(word: str, words: Any) -> str:

@@ -67,6 +67,10 @@ class RoFormerConfig:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
                 raise InputError(f"{name} is {value!r}, but must be at least 0 and less than 1.")
+        for name in ("initializer_range", "layer_norm_eps", "rotary_base"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+                raise InputError(f"{name} is {value!r}, but must be a number above 0.")
         if self.hidden_size % self.num_attention_heads or self.head_size % 2:
             raise InputError(
                 f"hidden_size {self.hidden_size} over num_attention_heads "

@@ -54,7 +54,7 @@ def folder_beside(target: str | Path) -> Iterator[Path]:
             old = Path(
                 tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent)
             )
-            target.replace(old)  # an empty folder may be replaced
+            target.replace(old / target.name)
             beside.replace(target)
             shutil.rmtree(old)
         else:
@@ -78,7 +78,7 @@ def sweep(folder: Path) -> None:
 
 def leftovers(folder: Path) -> set[Path]:
     """Find what a killed process was writing in the folder, or had just replaced."""
-    return {*folder.glob(".*.tmp"), *folder.glob(".*.old")}
+    return {*folder.glob(".*.????????.tmp"), *folder.glob(".*.????????.old")}
 
 
 def remove(path: Path) -> None:
@@ -93,7 +93,8 @@ def _sync(path: Path) -> None:
     """Have the file or folder on the disk before the rename that makes it visible."""
     if os.name == "nt" and path.is_dir():
         return  # Windows opens no folders
-    descriptor = os.open(path, os.O_RDONLY)
+    writable = os.name == "nt"  # which syncs nothing that is open for reading alone
+    descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,10 +1,22 @@
 """What the tests of several folders share. Keras is loaded only by those who ask for it."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
+settings.register_profile(  # a busy machine is no failure
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("unhurried")
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
 ORACLE = Path(__file__).parent / "fixtures" / "oracle"
 RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them from
     "word": "chinese_roformer_L-2_H-32_A-4.zip",
@@ -55,3 +67,90 @@ def gradient():
         return tape.gradient(total, x).numpy()
 
     return {"jax": by_jax, "tensorflow": by_tensorflow}[keras.backend.backend()]
+
+
+@pytest.fixture(scope="session")
+def write_corpus():
+    """write_corpus(path, documents, length=60, seed=0): lines of Chinese characters by chance."""
+    known = list(
+        "今天天气很好我们去公园学习中国经济发展人民生活改革工作北京上海新闻记者报道的了在和是不也都"
+    )
+
+    def write(path, documents, length=60, seed=0):
+        chosen = np.random.default_rng(seed).choice(known, (documents, length))
+        path.write_text("。\n".join(map("".join, chosen)) + "。\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def pretrain_flags(write_corpus, tmp_path_factory):
+    """pretrain_flags(output, steps=22, …) → flags of `pretrain` for a tiny model, as typed.
+
+    Two layers of 32, dropout on; neither saving nor logging falls on the last step. None leaves
+    a flag out.
+    """
+    folder = tmp_path_factory.mktemp("tiny")
+    corpus = write_corpus(folder / "corpus.txt", 200)
+    architecture = folder / "architecture.json"
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    architecture.write_text(json.dumps({"vocab_size": 1, "intermediate_size": 64} | sizes))
+
+    def flags(output, **changes):
+        settings = {
+            "corpus": corpus,
+            "vocab_size": 200,
+            "tokenization": "char",
+            "length": 32,
+            "held_out": 0.1,
+            "workers": 1,
+            "architecture": architecture,
+            "batch_size": 8,
+            "steps": 22,
+            "save_every": 8,
+            "log_every": 3,
+            "learning_rate": 1e-3,
+            "output": output,
+        }
+        given = {key: value for key, value in (settings | changes).items() if value is not None}
+        return [
+            word
+            for key, value in given.items()
+            for word in ("--" + key.replace("_", "-"), str(value))
+        ]
+
+    return flags
+
+
+@pytest.fixture(scope="session")
+def pretrained(pretrain_flags, tmp_path_factory):
+    """The folder of a finished run with `pretrain_flags`; copy it before a change."""
+    from roformer_tf.cli import main
+
+    output = tmp_path_factory.mktemp("pretrained") / "run"
+    assert main(["pretrain", *pretrain_flags(output)]) == 0
+    return output
+
+
+@pytest.fixture(scope="session")
+def typed():
+    """typed("pretrain/run_mlm.py", *flags) → a process that runs as if typed in a clone.
+
+    A script's name runs with this Python, "roformer-tf" is the installed command.
+    """
+
+    def start(command, *flags, **environment):
+        script = command.endswith(".py")
+        program = [sys.executable, ROOT / command] if script else [BIN / command]
+        return subprocess.Popen(
+            [*program, *map(str, flags)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # so that its workers can be killed with it
+            cwd=ROOT,
+            env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"} | environment,
+        )
+
+    return start

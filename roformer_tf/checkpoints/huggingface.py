@@ -16,6 +16,7 @@ from roformer_tf.files import file_beside, write_text
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+POSITIONS = "roformer.encoder.embed_positions.weight"
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -48,10 +49,22 @@ def write(
         rows[name].huggingface: rows[name].to_file(array, "huggingface", config.rotary_style)
         for name, array in arrays.items()
     }
+    tensors[POSITIONS] = _position_table(config)
     with file_beside(folder / WEIGHTS) as beside:
         save_file(tensors, beside, metadata={"format": "pt"})  # the word transformers asks for
     text = json.dumps(_config_values(config, architecture), ensure_ascii=False, indent=2)
     write_text(folder / CONFIG, text + "\n")
+
+
+def _position_table(config: RoFormerConfig) -> np.ndarray:
+    """Sines, then cosines: (positions, head size) float32, as transformers keeps it.
+
+    Where it is missing, transformers makes one, warns of an untrained weight, and knows only the
+    base 10,000.
+    """
+    pairs = np.arange(0, config.head_size, 2) / config.head_size
+    theta = np.outer(np.arange(config.max_position_embeddings), config.rotary_base**-pairs)
+    return np.concatenate([np.sin(theta), np.cos(theta)], axis=1).astype("float32")
 
 
 def _config_values(config: RoFormerConfig, architecture: str) -> dict[str, Any]:

@@ -20,7 +20,13 @@ IGNORED = re.compile(
     r"|cls\.predictions\.decoder\.(weight|bias))"
 )
 """Names that carry no weight of a RoFormer: optimizer slots, position tables (rotary angles are
-computed), and Hugging Face's second name for the tied decoder."""
+computed), and the second names of `TIED`."""
+
+TIED = {
+    "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+"""Second names in Hugging Face's older files, each with the first name of the same weight."""
 
 
 @dataclass(frozen=True)

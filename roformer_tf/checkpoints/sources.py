@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.checkpoints import huggingface, tf1
-from roformer_tf.checkpoints.names import IGNORED, table
+from roformer_tf.checkpoints.names import IGNORED, TIED, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
@@ -53,20 +53,20 @@ def read(source: str | Path, **overrides: Any) -> Checkpoint:
 def _read_folder(folder: Path, overrides: dict[str, Any], shown: Path | None = None) -> Checkpoint:
     """Read an unpacked checkpoint; `shown` is what the user called it."""
     shown = shown or folder
-    indexes = sorted(folder.glob("*.index"))
-    if (folder / TF1_CONFIG).is_file() and indexes:
-        if len(indexes) > 1:
-            names = ", ".join(path.stem for path in indexes)
-            raise InputError(
-                f"{shown} holds several checkpoints: {names}. Leave one of them there."
-            )
-        config = RoFormerConfig.from_file(folder / TF1_CONFIG)
-        arrays, layout = tf1.read_arrays(indexes[0].with_suffix("")), "tf1"
-    elif (folder / huggingface.CONFIG).is_file() and (folder / huggingface.WEIGHTS).is_file():
-        config = RoFormerConfig.from_file(folder / huggingface.CONFIG)
-        arrays, layout = huggingface.read_arrays(folder / huggingface.WEIGHTS), "huggingface"
-    else:
+    found = sorted(folder.glob("*.index")) if (folder / TF1_CONFIG).is_file() else []
+    if (folder / huggingface.CONFIG).is_file() and (folder / huggingface.WEIGHTS).is_file():
+        found.append(folder / huggingface.WEIGHTS)
+    if not found:
         raise InputError(f"{shown} holds no checkpoint. {_what_is_missing(folder)}")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise InputError(f"{shown} holds several checkpoints: {names}. Leave one of them there.")
+    if found[0].name == huggingface.WEIGHTS:
+        config = RoFormerConfig.from_file(folder / huggingface.CONFIG)
+        arrays, layout = huggingface.read_arrays(found[0]), "huggingface"
+    else:
+        config = RoFormerConfig.from_file(folder / TF1_CONFIG)
+        arrays, layout = tf1.read_arrays(found[0].with_suffix("")), "tf1"
     config = config.replace(**overrides)
     return Checkpoint(config, _named(arrays, config, layout, shown))
 
@@ -98,6 +98,12 @@ def _named(
             f"{source} holds {len(strange)} tensors that no RoFormer of its config has, such as "
             f"{', '.join(strange[:3])}. Give the config that belongs to the weights."
         )
+    untied = [a for a, b in TIED.items() if a in arrays and not _equal(arrays, a, b)]
+    if untied:
+        raise InputError(
+            f"{source} has a decoder of its own ({untied[0]} is not {TIED[untied[0]]}), "
+            "but here the decoder is always the word embeddings. Give a model with tied weights."
+        )
     named = {}
     for name, row in rows.items():
         if name not in arrays:
@@ -112,6 +118,10 @@ def _named(
     return named
 
 
+def _equal(arrays: dict[str, np.ndarray], first: str, second: str) -> bool:
+    return second in arrays and np.array_equal(arrays[first], arrays[second])
+
+
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
     """Unpack a released zip into a folder that is gone afterwards."""
@@ -120,20 +130,27 @@ def _unpacked(path: Path) -> Iterator[Path]:
             f"{path} is no whole zip file: another kind of file, or a broken download. "
             "Fetch it again, or give a folder."
         )
-    try:
-        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
-            names = archive.namelist()
-            configs = [name for name in names if PurePosixPath(name).name == TF1_CONFIG]
-            if len(configs) != 1:
-                raise InputError(
-                    f"{path} holds {len(configs) or 'no'} {TF1_CONFIG}, but a released zip "
-                    "holds one. Unpack it and give the folder of one checkpoint."
-                )
-            inside = PurePosixPath(configs[0]).parent
-            for name in names:
-                if PurePosixPath(name).parent == inside and not name.endswith("/"):
-                    target = Path(folder) / PurePosixPath(name).name
-                    target.write_bytes(archive.read(name))
-            yield Path(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise InputError(f"{path} is damaged: {error}. Fetch it again.") from None
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                _unpack(archive, path, Path(folder))
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+            raise InputError(
+                f"{path} cannot be unpacked: {error}. If it is damaged, fetch it again."
+            ) from None
+        yield Path(folder)
+
+
+def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
+    """Write the files of the one checkpoint in an archive into a folder."""
+    names = archive.namelist()
+    configs = [name for name in names if PurePosixPath(name).name == TF1_CONFIG]
+    if len(configs) != 1:
+        raise InputError(
+            f"{path} holds {len(configs) or 'no'} {TF1_CONFIG}, but a released zip "
+            "holds one. Unpack it and give the folder of one checkpoint."
+        )
+    inside = PurePosixPath(configs[0]).parent
+    for name in names:
+        if PurePosixPath(name).parent == inside and not name.endswith("/"):
+            (folder / PurePosixPath(name).name).write_bytes(archive.read(name))

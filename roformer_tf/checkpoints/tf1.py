@@ -25,7 +25,7 @@ def read_arrays(prefix: Path) -> dict[str, np.ndarray]:
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    except (tf.errors.OpError, RuntimeError) as error:
+    except (tf.errors.OpError, RuntimeError, IndexError, ValueError) as error:
         raise InputError(
             f"cannot read the TF1 checkpoint {prefix.name}: {_first_line(error)} "
             "The files are incomplete or damaged: fetch them again."

@@ -62,12 +62,17 @@ def candidates(
     """Give for each text, for each of its masks, the `top` likeliest tokens.
 
     Special tokens such as [UNK] are no candidates; probabilities are those among the rest.
-    Raises InputError for a text without a mask, and for a model without a vocabulary.
+    Raises InputError for a text without a mask, and for a model without a vocabulary that fits.
     """
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError(
             "the model came without a vocab.txt: put the one that belongs to it there."
+        )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise InputError(
+            f"the vocabulary has {tokenizer.vocab_size:,} ids, but the model only "
+            f"{model.config.vocab_size:,} embeddings: put the vocab.txt that belongs to it there."
         )
     rows = [_encode(text, tokenizer) for text in texts]
     token_ids = np.full((len(rows), max(map(len, rows))), tokenizer.pad_id, "int32")

@@ -43,7 +43,7 @@ class MaskedLMHead(layers.Layer):
         """Score every token of the vocabulary."""
         x = self.transform(hidden)
         embeddings = ops.cast(word_embeddings, x.dtype)
-        logits = ops.matmul(x, ops.transpose(embeddings))
+        logits = ops.matmul(x, ops.transpose(embeddings))  # einsum: 30 times slower in bfloat16
         return ops.cast(logits, "float32") + ops.cast(self.bias, "float32")
 
 

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.kernels.adam import AdamW
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,13 @@ class OptimizerConfig:
         for name in ("learning_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be above 0.")
-        if not 0 <= self.warmup < 1:
-            raise InputError(f"warmup is {self.warmup}, but must be at least 0 and less than 1.")
+        for name in ("warmup", "beta_2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, but must be at least 0 and less than 1."
+                )
+        if not self.weight_decay >= 0:
+            raise InputError(f"weight_decay is {self.weight_decay}, but must not be negative.")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -61,11 +67,11 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 def make_optimizer(
     config: OptimizerConfig, variables: Iterable[keras.Variable], steps: int
-) -> keras.optimizers.AdamW:
+) -> AdamW:
     """AdamW for a run of `steps`, its slots made, its decay off for norms and biases."""
     variables = list(variables)
     schedule = LinearWarmupDecay(config.learning_rate, round(config.warmup * steps), steps)
-    optimizer = keras.optimizers.AdamW(
+    optimizer = AdamW(
         schedule,
         weight_decay=config.weight_decay,
         beta_2=config.beta_2,

@@ -10,6 +10,7 @@ OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
 import dataclasses
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from roformer_tf.data.packing import TOKEN
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import sweep, write_text
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
@@ -94,6 +95,8 @@ class PretrainConfig(PreparationConfig):
             raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
         if self.rows and (self.vocab or self.vocab_size):
             raise InputError("--rows bring their own vocabulary: leave the vocabulary out.")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
         for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
@@ -107,6 +110,8 @@ class PretrainConfig(PreparationConfig):
         settings["vocab"] = self.vocab or self.init_from
         return PreparationConfig(**settings | {"output": str(Path(self.output) / "rows")})
 
+
+SETTINGS, CHECKPOINTS = "settings.yaml", "checkpoints"
 
 MAY_CHANGE = ("corpus", "output", "rows", "save_every", "log_every", "keep", "workers", "strict")
 """Settings that may differ when a run continues, since they change no weight."""
@@ -134,6 +139,7 @@ def pretrain(config: PretrainConfig) -> None:
     rows, held_out = PreparedRows.open(rows_folder), PreparedRows.open(rows_folder, "held_out")
     tokenizer = RoFormerTokenizer.from_pretrained(rows_folder)
     model = begin(tokenizer, rows)
+    model.tokenizer = tokenizer  # to be saved beside it
     model.compile(
         make_optimizer(config.optimizer, model.trainable_variables, config.steps),
         MaskedTokenLoss(),
@@ -141,6 +147,9 @@ def pretrain(config: PretrainConfig) -> None:
     )
     fingerprint = read_manifest(rows_folder)["fingerprint"]
     start = _resume(output, model, fingerprint)
+    if (output / SETTINGS).exists():  # else nothing here is of this run
+        sweep(output)
+        sweep(output / CHECKPOINTS)
     _describe(model, rows, held_out)
     if start >= config.steps:
         print(f"the run is finished: {start:,} steps. Its model: {output / 'model'}")
@@ -225,7 +234,6 @@ def train(
                 log,
                 *(Schedule(f, every=config.save_every, log=log, **span) for f in hooks),
             ],
-            shuffle=False,  # the batches are
             verbose=0,
         )
     print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
@@ -258,10 +266,10 @@ def new_model(
     return model
 
 
-def _model(
-    config: PretrainConfig, tokenizer: RoFormerTokenizer, rows: PreparedRows
-) -> RoFormerForMaskedLM:
-    """A checkpoint's model, or a new one, with the tokenizer to be saved beside it."""
+def _beginning(
+    config: PretrainConfig,
+) -> Callable[[RoFormerTokenizer, PreparedRows], RoFormerForMaskedLM]:
+    """Give what makes the model once there are rows: a new one, or the checkpoint's, read now."""
     dtype, changes = choose_precision(config.precision), {}
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -269,11 +277,12 @@ def _model(
     if config.init_from is None:
         given = config.architecture
         architecture = RoFormerConfig.from_file(given) if given else SMALL
-        return new_model(architecture.replace(**changes), tokenizer, rows, dtype)
+        architecture = architecture.replace(**changes)
+        return lambda tokenizer, rows: new_model(architecture, tokenizer, rows, dtype)
     model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=dtype, **changes)
-    _check_vocabulary(model, tokenizer, config.init_from)
-    model.tokenizer = tokenizer
-    return model
+    vocabulary = RoFormerTokenizer.from_pretrained(config.rows or config.vocab or config.init_from)
+    _check_vocabulary(model, vocabulary, config.init_from)
+    return lambda tokenizer, rows: model
 
 
 def _check_vocabulary(
@@ -294,23 +303,29 @@ def _check_vocabulary(
         )
 
 
-def _record_settings(config: PretrainConfig) -> None:
-    """Write the settings down, or hold them against those that the run began with."""
-    path = Path(config.output, "settings.yaml")
-    now = _plain(config)
-    if path.exists():
-        began = yaml.safe_load(path.read_text(encoding="utf-8"))
-        changed = [
-            f"{key} was {began.get(key)!r} and is {value!r}"
-            for key, value in now.items()
-            if key not in MAY_CHANGE and began.get(key) != value
-        ]
-        if changed:
+def _check_output(config: PretrainConfig) -> None:
+    """Raise InputError unless the run's folder is new, or holds a run with the same settings."""
+    output = Path(config.output)
+    settings = output / SETTINGS
+    if not settings.exists():
+        in_the_way = [path for path in (output / "model", output / CHECKPOINTS) if path.exists()]
+        if output.is_file() or in_the_way:
             raise InputError(
-                f"{config.output} holds a run with other settings: {'; '.join(changed)}. "
-                "Give those to continue it, or another --output to start anew."
+                f"{(in_the_way or [output])[0]} exists, but is of no run that began here. "
+                "Choose another --output."
             )
-    write_text(path, yaml.safe_dump(now, allow_unicode=True, sort_keys=False))
+        return
+    began = yaml.safe_load(settings.read_text(encoding="utf-8"))
+    changed = [
+        f"{key} was {began.get(key)!r} and is {value!r}"
+        for key, value in _plain(config).items()
+        if key not in MAY_CHANGE and began.get(key) != value
+    ]
+    if changed:
+        raise InputError(
+            f"{output} holds a run with other settings: {'; '.join(changed)}. "
+            "Give those to continue it, or another --output to start anew."
+        )
 
 
 def _plain(settings: Any) -> dict[str, Any]:
@@ -327,21 +342,33 @@ def _plain(settings: Any) -> dict[str, Any]:
     return plain
 
 
-def _resume(folder: Path, model: RoFormerForMaskedLM, fingerprint: str) -> int:
-    """Continue from the newest checkpoint that can be read; give the steps done."""
-    for checkpoint in checkpoints(folder):
+def _resume(output: Path, model: RoFormerForMaskedLM, fingerprint: str) -> int:
+    """Continue from the newest checkpoint that can be read; give the steps done.
+
+    Raises InputError where there are checkpoints, but none that this run can continue from.
+    """
+    damaged = []
+    for checkpoint in checkpoints(output / CHECKPOINTS):
         try:
             state = restore_checkpoint(checkpoint, model)
         except InputError as error:
-            print(f"{error} Trying the one before.", file=sys.stderr)
+            damaged.append(str(error))
             continue
         if state.rows != fingerprint:
             raise InputError(
                 f"{checkpoint} was trained on other rows than these. Give the same corpus and "
                 "settings to continue, or another --output to start anew."
             )
+        for message in damaged:
+            print(message, file=sys.stderr)
         print(f"continuing from {checkpoint}")
+        publish(checkpoint, output / "model")  # unless the run was killed before it did
         return state.step
+    if damaged:
+        raise InputError(
+            f"{damaged[0]} No other checkpoint is left to continue from. "
+            "Choose another --output to start anew."
+        )
     return 0
 
 
@@ -359,7 +386,7 @@ def _describe(model: RoFormerForMaskedLM, rows: PreparedRows, held_out: Prepared
 def _diverged(config: PretrainConfig, error: DivergedError) -> str:
     """What happened, what is left, and what to do."""
     advice = "Start again under another --output with a lower --learning-rate or a longer --warmup"
-    saved = next(checkpoints(Path(config.output, "checkpoints")), None)
+    saved = next(checkpoints(Path(config.output, CHECKPOINTS)), None)
     if saved is None:
         return f"training stopped: {error} {advice}."
     return (

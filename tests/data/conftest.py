@@ -5,14 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 
 from roformer_tf.tokenizers.vocabulary import read_vocabulary
-
-settings.register_profile(  # a busy machine is no failure
-    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("unhurried")
 
 VOCABULARY = Path(__file__).parents[1] / "fixtures" / "tokenizer" / "word" / "vocab.txt"
 

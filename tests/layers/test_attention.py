@@ -28,7 +28,7 @@ def with_random_weights(layer, seed=7):
 
 
 def attend(query, value, weights, *, visible=None, style="interleaved", base=10_000.0):
-    """The layer in plain NumPy: weights as Keras orders them → output, probabilities (B, N, T, S)."""
+    """The layer in plain NumPy, weights in Keras' order → output, probabilities (B, N, T, S)."""
     wq, bq, wk, bk, wv, bv, wo, bo = (np.asarray(w, "float64") for w in weights)
     q = np.einsum("btd,dnh->btnh", query, wq) + bq
     k = np.einsum("bsd,dnh->bsnh", value, wk) + bk

@@ -3,11 +3,13 @@
 import contextlib
 import io
 import logging
+import shutil
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from safetensors.numpy import load_file, save_file
 
 from roformer_tf.errors import InputError
 from roformer_tf.models.encoder import RoFormerEncoder
@@ -163,6 +165,32 @@ def test_parts_that_a_class_has_no_use_for_are_named(released, caplog):
     with caplog.at_level(logging.WARNING):
         RoFormerForMaskedLM.from_pretrained(released("word_adam"))
     assert "pooler, seq_relationship left unused by RoFormerForMaskedLM" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [
+        ("roformer.embeddings.word_embeddings.weight", "lacks 1 weights, such as encoder/embedd"),
+        ("roformer.encoder.layer.1.", "lacks 16 weights, such as encoder/layer_1/"),
+        ("cls.predictions.bias", "lacks 1 weights, such as mlm/bias"),
+        ("roformer.", "lacks 3[0-9] weights"),
+    ],
+)
+def test_a_checkpoint_that_lacks_weights_is_refused(left_out, message, released, tmp_path):
+    folder = shutil.copytree(released("hf_word"), tmp_path / "broken")
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: array for name, array in tensors.items() if not name.startswith(left_out)}
+    save_file(kept, folder / "model.safetensors")
+    with pytest.raises(InputError, match=message):
+        RoFormerForMaskedLM.from_pretrained(folder)
+
+
+def test_weights_are_put_into_a_model_that_is_there(tiny, tmp_path, to_float64):
+    first, second = RoFormerForMaskedLM(tiny()), RoFormerForMaskedLM(tiny())
+    inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
+    first.save_pretrained(tmp_path)
+    second.load_pretrained(tmp_path)
+    np.testing.assert_array_equal(to_float64(first(inputs)), to_float64(second(inputs)))
 
 
 def test_an_unknown_override_is_refused(released):

@@ -1,0 +1,138 @@
+"""Bad input ends in one clear message and exit code 2, and nothing is written."""
+
+import os
+import shutil
+
+import pytest
+
+from roformer_tf.cli import main
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory, released, write_corpus):
+    """A folder with everything that the commands below name; none of them may change it."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_corpus(folder / "corpus.txt", 20)
+    (folder / "empty.txt").write_text("\n\n")
+    (folder / "nothing").mkdir()
+    shutil.copy(released("char"), folder / "released.zip")
+    shutil.copy(released("char"), folder / "truncated.zip")
+    os.truncate(folder / "truncated.zip", 100_000)
+    characters = [chr(0x4E00 + i) for i in range(50)]
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "other.txt").write_text("\n".join(specials + characters), encoding="utf-8")
+    (folder / "typo.yaml").write_text("learning_rat: 0.1\n")
+    (folder / "broken.yaml").write_text("steps: [\n")
+    (folder / "layers.json").write_text('{"num_hidden_layers": 2}')
+    return folder
+
+
+CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
+FILL = "fill-mask --model"
+AS_TYPED = {  # command: what its message has to name
+    "run_mlm --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
+    "run_mlm --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
+    "run_mlm --corpus corpus.txt --init-from nothing": ["nothing"],
+    "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Fetch it again"],
+    "run_mlm --corpus corpus.txt --init-from released.zip --vocab other.txt": [
+        "does not fit",
+        "released.zip",
+    ],
+    f"run_mlm {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
+    f"run_mlm {CORPUS} --length 1": ["length is 1", "Give 3 or more"],
+    f"{FILL} nothing 今天[MASK]": ["nothing holds no checkpoint", "bert_config.json"],
+}
+MORE = {
+    f"{FILL} nowhere 今天[MASK]": ["nowhere does not exist"],
+    f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Fetch it again"],
+    f"{FILL} released.zip 今天": ["[MASK]", "今天"],
+    f"{FILL} released.zip": ["text"],
+    f"{FILL} released.zip --top 0 今天[MASK]": ["top is 0"],
+    "prepare --corpus nowhere.txt --vocab-size 200": ["nowhere.txt"],
+    "prepare --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
+    "prepare --corpus nothing --vocab-size 200": ["is a folder"],
+    "prepare --corpus corpus.txt": ["vocab"],
+    "prepare --corpus corpus.txt --vocab-size 20": ["at least"],
+    "prepare --corpus corpus.txt --vocab nowhere.txt": ["nowhere.txt"],
+    "prepare --corpus corpus.txt --vocab truncated.zip": ["truncated.zip"],
+    "prepare --corpus corpus.txt --vocab-size 200 --length 2": ["length is 2"],
+    "prepare --corpus corpus.txt --vocab-size 200 --held-out 1": ["held_out is 1"],
+    "pretrain --vocab-size 200": ["--corpus", "--rows"],
+    f"pretrain {CORPUS} --rows nothing": ["--corpus", "--rows"],
+    "pretrain --rows nothing": ["holds no prepared rows", "roformer-tf prepare"],
+    "pretrain --rows nothing --init-from released.zip": ["nothing"],
+    "pretrain --rows nothing --vocab-size 200": ["bring their own vocabulary"],
+    "pretrain --corpus corpus.txt": ["vocab"],
+    "pretrain --corpus corpus.txt --init-from nowhere": ["nowhere"],
+    "pretrain --corpus corpus.txt --init-from nowhere --vocab other.txt": ["nowhere"],
+    "pretrain --corpus corpus.txt --init-from nothing --vocab other.txt": ["nothing"],
+    f"pretrain {CORPUS} --init-from released.zip": ["leave --vocab-size out"],
+    f"pretrain {CORPUS} --architecture nowhere.json": ["nowhere.json"],
+    f"pretrain {CORPUS} --architecture corpus.txt": ["corpus.txt", "JSON"],
+    f"pretrain {CORPUS} --architecture layers.json": ["layers.json lacks"],
+    f"pretrain {CORPUS} --dropout 1": ["dropout"],
+    f"pretrain {CORPUS} --steps 0": ["steps is 0"],
+    f"pretrain {CORPUS} --steps many": ["--steps"],
+    f"pretrain {CORPUS} --stepz 3": ["--stepz", "--steps"],
+    f"pretrain {CORPUS} --save 3": ["--save", "--save-every"],
+    f"pretrain {CORPUS} --learning-rate 0": ["learning_rate is 0"],
+    f"pretrain {CORPUS} --precision float8": ["--precision"],
+    f"pretrain {CORPUS} --config broken.yaml": ["broken.yaml", "not valid YAML"],
+    f"pretrain {CORPUS} --config nowhere.yaml": ["nowhere.yaml"],
+}
+
+
+def words_of(command, inputs, output):
+    """The words of a command, with the inputs' names made paths and an --output if it has one."""
+    names = {path.name for path in inputs.iterdir()} | {"nowhere"}
+    words = [
+        str(inputs / word) if word in names or word.startswith("nowhere") else word
+        for word in command.split()
+    ]
+    return words if words[0] == "fill-mask" else [*words, "--output", str(output)]
+
+
+def snapshot(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def check(code, out, err, said):
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+    starts = [line for line in err.splitlines() if line.startswith(("roformer-tf ", "╭"))]
+    assert len(starts) == 1, err  # one message, framed where flags are wrong
+    assert err.startswith(starts[0])
+    message = " ".join(err.translate(str.maketrans("│╭╮╰╯─", "      ")).split())
+    for part in said:
+        assert part in message
+
+
+@pytest.mark.parametrize("command", AS_TYPED | MORE)
+def test_it_is_refused_with_one_message(command, inputs, tmp_path, capsys):
+    before = snapshot(inputs)
+    words = words_of(command.replace("run_mlm", "pretrain"), inputs, tmp_path / "run")
+    try:
+        code = main(words)
+    except SystemExit as stopped:
+        code = stopped.code
+    check(code, *capsys.readouterr(), (AS_TYPED | MORE)[command])
+    assert list(tmp_path.iterdir()) == []
+    assert snapshot(inputs) == before
+
+
+def test_and_so_it_is_as_a_user_types_it(inputs, tmp_path, typed):
+    """All at once: each one loads TensorFlow first."""
+    processes = {}
+    for command in AS_TYPED:
+        words = words_of(command, inputs, tmp_path / "run")
+        start = ["pretrain/run_mlm.py", *words[1:]]
+        processes[command] = typed(*(start if words[0] == "run_mlm" else ["roformer-tf", *words]))
+    for command, process in processes.items():
+        check_typed(process, AS_TYPED[command])
+    assert list(tmp_path.iterdir()) == []
+
+
+def check_typed(process, said):
+    out, err = process.communicate(timeout=300)
+    check(process.returncode, out, err, said)

@@ -1,0 +1,249 @@
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+from roformer_tf import __version__, cli
+from roformer_tf.cli import main
+from roformer_tf.errors import DivergedError, InputError
+
+
+@dataclass(frozen=True)
+class Inner:
+    learning_rate: float = 0.1
+    """How fast."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A command for tests."""
+
+    output: str
+    """Where to."""
+    corpus: tuple[str, ...] = ()
+    steps: int = 100
+    save_every: int = 10
+    strict: bool = False
+    lower_case: bool | None = None
+    inner: Inner = field(default_factory=Inner)
+
+    def __post_init__(self):
+        if self.steps < 1:
+            raise InputError(f"steps is {self.steps}, but must be at least 1.")
+
+
+given: list[Settings] = []
+raised: list[BaseException] = []
+
+
+def command(settings: Settings) -> None:
+    given.append(settings)
+    if raised:
+        raise raised.pop()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*words) → exit code, the settings that the command got, what stands on stderr."""
+    monkeypatch.setitem(cli.COMMANDS, "try", cli.Command(f"{__name__}:command", "for tests"))
+
+    def run(*words):
+        given.clear()
+        try:
+            code = main(["try", *map(str, words)])
+        except SystemExit as stopped:
+            code = stopped.code
+        return code, given[0] if given else None, capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def yaml(tmp_path):
+    def write(text, name="settings.yaml"):
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return tmp_path / name
+
+    return write
+
+
+def words_of(message):
+    """A message without the frame that it may be wrapped into."""
+    return " ".join(message.translate(str.maketrans("│╭╮╰╯─", "      ")).split())
+
+
+# Flags
+
+
+def test_flags_are_the_fields_of_the_settings(run):
+    code, settings, err = run(
+        *("--output", "x", "--corpus", "a", "b", "--save-every", "5", "--strict"),
+        *("--lower-case", "False", "--learning-rate", "3e-4"),
+    )
+    assert (code, err) == (0, "")
+    assert settings == Settings(
+        output="x",
+        corpus=("a", "b"),
+        save_every=5,
+        strict=True,
+        lower_case=False,
+        inner=Inner(3e-4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--output", "x", "--stepz", "3"], "--steps"),
+        (["--output", "x", "--save", "3"], "--save"),  # an abbreviation
+        (["--output", "x", "--steps", "many"], "--steps"),
+        (["--output", "x", "--steps"], "--steps"),
+        (["--output", "x", "stray"], "stray"),
+        ([], "--output"),
+        (["--output", "x", "--steps", "0"], "steps is 0, but must be at least 1."),
+    ],
+)
+def test_wrong_flags_end_in_a_message_and_exit_code_2(run, words, said):
+    code, settings, err = run(*words)
+    assert (code, settings) == (2, None)
+    assert said in words_of(err)
+    assert "Traceback" not in err
+
+
+# YAML
+
+
+def test_a_yaml_file_holds_the_same_flags(run, yaml):
+    file = yaml(
+        "output: x\ncorpus: [a, b]\nsave-every: 5\nstrict: true\n"
+        "lower-case: false\nlearning-rate: 3e-4\n"
+    )
+    code, settings, err = run("--config", file)
+    assert (code, err) == (0, "")
+    assert settings == Settings(
+        output="x",
+        corpus=("a", "b"),
+        save_every=5,
+        strict=True,
+        lower_case=False,
+        inner=Inner(3e-4),
+    )
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_flags_given_by_hand_win_wherever_they_stand(run, yaml, before):
+    config = ["--config", yaml("output: x\ncorpus: [a, b]\nsteps: 3\nstrict: true\n")]
+    hand = ["--steps", "4", "--corpus", "c", "--no-strict"]
+    code, settings, _ = run(*(hand + config if before else config + hand))
+    assert code == 0
+    assert settings == Settings(output="x", corpus=("c",), steps=4)
+
+
+def test_keys_may_have_underscores_and_values_may_be_left_empty(run, yaml):
+    file = yaml("output: x\nsave_every: 5\nlower_case: null\n")
+    code, settings, _ = run(f"--config={file}")
+    assert (code, settings) == (0, Settings(output="x", save_every=5))
+    code, settings, _ = run("--config", yaml("corpus: []\n"), "--output", "x")
+    assert (code, settings) == (0, Settings(output="x"))
+
+
+def test_an_empty_file_changes_nothing(run, yaml):
+    assert run("--config", yaml("# nothing\n"), "--output", "x")[1] == Settings(output="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("output: x\nsave-evry: 5\n", ["'save-evry'", "Did you mean save-every?", "Known keys:"]),
+        ("inner:\n  learning-rate: 1\n", ["'inner'", "learning-rate"]),
+        ("steps: 0\noutput: x\n", ["steps is 0"]),
+        ("steps: [1\n", ["settings.yaml", "not valid YAML"]),
+        (b"\xff\xfe\x00", ["settings.yaml", "not valid YAML"]),
+        ("- steps\n", ["settings.yaml", "no keys with values"]),
+        ("steps\n", ["settings.yaml", "no keys with values"]),
+        ("steps: many\noutput: x\n", ["--steps"]),
+    ],
+)
+def test_a_wrong_yaml_file_ends_in_a_message_and_exit_code_2(run, yaml, text, said):
+    code, settings, err = run("--config", yaml(text))
+    assert (code, settings) == (2, None)
+    assert "Traceback" not in err
+    for part in said:
+        assert part in words_of(err)
+
+
+def test_a_missing_yaml_file_is_named(run, tmp_path):
+    code, _, err = run("--config", tmp_path / "none.yaml")
+    assert code == 2
+    assert (
+        err
+        == f"roformer-tf try: cannot read {tmp_path / 'none.yaml'}: No such file or directory.\n"
+    )
+    assert run("--output", "x", "--config")[0] == 2
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InputError("no such corpus."), 2, "roformer-tf try: no such corpus.\n"),
+        (DivergedError("the loss is nan."), 1, "roformer-tf try: the loss is nan.\n"),
+        (KeyboardInterrupt(), 130, "\nstopped. The same command continues.\n"),
+    ],
+)
+def test_errors_that_the_user_can_act_upon_are_one_message(run, error, code, message):
+    raised.append(error)
+    ended, _, err = run("--output", "x")
+    assert (ended, err) == (code, message)
+
+
+def test_our_own_mistakes_keep_their_traceback(run):
+    raised.append(ValueError("a bug"))
+    with pytest.raises(ValueError, match="a bug"):
+        run("--output", "x")
+
+
+# The program itself
+
+
+def test_without_a_command_the_commands_are_listed(capsys):
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    usage = capsys.readouterr().out
+    for name, entry in cli.COMMANDS.items():
+        assert f"  {name} " in usage
+        assert entry.help in usage
+
+
+def test_an_unknown_command_is_refused_with_a_guess(capsys):
+    assert main(["pretrian"]) == 2
+    assert "there is no command 'pretrian'. Did you mean pretrain?" in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_explains_its_flags(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([name, "--help"])
+    assert stopped.value.code == 0
+    text = words_of(capsys.readouterr().out)
+    assert f"roformer-tf {name}" in text
+    assert "(required)" in text
+
+
+def test_help_loads_nothing_that_takes_long():
+    code = (
+        "import sys\n"
+        "from roformer_tf.cli import main\n"
+        "main(['--help'])\n"
+        "print({'keras', 'numpy', 'tyro', 'yaml'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"

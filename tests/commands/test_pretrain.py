@@ -1,0 +1,32 @@
+"""`pretrain`, as it is typed. What it does is tested in tests/training and tests/faults."""
+
+import json
+import re
+
+from roformer_tf.models.heads import RoFormerForMaskedLM
+
+
+def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrained, pretrain_flags, tmp_path):
+    words = pretrain_flags(None, rows=pretrained / "rows", corpus=None, vocab_size=None)
+    pairs = zip(words[::2], words[1::2], strict=True)
+    lines = [f"{flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in pairs]
+    config = tmp_path / "settings.yaml"
+    config.write_text("\n".join(lines))
+    process = typed(
+        "roformer-tf",
+        *("pretrain", "--config", config, "--steps", 6, "--log-every", 2),
+        *("--output", tmp_path / "run"),
+    )
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+
+    assert "2 layers of 32, 2 heads" in out
+    assert re.search(r"step 0: held-out loss [\d.]+ \(perplexity [\d.]+\), accuracy [\d.]+%", out)
+    assert re.search(r"step 6: held-out loss", out)
+    assert str(tmp_path / "run" / "model") in out
+    assert "tokens_per_s" in err
+    for noise in ("WARNING", "Warning", "I0000", "E0000", "oneDNN"):
+        assert noise not in err
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
+    assert RoFormerForMaskedLM.from_pretrained(tmp_path / "run" / "model").tokenizer

@@ -1,0 +1,92 @@
+"""A run that is killed again and again ends with the weights of one that never was."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from roformer_tf.cli import main
+
+STEPS, SAVE_EVERY = 23, 5
+LAST = Path("checkpoints", f"step-{STEPS:08}")
+
+
+@pytest.fixture(scope="module")
+def flags(pretrain_flags, write_corpus, tmp_path_factory):
+    """flags(output) of a tiny run whose corpus has two parts to prepare, about a second each."""
+    corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 4_000, length=600)
+    return lambda output: pretrain_flags(
+        output,
+        corpus=corpus,
+        held_out=0.01,
+        evaluation_rows=64,
+        steps=STEPS,
+        save_every=SAVE_EVERY,
+        log_every=4,
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(flags, tmp_path_factory):
+    output = tmp_path_factory.mktemp("peace") / "run"
+    assert main(["pretrain", *flags(output)]) == 0
+    return output
+
+
+def kill_when(condition, process):
+    """Kill a process and its workers, without a warning, as soon as something is so."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, f"it ended too soon: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills process groups")
+def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
+    typed, flags, uninterrupted, tmp_path
+):
+    run = tmp_path / "run"
+    saved = run / "checkpoints"
+    moments = {
+        "preparing": (run / "rows" / "unfinished" / "part-00000.json").exists,
+        "behind the first checkpoint": lambda: any(saved.glob("step-*")),
+        "writing a later one": lambda: any(saved.glob(f".step-{3 * SAVE_EVERY:08}*/model/*")),
+    }
+    for moment, condition in moments.items():
+        kill_when(condition, typed("pretrain/run_mlm.py", *flags(run)))
+        assert (run / "rows" / "manifest.json").exists() == (moment != "preparing")
+        assert not (run / LAST).exists()
+    process = typed("pretrain/run_mlm.py", *flags(run))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "continuing from" in out
+
+    for file in (
+        Path("model", "model.safetensors"),
+        LAST / "model" / "model.safetensors",
+        LAST / "training.safetensors",
+    ):
+        assert (run / file).read_bytes() == (uninterrupted / file).read_bytes()
+    for file in ("metrics.jsonl", "evaluations.jsonl"):
+        got, want = lines(run / file), lines(uninterrupted / file)
+        for line in got + want:
+            line.pop("tokens_per_second", None)
+        assert got == want
+    assert [line["step"] for line in lines(run / "metrics.jsonl")] == [4, 8, 12, 16, 20, 23]
+    assert {
+        path.relative_to(run) for path in run.rglob("*") if "tensorboard" not in path.parts
+    } == {
+        path.relative_to(uninterrupted)
+        for path in uninterrupted.rglob("*")
+        if "tensorboard" not in path.parts
+    }

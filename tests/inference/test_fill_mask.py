@@ -1,0 +1,106 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.inference.fill_mask import (
+    Candidate,
+    FillMaskConfig,
+    candidates,
+    fill_mask,
+    filled,
+)
+from roformer_tf.models.heads import RoFormerForMaskedLM
+
+TEXTS = ["今天[MASK]很好，可以去公园。", "[MASK][MASK]的经济", "北京[MASK]"]
+
+
+@pytest.fixture(scope="module", params=["word", "char"])
+def model(request, released):
+    return RoFormerForMaskedLM.from_pretrained(released(request.param))
+
+
+def reference(model, text, top):
+    """Run one text alone, all positions, in float64; [(token, probability)] for each mask."""
+    tokenizer = model.tokenizer
+    ids = [tokenizer.cls_id]
+    for number, piece in enumerate(text.split("[MASK]")):
+        ids += [tokenizer.mask_id] * (number > 0) + tokenizer.encode(piece)[0][1:-1]
+    ids = np.array([[*ids, tokenizer.sep_id]], "int32")
+    logits = np.asarray(model({"token_ids": ids}), "float64")[0]  # (T, V)
+    plain = [i for i, t in enumerate(tokenizer.tokens) if t and not (t[0] == "[" and t[-1] == "]")]
+    answers = []
+    for place in np.flatnonzero(ids[0] == tokenizer.mask_id):
+        shares = np.exp(logits[place, plain])
+        shares /= shares.sum()
+        best = np.argsort(-shares)[:top]
+        answers.append([(tokenizer.tokens[plain[i]], shares[i]) for i in best])
+    return answers
+
+
+def test_candidates_are_the_likeliest_tokens_of_each_mask(model):
+    """Several texts at once give what each gives alone: padding changes nothing."""
+    for got, text in zip(candidates(model, TEXTS, top=4), TEXTS, strict=True):
+        want = reference(model, text, 4)
+        assert [[c.token for c in mask] for mask in got] == [[t for t, _ in mask] for mask in want]
+        assert np.array([[c.probability for c in mask] for mask in got]) == pytest.approx(
+            np.array([[p for _, p in mask] for mask in want]), rel=1e-4
+        )
+
+
+def test_special_tokens_are_no_candidates(model):
+    masks = candidates(model, ["今天[MASK]"], top=10**9)
+    tokens = [candidate.token for candidate in masks[0][0]]
+    known = [t for t in model.tokenizer.tokens if t and not (t[0] == "[" and t[-1] == "]")]
+    assert sorted(tokens) == sorted(known)
+    assert sum(candidate.probability for candidate in masks[0][0]) == pytest.approx(1)
+
+
+def test_the_likeliest_token_is_put_into_the_text():
+    masks = [[Candidate("气", 0.7), Candidate("日", 0.2)], [Candidate("##ing", 0.5)]]
+    assert filled("天[MASK]go[MASK]。", masks) == "天［气］go［ing］。"
+
+
+def test_a_text_without_a_mask_is_refused(model):
+    with pytest.raises(InputError, match="no \\[MASK\\] in '今天'"):
+        candidates(model, ["北京[MASK]", "今天"])
+    with pytest.raises(InputError, match="今天"):
+        FillMaskConfig(model="x", text=("今天",))
+
+
+@pytest.mark.parametrize("settings", [{"text": ()}, {"text": ("[MASK]",), "top": 0}])
+def test_settings_that_ask_for_nothing_are_refused(settings):
+    with pytest.raises(InputError):
+        FillMaskConfig(model="x", **settings)
+
+
+def test_a_model_without_a_vocabulary_is_refused(released, tmp_path):
+    folder = shutil.copytree(released("hf_char"), tmp_path / "model")
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(InputError, match=r"vocab\.txt"):
+        fill_mask(FillMaskConfig(model=str(folder), text=("[MASK]",)))
+
+
+def test_a_vocabulary_too_large_for_the_model_is_refused(released, tmp_path):
+    folder = shutil.copytree(released("hf_char"), tmp_path / "model")
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("".join(f"甲{i}\n" for i in range(size)))
+    with pytest.raises(InputError, match=rf"only {size:,} embeddings"):
+        fill_mask(FillMaskConfig(model=str(folder), text=("[MASK]",)))
+
+
+def test_the_command_prints_text_and_candidates(pretrained, capsys):
+    config = FillMaskConfig(
+        model=str(pretrained / "model"), text=("今天[MASK]很好。", "[MASK][MASK]"), top=2
+    )
+    fill_mask(config)
+    best = r"(\S+ [\d.]+%) (\S+ [\d.]+%)"
+    assert re.fullmatch(
+        rf"今天［.+］很好。\n  \[MASK\] {best}\n"
+        rf"［.+］［.+］\n  \[MASK\] 1 {best}\n  \[MASK\] 2 {best}\n",
+        capsys.readouterr().out,
+    )

@@ -1,0 +1,61 @@
+"""The fused update against Keras' own and against NumPy in float64."""
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.kernels.adam import AdamW
+
+SETTINGS = {"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.98, "epsilon": 1e-6}
+
+
+def trained(optimizer, steps):
+    rng = np.random.default_rng(0)
+    weights = [keras.Variable(rng.normal(size=shape)) for shape in ((7, 5), (5,))]
+    optimizer.build(weights)
+    for _ in range(steps):
+        optimizer.apply([keras.ops.array(rng.normal(size=w.shape), "float32") for w in weights])
+    return [np.asarray(w) for w in weights] + [np.asarray(v) for v in optimizer.variables[2:]]
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_equals_keras_own(clip):
+    ours = trained(AdamW(**SETTINGS, global_clipnorm=clip), 20)
+    theirs = trained(keras.optimizers.AdamW(**SETTINGS, global_clipnorm=clip), 20)
+    for got, want in zip(ours, theirs, strict=True):
+        assert np.abs(got - want).max() <= 3e-7
+
+
+def test_equals_the_paper_in_float64():
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(7, 5))
+    variable = keras.Variable(weight)
+    optimizer = AdamW(**SETTINGS)
+    optimizer.build([variable])
+    m = v = np.zeros_like(weight)
+    for step in range(1, 11):
+        gradient = rng.normal(size=weight.shape)
+        optimizer.apply([keras.ops.array(gradient, "float32")])
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.98 * v + 0.02 * gradient**2
+        weight = weight - 0.01 * 0.1 * weight
+        # the paper's ε stands beside √v̂, Keras' and TensorFlow's beside √v ("ε hat")
+        alpha = 0.01 * np.sqrt(1 - 0.98**step) / (1 - 0.9**step)
+        weight = weight - alpha * m / (np.sqrt(v) + 1e-6)
+    assert np.abs(np.asarray(variable) - weight).max() <= 1e-6
+
+
+def test_a_sparse_gradient_counts_as_the_dense_one():
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("only TensorFlow has sparse gradients")
+    results = []
+    for sparse in (True, False):
+        variable = keras.Variable(np.ones((4, 3), "float32"))
+        optimizer = AdamW(**SETTINGS)
+        optimizer.build([variable])
+        gradient = tf.IndexedSlices(tf.ones((3, 3)), tf.constant([1, 1, 3]), (4, 3))
+        for _ in range(3):
+            optimizer.apply([gradient if sparse else tf.convert_to_tensor(gradient)])
+        results.append(np.asarray(variable))
+    assert np.array_equal(*results)

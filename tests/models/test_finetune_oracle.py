@@ -1,0 +1,90 @@
+"""Twenty steps of plain SGD on a released checkpoint, against those that bert4keras recorded."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.checkpoints.names import table
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training.losses import MaskedTokenLoss
+
+BOUND = 1e-4
+
+
+@pytest.fixture(scope="module")
+def steps(recorded):
+    return recorded("finetune_mlm")
+
+
+@pytest.fixture(scope="module", params=["every position", "masked positions"])
+def batch(request, steps):
+    """Inputs, labels and weights: of all positions, or of those with a label as in pretraining."""
+    inputs = {key: steps[key] for key in ("token_ids", "segment_ids")}
+    labels = steps["labels"]
+    assert (steps["token_ids"][labels > 0] != 0).all()
+    if request.param == "every position":
+        return inputs, labels, (labels > 0).astype("float32")
+    slots = (labels > 0).sum(1).max() + 1  # every row has a slot left over
+    positions = np.argsort(labels == 0, axis=1, kind="stable")[:, :slots].astype("int32")
+    labels = np.take_along_axis(labels, positions, 1)
+    return inputs | {"masked_positions": positions}, labels, (labels > 0).astype("float32")
+
+
+def trained(source, batch, learning_rate, steps):
+    """A model after some steps on one batch, and the loss before each of them."""
+    model = RoFormerForMaskedLM.from_pretrained(
+        source, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    model.compile(keras.optimizers.SGD(learning_rate), MaskedTokenLoss())
+    inputs, labels, weights = batch
+    history = model.fit(
+        inputs, labels, batch_size=len(labels), sample_weight=weights, epochs=steps, verbose=0
+    )
+    return model, history.history["loss"]
+
+
+def tf1_arrays(model):
+    """Every weight under its TF1 name and in its TF1 shape."""
+    variables, config = model.named_variables(), model.config
+    return {
+        row.tf1: row.to_file(ops.convert_to_numpy(variables[row.name]), "tf1", config.rotary_style)
+        for row in table(config)
+        if row.name in variables
+    }
+
+
+def recorded_weights(steps, kind):
+    """The arrays recorded under "grad0:…" or "final:…", by TF1 name."""
+    prefix = f"{kind}:"
+    found = {
+        key.removeprefix(prefix).replace(".", "/"): value
+        for key, value in steps.items()
+        if key.startswith(prefix)
+    }
+    assert len(found) == 8
+    return found
+
+
+def compare(got, want, word_rows):
+    for name, value in want.items():
+        mine = got[name][word_rows] if name == "bert/embeddings/word_embeddings" else got[name]
+        np.testing.assert_allclose(mine, value, rtol=0, atol=BOUND, err_msg=name)
+
+
+def test_twenty_steps_give_the_recorded_losses_and_weights(released, batch, steps):
+    model, losses = trained(released("word"), batch, float(steps["lr"]), 20)
+    inputs, labels, weights = batch
+    after = model.evaluate(inputs, labels, sample_weight=weights, verbose=0)
+    np.testing.assert_allclose([*losses, after], steps["losses"], rtol=0, atol=BOUND)
+    compare(tf1_arrays(model), recorded_weights(steps, "final"), steps["word_rows"])
+
+
+def test_the_first_gradient_is_the_recorded_one(released, batch, steps, masked_lm):
+    # One step of size 1 takes exactly the gradient away.
+    after = tf1_arrays(trained(released("word"), batch, 1.0, 1)[0])
+    before = tf1_arrays(masked_lm("word"))
+    gradients = {name: before[name] - after[name] for name in before}
+    compare(gradients, recorded_weights(steps, "grad0"), steps["word_rows"])
+    norm = np.sqrt(sum(np.square(g.astype("float64")).sum() for g in gradients.values()))
+    np.testing.assert_allclose(norm, steps["grad_norm_step0"], rtol=0, atol=BOUND)

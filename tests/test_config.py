@@ -1,0 +1,151 @@
+"""RoFormerConfig: what it reads, keeps, warns of and refuses."""
+
+import json
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+
+SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+}
+COUNTS = st.integers(1, 2**40)
+
+
+def test_a_bert_config_is_read(tmp_path):
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps(SIZES | {"hidden_act": "relu", "hidden_dropout_prob": 0.2}))
+    config = RoFormerConfig.from_file(path)
+    assert (config.hidden_act, config.hidden_dropout_prob) == ("relu", 0.2)
+    assert (config.embedding_size, config.head_size) == (48, 12)
+    assert config.unknown == {}
+
+
+@pytest.mark.parametrize("name", ["hf_word", "hf_char"])
+def test_what_transformers_writes_is_read_without_a_warning(name, released):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config = RoFormerConfig.from_file(released(name) / "config.json")
+    assert config.unknown["model_type"] == "roformer"
+
+
+def test_unset_keys_mean_their_defaults():
+    config = RoFormerConfig.from_dict(SIZES | {"embedding_size": None, "bos_token_id": None})
+    assert config == RoFormerConfig(**SIZES)
+
+
+def test_unknown_keys_are_kept_and_warned_of():
+    with pytest.warns(UserWarning, match=r"my\.json has keys .*: colour, norm_type$"):
+        config = RoFormerConfig.from_dict(
+            SIZES | {"norm_type": "rms", "colour": [1], "model_type": "roformer"}, "my.json"
+        )
+    assert config.unknown == {"norm_type": "rms", "colour": [1], "model_type": "roformer"}
+    assert config.to_dict()["colour"] == [1]
+
+
+@given(
+    layers=COUNTS,
+    heads=st.integers(1, 64),
+    half_head=st.integers(1, 128),
+    embedding=st.integers(0, 4096),
+    dropout=st.floats(0, 1, exclude_max=True),
+    style=st.sampled_from(["interleaved", "half"]),
+    unknown=st.dictionaries(st.sampled_from(["model_type", "use_cache"]), st.booleans()),
+)
+def test_through_json_and_back_a_config_is_the_same(
+    layers, heads, half_head, embedding, dropout, style, unknown
+):
+    config = RoFormerConfig(
+        vocab_size=7,
+        hidden_size=2 * half_head * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=3,
+        embedding_size=embedding,
+        attention_probs_dropout_prob=dropout,
+        rotary_style=style,
+        unknown=unknown,
+    )
+    assert RoFormerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_missing_key_is_named(name):
+    values = {key: value for key, value in SIZES.items() if key != name}
+    with pytest.raises(InputError, match=rf"there\.json lacks {name}: it describes no RoFormer"):
+        RoFormerConfig.from_dict(values, "there.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size is 0, but must be a whole number of at least 1"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"intermediate_size": 96.0}, r"intermediate_size is 96\.0"),
+        ({"hidden_size": "48"}, "hidden_size is '48'"),
+        ({"type_vocab_size": 0}, "type_vocab_size is 0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings is 0"),
+        ({"embedding_size": -3}, "embedding_size is -3"),
+        ({"num_attention_heads": 5}, "hidden_size 48 over num_attention_heads 5"),
+        ({"num_attention_heads": 16}, "no even head size"),
+        ({"hidden_dropout_prob": 1}, "hidden_dropout_prob is 1, but must be at least 0"),
+        ({"attention_probs_dropout_prob": -0.1}, r"attention_probs_dropout_prob is -0\.1"),
+        ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob is '0.1'"),
+        ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob is nan"),
+        ({"hidden_act": "swish"}, r"hidden_act is 'swish', but must be one of \['gelu'"),
+        ({"hidden_act": ["gelu"]}, "hidden_act is"),
+        ({"rotary_style": "gpt"}, 'rotary_style is \'gpt\', but must be "interleaved" or "half"'),
+        ({"rotary_base": 0}, "rotary_base is 0, but must be a number above 0"),
+        ({"rotary_base": "10000"}, "rotary_base is '10000'"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'"),
+        ({"layer_norm_eps": -1e-12}, "layer_norm_eps is -1e-12"),
+        ({"initializer_range": False}, "initializer_range is False"),
+    ],
+)
+def test_values_that_describe_no_model_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        RoFormerConfig(**SIZES | changes)
+    with pytest.raises(InputError, match=rf"my\.json: .*{message}"):
+        RoFormerConfig.from_dict(SIZES | changes, "my.json")
+
+
+def test_replace_changes_keys_and_refuses_those_there_are_not():
+    config = RoFormerConfig(**SIZES, unknown={"note": 1})
+    changed = config.replace(num_hidden_layers=5)
+    assert (changed.num_hidden_layers, changed.unknown) == (5, {"note": 1})
+    assert config.num_hidden_layers == 2
+    with pytest.raises(InputError, match=r"has no hidden_dropot, note\. It has: .*hidden_size"):
+        config.replace(hidden_dropot=1, note=2)
+    with pytest.raises(InputError, match="vocab_size is 0"):
+        config.replace(vocab_size=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not valid JSON"),
+        (b"", "is not valid JSON"),
+        (b"\xff\xfe{}", "is not valid JSON"),
+        (b"[]", "holds no JSON object"),
+        (b"3", "holds no JSON object"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(content, message, tmp_path):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(InputError, match=rf"config\.json {message}.*Give a config file"):
+        RoFormerConfig.from_file(tmp_path / "config.json")
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(InputError, match=f"cannot read {path}: .*Give a config file"):
+            RoFormerConfig.from_file(path)

@@ -1,0 +1,56 @@
+"""Every settings file that is shipped can be used as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from roformer_tf import cli
+from roformer_tf.config import RoFormerConfig
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "pretrain" / "configs"
+NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """parsed(*words) → the settings that `pretrain` would run with."""
+    from roformer_tf.training import pretraining
+
+    def pretrain(config: pretraining.PretrainConfig) -> None:
+        seen.append(config)
+
+    def parse(*words):
+        assert cli.main(["pretrain", *map(str, words)]) == 0
+        return seen.pop()
+
+    seen = []
+    monkeypatch.setattr(pretraining, "pretrain", pretrain)
+    monkeypatch.chdir(ROOT)
+    return parse
+
+
+def test_the_promised_files_are_there():
+    assert {"base.yaml", "small.yaml", "char.yaml", "demo.yaml"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_settings_file_needs_only_text_and_a_folder(parsed, name):
+    more = {"demo.yaml": ["--vocab-size", 1000], "continue.yaml": ["--init-from", "x.zip"]}
+    settings = parsed(
+        "--config", FOLDER / name, "--corpus", "x.txt", "--output", "run", *more.get(name, [])
+    )
+    assert settings.corpus == ("x.txt",)
+    if settings.architecture:
+        architecture = RoFormerConfig.from_file(settings.architecture)
+        assert architecture.head_size == 64
+        assert not architecture.unknown
+
+
+def test_the_released_sizes_are_those_of_the_releases():
+    base, small = (RoFormerConfig.from_file(FOLDER / f"{name}.json") for name in ("base", "small"))
+    sizes = [
+        (c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.vocab_size)
+        for c in (base, small)
+    ]
+    assert sizes == [(12, 768, 12, 50_000), (6, 384, 6, 50_000)]

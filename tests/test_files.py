@@ -1,0 +1,161 @@
+"""Whatever happens while something is written, the old or the new stands there, whole."""
+
+import os
+import stat
+
+import pytest
+
+from roformer_tf.files import file_beside, folder_beside, leftovers, sweep, write_text
+
+
+class BrokenError(Exception):
+    """What goes wrong in the middle of writing; KeyboardInterrupt is no Exception."""
+
+
+@pytest.fixture(params=[BrokenError, KeyboardInterrupt])
+def failure(request):
+    return request.param
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o027])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def listing(folder):
+    """Every path under a folder, with the content of files."""
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def put_file(target, text, failure=None):
+    """Write a file in the tested way; with a failure, half of it."""
+    with file_beside(target) as beside:
+        beside.write_text(text)
+        if failure:
+            raise failure
+
+
+def put_folder(target, text, failure=None):
+    """Write a folder with a file of that name in it; with a failure, half of it."""
+    with folder_beside(target) as beside:
+        (beside / f"{text}.txt").write_text(text)
+        if failure:
+            raise failure
+
+
+def test_a_file_appears_when_the_block_ends_well(tmp_path):
+    target = tmp_path / "new" / "deep" / "file.txt"
+    with file_beside(target) as beside:
+        assert beside.parent == target.parent  # the same disk: a rename is one step
+        beside.write_text("half")
+        assert not target.exists()
+        beside.write_text("whole")
+    assert listing(tmp_path / "new" / "deep") == {"file.txt": "whole"}
+
+
+@pytest.mark.parametrize("before", [{}, {"file.txt": "old"}])
+def test_after_an_exception_a_file_is_as_it_was(before, failure, tmp_path):
+    for name, text in before.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(failure):
+        put_file(tmp_path / "file.txt", "half", failure)
+    assert listing(tmp_path) == before
+
+
+def test_while_a_file_is_written_the_old_one_stands(tmp_path):
+    put_file(tmp_path / "file.txt", "old")
+    with file_beside(tmp_path / "file.txt") as beside:
+        beside.write_text("new")
+        assert (tmp_path / "file.txt").read_text() == "old"
+    assert listing(tmp_path) == {"file.txt": "new"}
+
+
+def test_a_folder_appears_whole(tmp_path):
+    target = tmp_path / "new" / "folder"
+    with folder_beside(target) as beside:
+        (beside / "a.txt").write_text("a")
+        (beside / "sub").mkdir()
+        (beside / "sub" / "b.txt").write_text("b")
+        assert not target.exists()
+    assert listing(target) == {"a.txt": "a", "sub": None, "sub/b.txt": "b"}
+    assert [path.name for path in target.parent.iterdir()] == ["folder"]
+
+
+def test_a_folder_is_replaced_whole(tmp_path):
+    put_folder(tmp_path / "folder", "old")
+    put_folder(tmp_path / "folder", "new")
+    assert listing(tmp_path) == {"folder": None, "folder/new.txt": "new"}
+
+
+def test_after_an_exception_a_folder_is_as_it_was(failure, tmp_path):
+    put_folder(tmp_path / "folder", "old")
+    with pytest.raises(failure):
+        put_folder(tmp_path / "folder", "new", failure)
+    assert listing(tmp_path) == {"folder": None, "folder/old.txt": "old"}
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path, monkeypatch):
+    target = tmp_path / "folder"
+    put_folder(target, "old")
+    renames = []
+
+    def rename_once(self, other):
+        renames.append(other)
+        if len(renames) == 2:
+            raise KeyboardInterrupt
+        return self.rename(other)
+
+    monkeypatch.setattr("pathlib.Path.replace", rename_once)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # the killed clean nothing up
+    with pytest.raises(KeyboardInterrupt):
+        put_folder(target, "new")
+    assert sorted(text for text in listing(tmp_path).values() if text) == ["new", "old"]
+
+
+def test_permissions_follow_the_umask(umask, tmp_path):
+    put_file(tmp_path / "file.txt", "")
+    with folder_beside(tmp_path / "folder") as beside:
+        write_text(beside / "inside.txt", "")
+    assert mode(tmp_path / "file.txt") == 0o666 & ~umask
+    assert mode(tmp_path / "folder" / "inside.txt") == 0o666 & ~umask
+    assert mode(tmp_path / "folder") == 0o777 & ~umask
+    assert os.umask(umask) == umask  # reading it has not changed it
+
+
+def test_text_is_utf8_with_unix_line_endings(tmp_path):
+    write_text(str(tmp_path / "file.txt"), "第一行\n第二行\n")
+    assert (tmp_path / "file.txt").read_bytes() == "第一行\n第二行\n".encode()
+
+
+def test_what_cannot_be_encoded_leaves_the_old_text(tmp_path):
+    write_text(tmp_path / "file.txt", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "file.txt", "\ud800")
+    assert listing(tmp_path) == {"file.txt": "old"}
+
+
+def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
+    kept = {"file.tmp": "a", ".hidden": "b", ".notes.tmp": "c"}
+    for name, content in kept.items():
+        (tmp_path / name).write_text(content)
+    with monkeypatch.context() as killed:  # which cleans nothing up
+        killed.setattr("pathlib.Path.unlink", lambda *_, **__: None)
+        killed.setattr("shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(BrokenError):
+            put_file(tmp_path / "file.txt", "half", BrokenError)
+        with pytest.raises(BrokenError):
+            put_folder(tmp_path / "folder", "half", BrokenError)
+        put_folder(tmp_path / "twice", "old")
+        put_folder(tmp_path / "twice", "new")
+    assert len(leftovers(tmp_path)) == 3
+    sweep(tmp_path)
+    assert listing(tmp_path) == kept | {"twice": None, "twice/new.txt": "new"}

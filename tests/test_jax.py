@@ -1,0 +1,61 @@
+"""The numerical tests once more, on JAX, in processes of their own: a backend is for life."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+QUICK = (  # every operation once; JAX compiles each anew for every shape
+    "tests/kernels/test_gelu.py",
+    "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
+    "tests/layers/test_rotary.py::test_half_is_interleaved_with_features_in_another_order",
+    "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",
+    "tests/models/test_encoder.py::test_every_hidden_state_is_the_recorded_one[hf_word]",
+    "tests/models/test_masked_lm.py::test_logits_are_the_recorded_ones[word_project]",
+    "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
+    "[masked positions]",
+)
+ALL = ("tests/kernels", "tests/layers", "tests/models")
+
+pytestmark = pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
+
+
+def run_on_jax(*arguments):
+    """Run this Python with JAX as the backend; give what it printed."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"KERAS_BACKEND": "jax"},
+    )
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [QUICK, pytest.param(ALL, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=["quick", "all"],
+)
+def test_the_numbers_are_right_on_jax(tests):
+    assert "passed" in run_on_jax("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+def test_on_jax_a_model_is_loaded_and_run_without_tensorflow(released):
+    code = """
+import json, sys
+import numpy as np
+from roformer_tf import RoFormerForMaskedLM
+model = RoFormerForMaskedLM.from_pretrained(sys.argv[1])
+logits = model({"token_ids": np.array([[3, 5, 0]], "int32")})
+assert logits.shape == (1, 3, model.config.vocab_size)
+print(json.dumps(sorted(name for name in sys.modules if name.startswith("tensorflow"))))
+"""
+    assert json.loads(run_on_jax("-c", code, released("hf_word")).splitlines()[-1]) == []

@@ -1,0 +1,74 @@
+"""What the READMEs tell a user to type exists."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+READMES = ("README.md", "README_zh.md")
+
+
+def code_blocks(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def typed_commands(name):
+    """Lines of the code blocks that run something, continued lines joined."""
+    lines = [
+        line.strip()
+        for block in code_blocks(name)
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    return [line for line in lines if re.match(r"(make|python|roformer-tf|pip) ", line)]
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_exactly_two_commands_set_up_run_and_test(name):
+    makes = [line for line in typed_commands(name) if line.startswith("make ")]
+    assert makes == ["make demo", "make test"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for line in makes:
+        assert re.search(rf"^{line.split()[1]}:", makefile, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_flag_exists(name):
+    from roformer_tf.cli import flag_names, settings_of
+
+    commands = [line for line in typed_commands(name) if "run_mlm.py" in line or "roformer-tf" in line]
+    assert commands
+    for line in commands:
+        command = "pretrain" if "run_mlm.py" in line else line.split()[1]
+        known = flag_names(settings_of(command)) | {"config", "help"}
+        assert set(re.findall(r"--([a-z-]+)", line)) <= known, line
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_named_file_exists(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(([^)#:]+)\)", text)
+    named = re.findall(r"`((?:roformer_tf|pretrain|benchmarks|docs|checkpoints)/[\w./-]*)`", text)
+    for path in linked + [path for path in named if not path.endswith(".zip")]:
+        assert (ROOT / path).exists(), path
+
+
+def test_both_languages_show_the_same_code():
+    def without_texts(name):
+        return [re.sub(r"#.*|'[^']*'|\"[^\"]*\"", "", block) for block in code_blocks(name)]
+
+    assert len(without_texts("README.md")) == len(without_texts("README_zh.md"))
+    assert typed_commands("README.md")[:2] == typed_commands("README_zh.md")[:2]
+
+
+def test_no_figure_is_missing():
+    for name in (*READMES, "docs/LOG.md", "CHANGELOG.md"):
+        assert "FIGURE" not in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+def test_ci_runs_what_the_readme_names():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.findall(r"^\s*make .*$", script, flags=re.MULTILINE) == ["make lint", "make test"]
+    subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+from roformer_tf.data.batches import held_out_batches
+from roformer_tf.data.masking import (
+    MaskingConfig,
+    mask_row,
+    predictions_per_row,
+    replacement_ids,
+    row_generator,
+)
+from roformer_tf.data.shards import PreparedRows
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training.metrics import (
+    MaskedLMScores,
+    MaskedTokenScores,
+    evaluate,
+    score_tokens,
+)
+
+
+@pytest.fixture(scope="module")
+def model(pretrained):
+    return RoFormerForMaskedLM.from_pretrained(pretrained / "model")
+
+
+@pytest.fixture(scope="module")
+def rows(pretrained):
+    return PreparedRows.open(pretrained / "rows", "held_out")
+
+
+@pytest.fixture(scope="module")
+def masked(model):
+    return {
+        "mask_id": model.tokenizer.mask_id,
+        "random_ids": replacement_ids(model.tokenizer.vocabulary),
+    }
+
+
+def reference(model, rows, masked):
+    """Loss, accuracy and number of predictions, row after row in float64."""
+    config = MaskingConfig()
+    losses, hits = [], []
+    for number, row in enumerate(rows):
+        one = mask_row(
+            row,
+            predictions=predictions_per_row(rows.length, config.rate),
+            rng=row_generator(5, 0, number),
+            config=config,
+            **masked,
+        )
+        inputs = {"token_ids": one.token_ids[None], "sequence_ids": row[1].astype("int32")[None]}
+        logits = np.asarray(model(inputs), "float64")[0]  # (L, V)
+        used = one.weights > 0
+        for place, label in zip(one.positions[used], one.labels[used], strict=True):
+            scores = logits[place]
+            losses.append(np.log(np.exp(scores - scores[label]).sum()))
+            hits.append(scores.argmax() == label)
+    return np.mean(losses), np.mean(hits), len(losses)
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_size):
+    assert len(rows) % 16  # the last batch is filled up with rows that do not count
+    batches = held_out_batches(
+        rows, batch_size=batch_size, seed=5, masking=MaskingConfig(), **masked
+    )
+    scores = evaluate(MaskedTokenScores(model), batches)
+    loss, accuracy, predictions = reference(model, rows, masked)
+    assert scores.predictions == predictions
+    assert scores.loss == pytest.approx(loss, rel=1e-5)
+    assert scores.accuracy == pytest.approx(accuracy)
+    assert scores.perplexity == pytest.approx(np.exp(loss), rel=1e-4)
+
+
+def test_the_scores_of_each_token_can_be_had(model, rows, masked):
+    batches = held_out_batches(rows, batch_size=16, seed=5, masking=MaskingConfig(), **masked)
+    arrays = score_tokens(MaskedTokenScores(model), batches)
+    shape = (-(-len(rows) // 16) * 16, predictions_per_row(rows.length, 0.15))
+    keys = ("log_likelihood", "likeliest", "labels", "weights")
+    assert {key: x.shape for key, x in arrays.items()} == dict.fromkeys(keys, shape)
+    assert (arrays["weights"][len(rows) :] == 0).all()
+    assert (arrays["log_likelihood"] < 0).all()
+
+
+def test_evaluating_changes_nothing_of_the_model(model, rows, masked):
+    before = {name: np.asarray(v) for name, v in model.named_variables().items()}
+    batches = held_out_batches(rows, batch_size=16, seed=5, masking=MaskingConfig(), **masked)
+    first = evaluate(MaskedTokenScores(model), batches)
+    assert evaluate(MaskedTokenScores(model), batches) == first
+    for name, variable in model.named_variables().items():
+        assert (np.asarray(variable) == before[name]).all()
+
+
+def test_the_figures_are_said_in_words_and_in_numbers():
+    scores = MaskedLMScores(loss=2.0, accuracy=0.25, predictions=1234)
+    assert scores.line() == {
+        "held_out_loss": 2.0,
+        "held_out_perplexity": pytest.approx(7.389056),
+        "held_out_accuracy": 0.25,
+    }
+    assert str(scores) == (
+        "held-out loss 2.000 (perplexity 7.4), accuracy 25.0% of 1,234 masked tokens"
+    )

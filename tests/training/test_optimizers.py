@@ -1,0 +1,163 @@
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training.optimizers import LinearWarmupDecay, OptimizerConfig, make_optimizer
+
+CONSTANT = OptimizerConfig(learning_rate=0.5, warmup=0.0, weight_decay=0.1, clip_norm=1e9)
+LONG = 10**9  # steps: the learning rate of the first ones is the highest
+
+
+def numpy(variable):
+    return keras.ops.convert_to_numpy(variable).astype("float64")
+
+
+def variable(value):
+    return keras.Variable(np.array(value, "float32"), name="kernel")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """With a projection of the embeddings, so that every kind of weight is there."""
+    return RoFormerForMaskedLM(
+        RoFormerConfig(
+            vocab_size=20,
+            hidden_size=8,
+            embedding_size=4,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=16,
+        )
+    )
+
+
+def test_without_gradients_all_and_only_kernels_and_embeddings_shrink(model):
+    names = model.named_variables()
+    for v in names.values():
+        v.assign(np.ones(v.shape))
+    optimizer = make_optimizer(CONSTANT, model.trainable_variables, LONG)
+    optimizer.apply([np.zeros(v.shape, "float32") for v in model.trainable_variables])
+    shrunk = {name for name, v in names.items() if (numpy(v) != 1).any()}
+    kept = {name for name, v in names.items() if (numpy(v) == 1).all()}
+    assert shrunk | kept == set(names)
+    assert {name.rsplit("/", 1)[1] for name in shrunk} == {"kernel", "embeddings"}
+    assert {name.rsplit("/", 1)[1] for name in kept} == {"gamma", "beta", "bias"}
+    for name in shrunk:  # decoupled: learning rate × decay, whatever the gradients
+        assert numpy(names[name]) == pytest.approx(1 - 0.5 * 0.1)
+
+
+def test_what_keras_would_exclude_by_the_layers_name_is_nothing(model):
+    optimizer = keras.optimizers.AdamW()
+    optimizer.exclude_from_weight_decay(var_names=["norm", "LayerNorm"])
+    optimizer.build(model.trainable_variables)
+    assert all(optimizer._use_weight_decay(v) for v in model.trainable_variables)
+
+
+def reference_steps(weights, gradients, rates, *, decay, beta_2, clip):
+    """AdamW in float64 (Loshchilov and Hutter), gradients clipped together before.
+
+    ε stands where the last lines of Kingma and Ba's section 2 have it.
+    """
+    weights = [w.astype("float64") for w in weights]
+    m, v = [0 * w for w in weights], [0 * w for w in weights]
+    for t, rate in enumerate(rates, 1):
+        norm = np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients))
+        for i, gradient in enumerate(gradients):
+            g = gradient.astype("float64") * min(1, clip / norm)
+            m[i] = 0.9 * m[i] + 0.1 * g
+            v[i] = beta_2 * v[i] + (1 - beta_2) * g**2
+            step = np.sqrt(1 - beta_2**t) / (1 - 0.9**t) * m[i] / (np.sqrt(v[i]) + 1e-6)
+            weights[i] = weights[i] * (1 - rate * decay) - rate * step
+    return weights
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0], ids=["short gradients", "clipped gradients"])
+def test_steps_equal_those_of_the_paper(scale):
+    rng = np.random.default_rng(0)
+    start = [rng.normal(size=shape).astype("float32") for shape in [(3, 4), (5,)]]
+    gradients = [(scale * rng.normal(size=w.shape)).astype("float32") for w in start]
+    config = OptimizerConfig(learning_rate=0.1, warmup=0.25, weight_decay=0.1, clip_norm=1.0)
+    variables = [variable(w) for w in start]
+    optimizer = make_optimizer(config, variables, steps=8)
+    for _ in range(4):
+        optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
+    rates = [0.05, 0.1, 0.1, 0.1 * 5 / 6]
+    want = reference_steps(start, gradients, rates, decay=0.1, beta_2=0.98, clip=1.0)
+    for got, expected in zip(variables, want, strict=True):
+        assert np.abs(numpy(got) - expected).max() < 2e-6
+
+
+def test_clipping_scales_all_gradients_by_one_number_before_the_update():
+    """Adam forgets a gradient's length at once, so its memory has to tell."""
+    gradients = [np.array([3.0, 0.0], "float32"), np.array([4.0], "float32")]  # 5 long
+    variables = [variable([0.0, 0.0]), variable([0.0])]
+    optimizer = make_optimizer(OptimizerConfig(clip_norm=1.0), variables, LONG)
+    optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
+    momenta = [numpy(v) for v in optimizer.variables if "momentum" in v.path]
+    assert np.concatenate(momenta) == pytest.approx(0.1 * np.array([3, 0, 4]) / 5)
+
+
+@pytest.mark.parametrize(
+    ("step", "share"),
+    [
+        (0, 1 / 10),  # the first step moves
+        (1, 2 / 10),
+        (8, 9 / 10),
+        (9, 1.0),
+        (10, 1.0),
+        (11, 89 / 90),
+        (55, 0.5),
+        (98, 2 / 90),
+        (99, 1 / 90),  # and so does the last
+        (100, 0.0),
+        (150, 0.0),
+    ],
+)
+def test_the_learning_rate_rises_and_falls_linearly(step, share):
+    schedule = LinearWarmupDecay(3e-4, 10, 100)
+    assert float(schedule(step)) == pytest.approx(3e-4 * share, rel=1e-6)
+
+
+def test_without_warm_up_the_first_step_is_the_highest():
+    rates = [float(LinearWarmupDecay(1.0, 0, 4)(step)) for step in range(5)]
+    assert rates == pytest.approx([1, 0.75, 0.5, 0.25, 0])
+
+
+def test_a_run_of_one_step_moves():
+    assert float(LinearWarmupDecay(1.0, 0, 1)(0)) == 1
+    assert float(LinearWarmupDecay(1.0, 1, 1)(0)) == 1
+
+
+def test_warm_up_is_a_share_of_the_steps():
+    optimizer = make_optimizer(OptimizerConfig(warmup=0.2), [variable([0.0])], 50)
+    schedule = optimizer._learning_rate
+    assert (schedule.peak, schedule.warmup_steps, schedule.total_steps) == (1e-4, 10, 50)
+
+
+def test_the_schedule_survives_serialization():
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(LinearWarmupDecay(1.0, 2, 10))
+    )
+    assert [float(again(s)) for s in range(11)] == [
+        float(LinearWarmupDecay(1.0, 2, 10)(s)) for s in range(11)
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 0},
+        {"learning_rate": float("nan")},
+        {"clip_norm": -1},
+        {"warmup": 1},
+        {"warmup": -0.1},
+        {"beta_2": 1.5},
+        {"weight_decay": -0.1},
+    ],
+)
+def test_values_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        OptimizerConfig(**wrong)
