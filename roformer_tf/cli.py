@@ -6,7 +6,7 @@ A command's module is imported when the command is called, so that help is insta
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -71,16 +71,22 @@ def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
     import tyro
 
-    module, attribute = COMMANDS[name].function.split(":")
-    with _quiet():
-        function = getattr(import_module(module), attribute)
-    (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
+    function, settings = load(name)
     parser = {"prog": f"roformer-tf {name}", "config": (tyro.conf.OmitArgPrefixes,)}
     given = tyro.cli(settings, args=_with_yaml(list(flags), settings), **parser)
     if COMMANDS[name].runs_a_model:
         with _quiet():
             import_module("roformer_tf.models.heads")
     function(given)
+
+
+def load(name: str) -> tuple[Callable[[Any], Any], Any]:
+    """Import a command's function, and the settings dataclass that it takes."""
+    module, attribute = COMMANDS[name].function.split(":")
+    with _quiet():
+        function = getattr(import_module(module), attribute)
+    (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
+    return function, settings
 
 
 @contextmanager
@@ -131,7 +137,7 @@ def _yaml_flags(path: Path, settings: type) -> list[str]:
         raise InputError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
-    known = _flag_types(settings)
+    known = flag_types(settings)
     flags = []
     for key, value in values.items():
         flag = str(key).replace("_", "-")
@@ -154,7 +160,7 @@ def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
     return [f"--{flag}", *map(str, values)] if values else []
 
 
-def _flag_types(settings: Any) -> dict[str, Any]:
+def flag_types(settings: Any) -> dict[str, Any]:
     """Every flag of a settings dataclass with its type, those of nested ones included."""
     import dataclasses
 
@@ -162,7 +168,7 @@ def _flag_types(settings: Any) -> dict[str, Any]:
     types: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         if dataclasses.is_dataclass(hints[field.name]):
-            types |= _flag_types(hints[field.name])
+            types |= flag_types(hints[field.name])
         else:
             types[field.name.replace("_", "-")] = hints[field.name]
     return types

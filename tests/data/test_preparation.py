@@ -163,16 +163,16 @@ def test_what_a_killed_run_left_half_written_is_removed(configure):
     for finished in (True, False):
         if not finished:
             make_unfinished(folder)
-            (folder / "unfinished" / ".part-00000.json.abc.tmp").write_text("{")
-        (folder / ".train-00000.npy.abc.tmp").write_bytes(b"half")
-        (folder / ".unfinished.abc.tmp").mkdir()
+            (folder / "unfinished" / ".part-00000.json.abcdefgh.tmp").write_text("{")
+        (folder / ".train-00000.npy.abcdefgh.tmp").write_bytes(b"half")
+        (folder / ".unfinished.abcdefgh.tmp").mkdir()
         prepare(configure())
         assert content(folder) == want
         assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
 
 
 def test_a_folder_in_which_only_a_first_temporary_file_lies_is_free(configure, tmp_path):
-    (tmp_path / "rows" / ".unfinished.abc.tmp").mkdir(parents=True)
+    (tmp_path / "rows" / ".unfinished.abcdefgh.tmp").mkdir(parents=True)
     assert (prepare(configure()) / "manifest.json").is_file()
 
 
