@@ -46,7 +46,7 @@ def losses(run):
 
 def same_result(run, other):
     """Weights and optimizer bit for bit, and every line but for its speed."""
-    last = Path("checkpoints", f"step-{STEPS:08}")
+    last = max((run / "checkpoints").iterdir()).relative_to(run)
     for file in (WEIGHTS, last / WEIGHTS, last / "training.safetensors", last / "state.json"):
         assert (run / file).read_bytes() == (other / file).read_bytes()
     assert losses(run) == losses(other)
@@ -154,26 +154,29 @@ def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_fl
     assert not (tmp_path / "run" / "rows").exists()
 
 
-def test_a_pattern_is_learnt(pretrain_flags, tmp_path):
-    """In a corpus that turns in a circle every neighbour tells a masked character."""
+@pytest.fixture
+def pattern_flags(pretrain_flags, tmp_path):
+    """pattern_flags(output): a corpus that turns in a circle, so that neighbours tell a mask."""
     circle = "今天气很好我们去公园学习中国经济发展"
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(circle[i % 18 :] + circle * 3 for i in range(200)))
-    flags = pretrain_flags(
-        tmp_path / "run",
-        corpus=corpus,
-        steps=150,
-        save_every=150,
-        learning_rate=1e-2,
-        dropout=0,
-        held_out=0.2,
-    )
-    assert main(["pretrain", *flags]) == 0
-    first, last = read_lines(tmp_path / "run" / "evaluations.jsonl")
+    settings = {"corpus": corpus, "held_out": 0.2, "steps": 150, "save_every": 100}
+    return lambda output: pretrain_flags(output, **settings, learning_rate=1e-2, dropout=0.01)
+
+
+def has_learnt(run):
+    """Whether a run with `pattern_flags` has found the pattern out."""
+    first, *_, last = read_lines(run / "evaluations.jsonl")
     assert first["held_out_accuracy"] < 0.3
     assert last["held_out_accuracy"] > 0.8
     assert last["held_out_loss"] < 0.5 * first["held_out_loss"]
-    assert losses(tmp_path / "run")[-1][1] < 0.5 * losses(tmp_path / "run")[0][1]
+    assert losses(run)[-1][1] < 0.5 * losses(run)[0][1]
+    return True
+
+
+def test_a_pattern_is_learnt(pattern_flags, tmp_path):
+    assert main(["pretrain", *pattern_flags(tmp_path / "run")]) == 0
+    assert has_learnt(tmp_path / "run")
 
 
 def test_without_held_out_rows_nothing_is_evaluated(pretrain_flags, tmp_path):
@@ -404,17 +407,18 @@ from roformer_tf.cli import main
 output, flags = sys.argv[1], sys.argv[2:]
 assert main(["pretrain", *flags, "--output", output]) == 0
 shutil.copytree(output, output + "-again")
-shutil.rmtree(output + "-again/checkpoints/step-00000022")
+shutil.rmtree(output + "-again/checkpoints/step-00000150")
 assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
 """
 
 
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
-def test_on_jax_a_run_works_and_resumes_bit_for_bit(pretrain_flags, pretrained, tmp_path):
+def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
     """Nor is TensorFlow loaded, until TensorBoard's writer does it, as it will."""
-    run, again = tmp_path / "run", tmp_path / "run-again"
+    run = tmp_path / "run"
+    *flags, _, output = pattern_flags(run)
     done = subprocess.run(
-        [sys.executable, "-c", JAX, *pretrain_flags(run)[-1:], *pretrain_flags(run)[:-2]],
+        [sys.executable, "-c", JAX, output, *flags],
         capture_output=True,
         text=True,
         check=False,
@@ -423,7 +427,7 @@ def test_on_jax_a_run_works_and_resumes_bit_for_bit(pretrain_flags, pretrained, 
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[0]) == []
-    assert "step-00000016" in done.stdout
-    assert same_result(again, run)
-    assert [step for step, _ in losses(run)] == [step for step, _ in losses(pretrained)]
-    assert RoFormerForMaskedLM.from_pretrained(run / "model").count_params() > 0
+    assert "step-00000100" in done.stdout
+    assert has_learnt(run)
+    assert same_result(tmp_path / "run-again", run)
+    assert RoFormerForMaskedLM.from_pretrained(run / "model").tokenizer
