@@ -404,8 +404,8 @@ from roformer_tf.training import pretraining
 print(json.dumps(loaded()))
 
 from roformer_tf.cli import main
-output, flags = sys.argv[1], sys.argv[2:]
-assert main(["pretrain", *flags, "--output", output]) == 0
+output, *flags = sys.argv[1:]
+assert main(["pretrain", *flags]) == 0
 shutil.copytree(output, output + "-again")
 shutil.rmtree(output + "-again/checkpoints/step-00000150")
 assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
@@ -416,9 +416,8 @@ assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
 def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
     """Nor is TensorFlow loaded, until TensorBoard's writer does it, as it will."""
     run = tmp_path / "run"
-    *flags, _, output = pattern_flags(run)
     done = subprocess.run(
-        [sys.executable, "-c", JAX, output, *flags],
+        [sys.executable, "-c", JAX, str(run), *pattern_flags(run)],
         capture_output=True,
         text=True,
         check=False,
