@@ -71,9 +71,16 @@ def write_text(target: str | Path, text: str) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process was writing in the folder, or had just replaced."""
+    """Remove what a killed process was writing in the folder, or had just replaced.
+
+    What it had moved away and not yet replaced is the only copy: it gets its name back.
+    """
     for path in leftovers(folder):
-        remove(path)
+        target = folder / path.name[1:].rsplit(".", 2)[0]
+        if path.suffix == ".old" and not target.exists():
+            path.replace(target)
+        else:
+            remove(path)
 
 
 def leftovers(folder: Path) -> set[Path]:

@@ -159,3 +159,12 @@ def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
     assert len(leftovers(tmp_path)) == 3
     sweep(tmp_path)
     assert listing(tmp_path) == kept | {"twice": None, "twice/new.txt": "new"}
+
+
+def test_what_was_moved_away_and_never_replaced_gets_its_name_back(tmp_path):
+    put_folder(tmp_path / "model", "old")
+    (tmp_path / "model").rename(tmp_path / ".model.abcdefgh.old")  # killed between two renames
+    (tmp_path / ".model.hgfedcba.tmp").mkdir()
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert list((tmp_path / "model").iterdir())
