@@ -1,8 +1,9 @@
-"""AdamW as BERT is trained, and its learning rate over the steps."""
+"""AdamW as BERT is trained, Muon, and their learning rate over the steps."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import keras
 from keras import ops
@@ -13,8 +14,12 @@ from roformer_tf.kernels.adam import AdamW
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with linear warm-up and decay."""
+    """AdamW or Muon, with linear warm-up and decay."""
 
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """"muon" moves the layers' matrices along their orthogonalised momentum, all else by AdamW."""
+    matrix_rate: float = 4.0
+    """With muon, how many times the learning rate those matrices have."""
     learning_rate: float = 1e-4
     """Highest learning rate, reached when the warm-up ends."""
     warmup: float = 0.05
@@ -27,7 +32,7 @@ class OptimizerConfig:
     """Longest gradient, over all weights together; longer ones are scaled down."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm"):
+        for name in ("learning_rate", "clip_norm", "matrix_rate"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be above 0.")
         for name in ("warmup", "beta_2"):
@@ -65,19 +70,106 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+class Muon(AdamW):
+    """AdamW for embeddings, norms and biases; matrices move along their orthogonalised momentum.
+
+    The momentum of each kernel, seen as a matrix, is replaced by the nearest one whose singular
+    values are about 1 (Jordan et al. 2024, Muon), scaled by 0.2 √(longer side), which is as far
+    as AdamW moves (arXiv 2502.16982, section 2.2), and by `matrix_rate`. `product_dtype` is what
+    the matrices are multiplied in; bfloat16 is enough.
+    """
+
+    def __init__(
+        self, learning_rate: Any, *, matrix_rate: float, product_dtype: str, **kwargs: Any
+    ) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.matrix_rate, self.product_dtype = matrix_rate, product_dtype
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Make the slots: a momentum of every weight, squares only of those that are Adam's."""
+        if self.built:
+            return
+        keras.optimizers.Optimizer.build(self, variables)
+        self._momentums, self._velocities = [], []
+        for variable in variables:
+            self._momentums.append(self.add_variable_from_reference(variable, "momentum"))
+            self._velocities.append(
+                None
+                if variable.name == "kernel"
+                else self.add_variable_from_reference(variable, "velocity")
+            )
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight and what is remembered of it."""
+        index = self._get_variable_index(variable)
+        if self._velocities[index] is not None:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        momentum = self._momentums[index]
+        self.assign(momentum, MUON_MOMENTUM * momentum + gradient)
+        ahead = as_matrix(gradient + MUON_MOMENTUM * momentum)
+        step = 0.2 * math.sqrt(max(ahead.shape)) * orthogonal(ahead, self.product_dtype)
+        step = ops.reshape(step, variable.shape)
+        self.assign_sub(variable, learning_rate * self.matrix_rate * step)
+
+
+MUON_MOMENTUM = 0.95
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of x, x³ and x⁵: applied five times they take 0.01 … 1 into about 0.7 … 1.2."""
+
+
+def orthogonal(matrix: Any, dtype: str) -> Any:
+    """Bring all singular values of a matrix (M, N) near 1: U S Vᵀ → about U Vᵀ, float32.
+
+    Five Newton–Schulz steps, which are products alone, on the shorter side's square.
+    """
+    a, b, c = NEWTON_SCHULZ
+    wide = matrix.shape[0] <= matrix.shape[1]
+    x = matrix if wide else ops.transpose(matrix)
+    x = ops.cast(x / (ops.norm(x) + 1e-7), dtype)
+    for _ in range(5):
+        square = ops.matmul(x, ops.transpose(x))
+        x = a * x + ops.matmul(b * square + c * ops.matmul(square, square), x)
+    return ops.cast(x if wide else ops.transpose(x), "float32")
+
+
+def as_matrix(kernel: Any) -> Any:
+    """A kernel as the matrix that it multiplies with: attention's have an axis of heads.
+
+    (D, N, H) → (D, N·H) for queries, keys and values, (N, H, D) → (N·H, D) for the output.
+    """
+    inputs = kernel.shape[0]
+    if inputs != math.prod(kernel.shape[1:]):
+        inputs = math.prod(kernel.shape[:-1])
+    return ops.reshape(kernel, (inputs, -1))
+
+
 def make_optimizer(
-    config: OptimizerConfig, variables: Iterable[keras.Variable], steps: int
+    config: OptimizerConfig,
+    variables: Iterable[keras.Variable],
+    steps: int,
+    product_dtype: str = "float32",
 ) -> AdamW:
-    """AdamW for a run of `steps`, its slots made, its decay off for norms and biases."""
+    """The optimizer of a run of `steps`, its slots made, its decay off for norms and biases.
+
+    `product_dtype`: what Muon multiplies in, such as the model's compute dtype.
+    """
     variables = list(variables)
-    schedule = LinearWarmupDecay(config.learning_rate, round(config.warmup * steps), steps)
-    optimizer = AdamW(
-        schedule,
-        weight_decay=config.weight_decay,
-        beta_2=config.beta_2,
-        epsilon=1e-6,
-        global_clipnorm=config.clip_norm,
-    )
+    settings: dict[str, Any] = {
+        "learning_rate": LinearWarmupDecay(
+            config.learning_rate, round(config.warmup * steps), steps
+        ),
+        "weight_decay": config.weight_decay,
+        "beta_2": config.beta_2,
+        "epsilon": 1e-6,
+        "global_clipnorm": config.clip_norm,
+    }
+    if config.optimizer == "muon":
+        optimizer: AdamW = Muon(
+            **settings, matrix_rate=config.matrix_rate, product_dtype=product_dtype
+        )
+    else:
+        optimizer = AdamW(**settings)
     # By variable: Keras would compare names like "LayerNorm" with "gamma", and find none.
     optimizer.exclude_from_weight_decay(var_list=[v for v in variables if not _decays(v)])
     optimizer.build(variables)

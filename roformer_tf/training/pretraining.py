@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grain
 import keras
@@ -23,6 +23,7 @@ import yaml
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
 from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.neighbours import neighbour_vectors
 from roformer_tf.data.packing import TOKEN
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import PreparedRows, read_manifest
@@ -62,6 +63,9 @@ class PretrainConfig(PreparationConfig):
     """Checkpoint to continue from; its vocabulary is used."""
     architecture: str | None = None
     """Instead of --init-from: a bert_config.json; its vocab_size gives way to the vocabulary's."""
+    embeddings: Literal["random", "neighbours"] = "random"
+    """How a new model's word embeddings begin: by chance, or with which tokens stand side by side
+    in the corpus, which spares a small one thousands of steps."""
     batch_size: int = 32
     """Rows a step."""
     steps: int = 100_000
@@ -125,6 +129,9 @@ SMALL = RoFormerConfig(
 )
 """The released small size, trained where neither --init-from nor --architecture is given."""
 
+CHANCE = 0.3
+"""What is left of random embeddings in those from neighbours, so that no two tokens are equal."""
+
 COUNTED_ROWS = 5000
 """Rows in which a new model's tokens are counted."""
 
@@ -141,7 +148,9 @@ def pretrain(config: PretrainConfig) -> None:
     model = begin(tokenizer, rows)
     model.tokenizer = tokenizer  # to be saved beside it
     model.compile(
-        make_optimizer(config.optimizer, model.trainable_variables, config.steps),
+        make_optimizer(
+            config.optimizer, model.trainable_variables, config.steps, model.compute_dtype
+        ),
         MaskedTokenLoss(),
         jit_compile=choose_jit(),
     )
@@ -244,11 +253,13 @@ def new_model(
     tokenizer: RoFormerTokenizer,
     rows: PreparedRows,
     dtype: str = "float32",
+    embeddings: str = "random",
 ) -> RoFormerForMaskedLM:
-    """Make a model with random weights that guesses by frequency from its first step on.
+    """Make a new model for a vocabulary, which guesses by frequency from its first step on.
 
-    Its output bias is the logarithm of how often each token stands in the rows (some thousands
-    of them are counted): else the first hundreds of steps learn nothing but that.
+    Its weights are random but for two: the output bias, without which the first hundreds of steps
+    learn nothing but frequencies (RoFormerV2 has none); and, with `embeddings="neighbours"`, the
+    word embeddings, which are then the corpus' neighbour vectors, as long as random ones.
     """
     config = architecture.replace(
         vocab_size=tokenizer.vocab_size,
@@ -256,14 +267,24 @@ def new_model(
     )
     model = RoFormerForMaskedLM(config, dtype=dtype)
     model.tokenizer = tokenizer
+    if model.mlm.bias is not None:
+        model.mlm.bias.assign(log_frequencies(rows, tokenizer))
+    if embeddings == "neighbours":
+        words = model.encoder.embeddings.word.embeddings
+        length = config.initializer_range * math.sqrt(config.embedding_size)
+        vectors = length * neighbour_vectors(rows, *words.shape)
+        words.assign(vectors + CHANCE * keras.ops.convert_to_numpy(words))
+    return model
+
+
+def log_frequencies(rows: PreparedRows, tokenizer: RoFormerTokenizer) -> np.ndarray:
+    """Logarithm of each token's share of the text, (V,); some thousands of rows are counted."""
     sample = [rows[i] for i in range(0, len(rows), -(-len(rows) // COUNTED_ROWS))]
-    tokens = np.stack(sample)[:, TOKEN].ravel()
-    counts = np.bincount(tokens, minlength=config.vocab_size)
-    predicted = np.zeros(config.vocab_size, bool)
+    counts = np.bincount(np.stack(sample)[:, TOKEN].ravel(), minlength=tokenizer.vocab_size)
+    predicted = np.zeros(tokenizer.vocab_size, bool)
     predicted[replacement_ids(tokenizer.vocabulary)] = True
     smoothed = np.where(predicted, counts, 0) + 0.5
-    model.mlm.bias.assign(np.log(smoothed / smoothed.sum()))
-    return model
+    return np.log(smoothed / smoothed.sum())
 
 
 def _beginning(
@@ -278,7 +299,9 @@ def _beginning(
         given = config.architecture
         architecture = RoFormerConfig.from_file(given) if given else SMALL
         architecture = architecture.replace(**changes)
-        return lambda tokenizer, rows: new_model(architecture, tokenizer, rows, dtype)
+        resumed = any(checkpoints(Path(config.output, CHECKPOINTS)))  # then they are read
+        embeddings = "random" if resumed else config.embeddings
+        return lambda tokenizer, rows: new_model(architecture, tokenizer, rows, dtype, embeddings)
     model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=dtype, **changes)
     vocabulary = RoFormerTokenizer.from_pretrained(config.rows or config.vocab or config.init_from)
     _check_vocabulary(model, vocabulary, config.init_from)

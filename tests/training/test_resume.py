@@ -28,12 +28,11 @@ SIZES = {
 }
 
 
-def compiled(**changes):
+def compiled(optimizer="adamw", **changes):
     """A new model, of other random numbers every time."""
     model = RoFormerForMaskedLM(RoFormerConfig(**SIZES | changes))
-    optimizer = make_optimizer(
-        OptimizerConfig(learning_rate=0.01), model.trainable_variables, steps=10
-    )
+    config = OptimizerConfig(optimizer, learning_rate=0.01)
+    optimizer = make_optimizer(config, model.trainable_variables, steps=10)
     model.compile(optimizer, MaskedTokenLoss(), jit_compile=False)
     return model
 
@@ -74,14 +73,15 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
 
 
-def test_a_restored_run_goes_on_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_restored_run_goes_on_bit_for_bit(optimizer, tmp_path):
     """Dropout, the optimizer's memory, its step and the mean loss included."""
     keras.utils.set_random_seed(2)
-    model = compiled()
+    model = compiled(optimizer)
     train(model, 0, 3)
     checkpoint = save_checkpoint(tmp_path, RunState(3, "rows"), model, keep=1)
     keras.utils.set_random_seed(3)
-    other = compiled()
+    other = compiled(optimizer)
     train(other, 5, 7)
     assert restore_checkpoint(checkpoint, other) == RunState(3, "rows")
     assert float(other.metrics[0].result()) == float(model.metrics[0].result())
@@ -89,7 +89,7 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path):
         train(m, 3, 6)
     for name, array in weights(model).items():
         assert (weights(other)[name] == array).all(), name
-    without_dropout = compiled(hidden_dropout_prob=0.0)
+    without_dropout = compiled(optimizer, hidden_dropout_prob=0.0)
     without_dropout.load_pretrained(checkpoint / "model")
     train(without_dropout, 3, 6)
     assert (weights(without_dropout)["mlm/bias"] != weights(model)["mlm/bias"]).any()
