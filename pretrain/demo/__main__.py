@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grain
 import numpy as np
@@ -46,6 +46,7 @@ VOCABULARY, LENGTH, HELD_OUT = 20_000, 64, 0.03
 SECONDS = 9 * 60
 """Of training; a minute is left to ten for evaluations, checkpoints and a machine that slows."""
 PILOT_STEPS = 40
+SETTINGS = "settings.yaml"
 HIDE_ALL = MaskingConfig(rate=0.15, mask_share=1.0, random_share=0.0)
 """How model and baselines are compared: every chosen token is hidden, none kept or replaced."""
 EXAMPLES = 5
@@ -77,7 +78,8 @@ def main() -> int:
     if steps is None:
         print(f"\n{PILOT_STEPS} steps to see how fast this machine is")
         with tempfile.TemporaryDirectory() as pilot:
-            if code := command(*training, "--steps", PILOT_STEPS, "--output", pilot):
+            quick = ("--embeddings", "random", "--steps", PILOT_STEPS, "--output", pilot)
+            if code := command(*training, *quick):
                 return code
             rate = steps_per_second(Path(pilot))
         steps = int(rate * SECONDS)
@@ -97,18 +99,20 @@ def command(*arguments: object) -> int:
 
 def planned_steps() -> int | None:
     """Steps of the run that was begun here, if any: it is continued, not planned anew."""
-    settings = OUTPUT / "settings.yaml"
-    if not settings.exists():
-        return None
-    return int(yaml.safe_load(settings.read_text(encoding="utf-8"))["steps"])
+    return settings(OUTPUT)["steps"] if (OUTPUT / SETTINGS).exists() else None
+
+
+def settings(run: Path) -> dict[str, Any]:
+    """The settings of a run."""
+    content: dict[str, Any] = yaml.safe_load((run / SETTINGS).read_text(encoding="utf-8"))
+    return content
 
 
 def steps_per_second(pilot: Path) -> float:
     """Speed of a short run, its first line of metrics left out: the machine warms up."""
     lines = (pilot / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     rates = [json.loads(line)["tokens_per_second"] for line in lines]
-    batch_size = yaml.safe_load((pilot / "settings.yaml").read_text(encoding="utf-8"))["batch_size"]
-    return float(np.median(rates)) / (batch_size * LENGTH)
+    return float(np.median(rates)) / (settings(pilot)["batch_size"] * LENGTH)
 
 
 def report(corpus: Path, rows_folder: Path) -> None:
@@ -181,7 +185,8 @@ def compare(
         yield name, score(prediction, hidden.labels, lengths)
     counted = scored(all_labels, all_weights, tokenizer.unk_id)
     keras.utils.set_random_seed(0)
-    untrained = new_model(model.config, tokenizer, rows)
+    start = settings(OUTPUT)["embeddings"]
+    untrained = new_model(model.config, tokenizer, rows, embeddings=start)
     for name, network in (
         ("this model before training", untrained),
         ("this model after training", model),
