@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from roformer_tf.errors import InputError
     from roformer_tf.layers.attention import RotaryMultiHeadAttention
     from roformer_tf.models.encoder import RoFormerEncoder
-    from roformer_tf.models.heads import RoFormerForMaskedLM
+    from roformer_tf.models.heads import (
+        RoFormerForCausalLM,
+        RoFormerForMaskedLM,
+        RoFormerForSentenceSimilarity,
+        RoFormerForSequenceClassification,
+        RoFormerForTokenClassification,
+    )
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 __version__ = "0.1.0.dev0"
@@ -21,7 +27,11 @@ _HOME = {
     "InputError": "errors",
     "RoFormerConfig": "config",
     "RoFormerEncoder": "models.encoder",
+    "RoFormerForCausalLM": "models.heads",
     "RoFormerForMaskedLM": "models.heads",
+    "RoFormerForSentenceSimilarity": "models.heads",
+    "RoFormerForSequenceClassification": "models.heads",
+    "RoFormerForTokenClassification": "models.heads",
     "RoFormerTokenizer": "tokenizers.tokenizer",
     "RotaryMultiHeadAttention": "layers.attention",
 }
@@ -30,7 +40,11 @@ __all__ = [
     "InputError",
     "RoFormerConfig",
     "RoFormerEncoder",
+    "RoFormerForCausalLM",
     "RoFormerForMaskedLM",
+    "RoFormerForSentenceSimilarity",
+    "RoFormerForSequenceClassification",
+    "RoFormerForTokenClassification",
     "RoFormerTokenizer",
     "RotaryMultiHeadAttention",
 ]

@@ -10,7 +10,14 @@ from typing import Any
 
 from roformer_tf.errors import InputError
 
-HIDDEN_ACTIVATIONS = ("gelu", "gelu_new", "relu")
+_CHOICES = {
+    "hidden_act": ("gelu", "gelu_new", "relu"),
+    "rotary_style": ("interleaved", "half"),
+    "norm_type": ("layer_norm", "rms_norm"),
+    "use_bias": (True, False),
+    "attention_type": (None, "bidirectional", "causal", "unilm"),
+    "pooling": ("cls", "mean"),
+}
 
 
 @dataclass(frozen=True)
@@ -53,16 +60,30 @@ class RoFormerConfig:
     """
     rotary_base: float = 10_000.0
     """Base of the rotary wavelengths."""
+    norm_type: str = "layer_norm"
+    """"layer_norm", or "rms_norm" without scale or offset: RoFormerV2's."""
+    use_bias: bool = True
+    """Whether dense layers have biases; RoFormerV2's have none."""
+    attention_type: str | None = None
+    """What a token sees: all of its text ("bidirectional"), what stands up to it ("causal"), or
+    that and its own and earlier segments ("unilm", arXiv 1905.03197). Unset, the model's class
+    decides: "causal" for RoFormerForCausalLM, "unilm" for RoFormerForSentenceSimilarity."""
+    num_labels: int = 0
+    """Labels of a classification head; 0, there is none."""
+    pooling: str = "cls"
+    """What a text's classification reads: the first token ("cls") or the mean of all ("mean")."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the file it was read from that mean nothing here; kept, and written back."""
 
     def __post_init__(self) -> None:
         if self.embedding_size == 0:
             object.__setattr__(self, "embedding_size", self.hidden_size)
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} is {value!r}, but must be a whole number of at least 1.")
+        for name in (*_COUNTS, "num_labels"):
+            value, least = getattr(self, name), int(name in _COUNTS)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(
+                    f"{name} is {value!r}, but must be a whole number of at least {least}."
+                )
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
@@ -77,19 +98,26 @@ class RoFormerConfig:
                 f"{self.num_attention_heads} gives no even head size, but rotary attention "
                 "turns features in pairs. Give a hidden_size that is an even multiple of the heads."
             )
-        if self.hidden_act not in HIDDEN_ACTIVATIONS:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}, but must be one of {list(choices)}."
+                )
+        if self.use_bias != (self.norm_type == "layer_norm"):
             raise InputError(
-                f"hidden_act is {self.hidden_act!r}, but must be one of {list(HIDDEN_ACTIVATIONS)}."
-            )
-        if self.rotary_style not in ("interleaved", "half"):
-            raise InputError(
-                f'rotary_style is {self.rotary_style!r}, but must be "interleaved" or "half".'
+                f"use_bias {self.use_bias} with norm_type {self.norm_type!r} is no known "
+                "architecture: RoFormer has biases and layer norms, RoFormerV2 neither."
             )
 
     @property
     def head_size(self) -> int:
         """Features of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether this is a RoFormerV2: no biases, norms without weights, no head transform."""
+        return not self.use_bias
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "the config") -> "RoFormerConfig":
@@ -98,6 +126,10 @@ class RoFormerConfig:
         Unknown keys are kept in `unknown`, and warned of unless Hugging Face always writes them.
         """
         values = {key: value for key, value in values.items() if value is not None}
+        if values.get("is_decoder") is True:  # transformers' word for it
+            values = {"attention_type": "causal"} | values
+        if isinstance(values.get("id2label"), Mapping):
+            values = {"num_labels": len(values["id2label"])} | values
         names = [f.name for f in dataclasses.fields(cls) if f.name != "unknown"]
         missing = [name for name in _REQUIRED if name not in values]
         if missing:
@@ -158,9 +190,10 @@ _REQUIRED = (
 _COUNTS = (*_REQUIRED, "embedding_size", "max_position_embeddings", "type_vocab_size")
 _HUGGING_FACE_KEYS = frozenset(
     """
-    _name_or_path add_cross_attention architectures bos_token_id directionality dtype eos_token_id
-    gradient_checkpointing is_decoder model_type pad_token_id pooler_fc_size
-    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type rotary_value
-    tie_word_embeddings torch_dtype transformers_version use_cache
+    _name_or_path add_cross_attention architectures bos_token_id classifier_dropout directionality
+    dtype eos_token_id gradient_checkpointing id2label is_decoder label2id model_type pad_token_id
+    pooler_activation pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type problem_type rotary_value tie_word_embeddings torch_dtype
+    transformers_version use_cache
     """.split()  # noqa: SIM905
 )

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,23 +19,63 @@ settings.load_profile("unhurried")
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-ORACLE = Path(__file__).parent / "fixtures" / "oracle"
+FIXTURES = Path(__file__).parent / "fixtures" / "oracle"
+ORACLE = Path(os.environ.get("ROFORMER_TF_ORACLE", FIXTURES))  # or what make_oracle.py wrote
 RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them from
     "word": "chinese_roformer_L-2_H-32_A-4.zip",
     "word_long": "chinese_roformer_L-2_H-32_A-4.zip",
+    "word_pruned": "chinese_roformer_L-2_H-32_A-4.zip",
     "finetune_mlm": "chinese_roformer_L-2_H-32_A-4.zip",
+    "finetune_cls": "chinese_roformer_L-2_H-32_A-4.zip",
     "char": "chinese_roformer-char_L-3_H-32_A-4.zip",
+    "gpt_char": "chinese_roformer-gpt-char_L-2_H-32_A-4.zip",
+    "sim_char": "chinese_roformer-sim-char_L-2_H-32_A-4.zip",
+    "sim_char_ft": "chinese_roformer-sim-char-ft_L-2_H-32_A-4.zip",
+    "v2_char": "chinese_roformer-v2-char_L-3_H-32_A-4.zip",
     "word_project": "roformer_project_L-2_H-32_A-4.zip",
     "word_adam": "thirdparty_roformer_adam_L-2_H-32_A-4.zip",
     "hf_word": "hf_word",
     "hf_char": "hf_char",
+    "hf_v2_char": "hf_v2_char",
+    "hf_word_seqcls": "hf_word_seqcls",
 }
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print what tests recorded as `difference`: (family, output, largest difference, bound)."""
+    rows = [
+        value
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        for name, value in report.user_properties
+        if name == "difference" and report.when == "call"
+    ]
+    if rows:
+        terminalreporter.section("family × output × largest difference (bound)")
+    for family, output, difference, bound in rows:
+        line = f"{family:<15} {output:<18} {difference:.1e} ({bound:.0e})"
+        terminalreporter.write_line(line, red=difference > bound)
 
 
 @pytest.fixture(scope="session")
 def released():
     """released("word") → path of a tiny checkpoint in the released layout."""
     return lambda name: ORACLE / RELEASED[name]
+
+
+@pytest.fixture
+def unpacked(released, tmp_path):
+    """unpacked("word") → a folder of its own with the checkpoint's files."""
+
+    def unpack(name):
+        source, target = released(name), tmp_path / name
+        if source.is_dir():
+            return shutil.copytree(source, target)
+        with zipfile.ZipFile(source) as archive:
+            archive.extractall(tmp_path)
+        return (tmp_path / source.stem).rename(target)
+
+    return unpack
 
 
 @pytest.fixture(scope="session")

@@ -21,19 +21,24 @@ MAY_SEE = {  # room: the other rooms that it may import from; one way only
     "errors": set(),
     "files": {"errors"},
     "config": {"errors"},
-    "tokenizers": BASE,
+    "checkpoints": BASE,
+    "tokenizers": BASE | {"checkpoints"},
     "data": BASE | {"tokenizers"},
     "kernels": BASE,
     "layers": BASE | {"kernels"},
-    "checkpoints": BASE,
     "models": BASE | {"tokenizers", "kernels", "layers", "checkpoints"},
+    "interchange": BASE | {"tokenizers", "checkpoints", "models"},
     "training": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
     "inference": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
     "cli": {"errors"},  # and everything when a command is called; nothing sees cli
 }
-KERAS_ROOMS = {"kernels", "layers", "models", "training", "inference"}
+KERAS_ROOMS = {"kernels", "layers", "models", "interchange", "training", "inference"}
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
-TF1 = "roformer_tf.checkpoints.tf1"
+FRAMEWORKS = {  # whose own files these read, loaded lazily
+    "roformer_tf.checkpoints.tf1": "tensorflow",
+    "roformer_tf.checkpoints.huggingface": "torch",
+    "roformer_tf.interchange.peers.transformers_states": "torch",
+}
 BACKEND_ROOMS = {"kernels", "training"}  # may have branches for one backend, loaded lazily
 RENAMERS = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
@@ -84,7 +89,7 @@ def may_import(module: str, name: str, lazily: bool) -> bool:
     if top in ("jieba", "rjieba"):
         return module == SEGMENTATION
     if top in ("tensorflow", "jax", "torch"):
-        allowed = (module == TF1 and top == "tensorflow") or room(module) in BACKEND_ROOMS
+        allowed = top == FRAMEWORKS.get(module) or room(module) in BACKEND_ROOMS
         return allowed and lazily
     if top == "keras":
         return room(module) in KERAS_ROOMS
@@ -157,6 +162,7 @@ def test_no_module_imports_itself_through_others():
         ("roformer_tf.kernels.x", "import tensorflow as tf"),
         ("roformer_tf.models.x", "def f():\n    import tensorflow as tf"),
         ("roformer_tf.checkpoints.tf1", "from tensorflow import raw_ops"),
+        ("roformer_tf.checkpoints.tf1", "def f():\n    import torch"),
         ("roformer_tf.data.x", "from roformer_tf import RoFormerEncoder"),
     ],
 )

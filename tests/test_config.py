@@ -29,7 +29,7 @@ def test_a_bert_config_is_read(tmp_path):
     assert config.unknown == {}
 
 
-@pytest.mark.parametrize("name", ["hf_word", "hf_char"])
+@pytest.mark.parametrize("name", ["hf_word", "hf_char", "hf_v2_char", "hf_word_seqcls"])
 def test_what_transformers_writes_is_read_without_a_warning(name, released):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -43,12 +43,36 @@ def test_unset_keys_mean_their_defaults():
 
 
 def test_unknown_keys_are_kept_and_warned_of():
-    with pytest.warns(UserWarning, match=r"my\.json has keys .*: colour, norm_type$"):
-        config = RoFormerConfig.from_dict(
-            SIZES | {"norm_type": "rms", "colour": [1], "model_type": "roformer"}, "my.json"
-        )
-    assert config.unknown == {"norm_type": "rms", "colour": [1], "model_type": "roformer"}
+    strange = {"shape": "round", "colour": [1]}
+    with pytest.warns(UserWarning, match=r"my\.json has keys .*: colour, shape$"):
+        config = RoFormerConfig.from_dict(SIZES | strange | {"model_type": "roformer"}, "my.json")
+    assert config.unknown == strange | {"model_type": "roformer"}
     assert config.to_dict()["colour"] == [1]
+
+
+def test_the_folders_of_transformers_say_what_they_are(released):
+    v2, labelled = (
+        RoFormerConfig.from_file(released(name) / "config.json")
+        for name in ("hf_v2_char", "hf_word_seqcls")
+    )
+    assert (v2.is_v2, v2.norm_type, v2.use_bias) == (True, "rms_norm", False)
+    assert (labelled.is_v2, labelled.num_labels, labelled.attention_type) == (False, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "want"),
+    [
+        ({"is_decoder": True}, "attention_type", "causal"),
+        ({"is_decoder": False}, "attention_type", None),
+        ({"is_decoder": True, "attention_type": "unilm"}, "attention_type", "unilm"),
+        ({"id2label": {"0": "bad", "1": "good"}}, "num_labels", 2),
+        ({"id2label": {"0": "bad", "1": "good"}, "num_labels": 3}, "num_labels", 3),
+        ({"id2label": None}, "num_labels", 0),
+        ({"id2label": "bad or good"}, "num_labels", 0),
+    ],
+)
+def test_transformers_words_are_understood_and_ours_win(words, key, want):
+    assert getattr(RoFormerConfig.from_dict(SIZES | words), key) == want
 
 
 @given(
@@ -58,10 +82,24 @@ def test_unknown_keys_are_kept_and_warned_of():
     embedding=st.integers(0, 4096),
     dropout=st.floats(0, 1, exclude_max=True),
     style=st.sampled_from(["interleaved", "half"]),
+    v2=st.booleans(),
+    attention=st.sampled_from([None, "bidirectional", "causal", "unilm"]),
+    labels=st.integers(0, 2**40),
+    pooling=st.sampled_from(["cls", "mean"]),
     unknown=st.dictionaries(st.sampled_from(["model_type", "use_cache"]), st.booleans()),
 )
 def test_through_json_and_back_a_config_is_the_same(
-    layers, heads, half_head, embedding, dropout, style, unknown
+    layers,
+    heads,
+    half_head,
+    embedding,
+    dropout,
+    style,
+    v2,
+    attention,
+    labels,
+    pooling,
+    unknown,
 ):
     config = RoFormerConfig(
         vocab_size=7,
@@ -72,6 +110,11 @@ def test_through_json_and_back_a_config_is_the_same(
         embedding_size=embedding,
         attention_probs_dropout_prob=dropout,
         rotary_style=style,
+        norm_type="rms_norm" if v2 else "layer_norm",
+        use_bias=not v2,
+        attention_type=attention,
+        num_labels=labels,
+        pooling=pooling,
         unknown=unknown,
     )
     assert RoFormerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
@@ -103,7 +146,15 @@ def test_a_missing_key_is_named(name):
         ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob is nan"),
         ({"hidden_act": "swish"}, r"hidden_act is 'swish', but must be one of \['gelu'"),
         ({"hidden_act": ["gelu"]}, "hidden_act is"),
-        ({"rotary_style": "gpt"}, 'rotary_style is \'gpt\', but must be "interleaved" or "half"'),
+        ({"rotary_style": "gpt"}, r"rotary_style is 'gpt', .* one of \['interleaved', 'half'\]"),
+        ({"norm_type": "batch_norm"}, r"norm_type is 'batch_norm', .*\['layer_norm', 'rms_norm'\]"),
+        ({"use_bias": "no"}, r"use_bias is 'no', but must be one of \[True, False\]"),
+        ({"norm_type": "rms_norm"}, "use_bias True with norm_type 'rms_norm' is no known"),
+        ({"use_bias": False}, "use_bias False with norm_type 'layer_norm' is no known"),
+        ({"attention_type": "lm"}, "attention_type is 'lm', but must be one of .*'causal'"),
+        ({"pooling": "max"}, r"pooling is 'max', but must be one of \['cls', 'mean'\]"),
+        ({"num_labels": -1}, "num_labels is -1, but must be a whole number of at least 0"),
+        ({"num_labels": True}, "num_labels is True"),
         ({"rotary_base": 0}, "rotary_base is 0, but must be a number above 0"),
         ({"rotary_base": "10000"}, "rotary_base is '10000'"),
         ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'"),

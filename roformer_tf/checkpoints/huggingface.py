@@ -1,35 +1,55 @@
 """Hugging Face folders, which are our own format too: `config.json` and `model.safetensors`."""
 
 import json
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from roformer_tf.checkpoints.names import table
+from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, tensors_of_file
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, write_text
 
-WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+WEIGHT_FILES = (WEIGHTS, SHARDS, PICKLE)
+"""Files that the weights may be in; of several, the first is read."""
 POSITIONS = "roformer.encoder.embed_positions.weight"
+MODEL_CARD = "README.md"
+
+_DTYPES = {
+    "F64": np.dtype("float64"),
+    "F32": DTYPES["float32"],
+    "F16": DTYPES["float16"],
+    "BF16": DTYPES["bfloat16"],
+    "I64": np.dtype("int64"),
+}
+"""What safetensors calls the dtypes that a model's file may hold."""
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read every tensor of a safetensors file, by its name.
+def read_tensors(path: Path) -> LazyArrays:
+    """Find the tensors of a file of weights, or of the shards that an index lists, by their names.
 
-    Raises InputError where the file is truncated or damaged.
+    Raises InputError, here or on reading, where a file is truncated or damaged.
     """
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise InputError(
-            f"cannot read {path}: {error}. The file is incomplete or damaged: fetch it again."
-        ) from None
+    if path.name == PICKLE:
+        return _unpickled(path)
+    parts = [_tensors(file) for file in (_shards(path) if path.name == SHARDS else [path])]
+    home = {name: part for part in parts for name in part}
+    return LazyArrays(
+        {name: part.shapes[name] for name, part in home.items()},
+        {name: part.dtypes[name] for name, part in home.items()},
+        lambda name: home[name][name],
+    )
 
 
 def write(
@@ -37,45 +57,163 @@ def write(
     config: RoFormerConfig,
     arrays: Mapping[str, np.ndarray],
     architecture: str,
+    dtype: str | None = None,
 ) -> None:
     """Write a config and arrays under our names, as transformers reads them.
 
-    `architecture` is the transformers class that the folder is offered to. Each file is
-    replaced whole; the config comes last, so that a folder with one has its weights.
+    `architecture` is the transformers class that the folder is offered to; `dtype` None keeps
+    the arrays' own. Each file is replaced whole; the config comes last, so that a folder with
+    one has its weights. A RoFormerV2 gets a model card, for transformers would misread it.
     """
     folder = Path(folder)
-    rows = {row.name: row for row in table(config)}
-    tensors = {
-        rows[name].huggingface: rows[name].to_file(array, "huggingface", config.rotary_style)
-        for name, array in arrays.items()
-    }
+    tensors = dict(tensors_of_file(arrays, config, "huggingface", dtype))
+    dtypes = {str(tensor.dtype) for tensor in tensors.values()}
     tensors[POSITIONS] = _position_table(config)
     with file_beside(folder / WEIGHTS) as beside:
         save_file(tensors, beside, metadata={"format": "pt"})  # the word transformers asks for
-    text = json.dumps(_config_values(config, architecture), ensure_ascii=False, indent=2)
-    write_text(folder / CONFIG, text + "\n")
+    if config.is_v2:
+        write_text(folder / MODEL_CARD, model_card(config))
+    values = _config_values(config, architecture, dtypes.pop() if len(dtypes) == 1 else "float32")
+    write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+
+def model_card(config: RoFormerConfig) -> str:
+    """Give a RoFormerV2's `README.md`: what reads the folder, and what only seems to."""
+    return _V2_CARD.format(
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        vocabulary=config.vocab_size,
+    )
+
+
+def _tensors(path: Path) -> LazyArrays:
+    """The tensors of one safetensors file, which is opened anew for each.
+
+    An open one is mapped into memory, where what was once read of it stays.
+    """
+
+    @contextmanager
+    def opened() -> Iterator[Any]:
+        try:
+            with safe_open(path, "numpy") as file:
+                yield file
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                f"cannot read {path}: {error}. The file is incomplete or damaged: fetch it again."
+            ) from None
+
+    with opened() as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        shapes = {name: tuple(piece.get_shape()) for name, piece in slices.items()}
+        kinds = {name: piece.get_dtype() for name, piece in slices.items()}
+    if strange := sorted(name for name, kind in kinds.items() if kind not in _DTYPES):
+        raise InputError(
+            f"cannot read {path}: {strange[0]} is of dtype {kinds[strange[0]]}, which is not "
+            f"known here. Save the model as one of {', '.join(DTYPES)}."
+        )
+
+    def read(name: str) -> np.ndarray:
+        with opened() as file:
+            return file.get_tensor(name)
+
+    return LazyArrays(shapes, {name: _DTYPES[kind] for name, kind in kinds.items()}, read)
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index of shards lists, beside it."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        inside = all(Path(name).name == name for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        inside = False
+    if not inside:
+        raise InputError(f"cannot read {index}: it is no index of files beside it. Fetch it again.")
+    return [index.with_name(name) for name in sorted(names)]
+
+
+def _unpickled(path: Path) -> LazyArrays:
+    """The tensors of a `pytorch_model.bin`, by the reader of torch that makes nothing else."""
+    if find_spec("torch") is None:
+        raise InputError(
+            f"{path} is a pickle, which is never opened without torch's guard (weights_only). "
+            f"Install torch, or save the model as {WEIGHTS} with transformers."
+        )
+    import torch
+
+    try:
+        tensors = torch.load(path, "cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        dtypes = {
+            name: np.dtype(str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()
+        }
+    except Exception as error:  # torch has no class of its own for a bad file
+        raise InputError(
+            f"cannot read {path}: {str(error).strip().splitlines()[0]} "
+            "The file is damaged or holds more than tensors: fetch it again."
+        ) from None
+
+    def read(name: str) -> np.ndarray:
+        tensor = tensors[name].contiguous()
+        if tensor.dtype == torch.bfloat16:  # which torch gives NumPy as bits alone
+            return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
+        return tensor.numpy()
+
+    return LazyArrays({name: tuple(t.shape) for name, t in tensors.items()}, dtypes, read)
 
 
 def _position_table(config: RoFormerConfig) -> np.ndarray:
     """Sines, then cosines: (positions, head size) float32, as transformers keeps it.
 
     Where it is missing, transformers makes one, warns of an untrained weight, and knows only the
-    base 10,000.
+    base 10,000. It is float32 in files of every dtype: half of it would be lost on a reader that
+    computes in float32.
     """
     pairs = np.arange(0, config.head_size, 2) / config.head_size
     theta = np.outer(np.arange(config.max_position_embeddings), config.rotary_base**-pairs)
     return np.concatenate([np.sin(theta), np.cos(theta)], axis=1).astype("float32")
 
 
-def _config_values(config: RoFormerConfig, architecture: str) -> dict[str, Any]:
+def _config_values(config: RoFormerConfig, architecture: str, dtype: str) -> dict[str, Any]:
     values = config.to_dict()
     for key in ("torch_dtype", "transformers_version"):  # true of the file it was read from
         values.pop(key, None)
+    labels = values.pop("num_labels")  # transformers counts them in its two tables
+    if len(values.get("id2label", ())) != labels:
+        values["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
+        values["label2id"] = {label: int(i) for i, label in values["id2label"].items()}
     return values | {
         "architectures": [architecture],
         "model_type": "roformer",
-        "dtype": "float32",
+        "dtype": dtype,
+        "is_decoder": config.attention_type == "causal",
         "pad_token_id": 0,
         "rotary_value": False,
         "tie_word_embeddings": True,
     }
+
+
+_V2_CARD = """\
+---
+language: zh
+library_name: roformer-tf
+tags:
+- roformer-v2
+---
+
+# RoFormerV2, {layers} layers of {hidden}, {heads} heads, {vocabulary:,} tokens
+
+**Not for `transformers`.** `config.json` says `model_type: roformer`, and transformers' RoFormer
+loads this folder without an error; but it knows neither `norm_type: rms_norm` nor
+`use_bias: false`, adds the biases and layer norms that RoFormerV2 does not have, and computes
+nonsense.
+
+What reads it:
+
+```python
+from roformer_tf import RoFormerForMaskedLM  # or RoFormerEncoder, or a classifier
+
+model = RoFormerForMaskedLM.from_pretrained("this folder")
+```
+
+So does the PyTorch package `roformer` (github.com/JunnYu/RoFormer_pytorch), whose keys these are.
+"""

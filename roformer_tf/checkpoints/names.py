@@ -4,15 +4,17 @@ Nothing else knows a checkpoint's names. Reading, writing and inspecting walk `t
 a new family or a new head is new rows.
 
 Axes: V vocabulary, S segments, E embedding, H hidden, N heads, K head size (N · K = H),
-F intermediate.
+F intermediate, C labels.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 
 IGNORED = re.compile(
     r"(.*/adam_[mv]|global_step|bert/embeddings/position_embeddings"
@@ -27,6 +29,14 @@ TIED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 """Second names in Hugging Face's older files, each with the first name of the same weight."""
+
+
+_LAYER = {
+    "tf1": re.compile(r"bert/encoder/layer_(\d+)/"),
+    "huggingface": re.compile(r"roformer\.encoder\.layer\.(\d+)\."),
+}
+_LABELLED = ("classifier/out_proj/bias", "token_classifier/bias")
+"""Weights (C,) that tell how many labels a classification head knows."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Weight:
 
     @property
     def part(self) -> str:
-        """The part of a model: "encoder", "mlm", "pooler" or "seq_relationship"."""
+        """The part of a model, such as "encoder", "mlm", "pooler" or "classifier"."""
         return self.name.split("/")[0]
 
     def name_in(self, layout: str) -> str:
@@ -88,7 +98,52 @@ def table(config: RoFormerConfig) -> list[Weight]:
         *(row for i in range(config.num_hidden_layers) for row in _layer(config, i)),
         *_masked_lm(config),
         *_sentence_heads(config),
+        *_classifiers(config),
     ]
+
+
+def architecture(
+    config: RoFormerConfig, shapes: Mapping[str, tuple[int, ...]], layout: str, source: object
+) -> RoFormerConfig:
+    """Complete a config by what its checkpoint's tensors say, and hold the two together.
+
+    `shapes` are those of a file's tensors under their names there. No `bert_config.json` tells
+    of RoFormerV2, of labels, or of BERT's head for pairs of sentences, which is trained with
+    all tokens in sight: the tensors do. Raises InputError, naming both, where config and
+    tensors disagree.
+    """
+    config = _with_version(config, shapes, layout, source)
+    layers = [int(found[1]) for name in shapes if (found := _LAYER[layout].match(name))]
+    if layers and max(layers) + 1 != config.num_hidden_layers:
+        raise InputError(
+            f"{source}: its config has num_hidden_layers {config.num_hidden_layers}, but its "
+            f"weights are of layers 0 to {max(layers)}. Give the config that belongs to them."
+        )
+    rows = {row.name: row.name_in(layout) for row in table(config.replace(num_labels=1))}
+    if config.num_labels == 0:
+        counts = [shapes[rows[name]][0] for name in _LABELLED if rows[name] in shapes]
+        config = config.replace(num_labels=max(counts, default=0))
+    if config.attention_type is None and rows["seq_relationship/bias"] in shapes:
+        config = config.replace(attention_type="bidirectional")
+    return config
+
+
+def _with_version(
+    config: RoFormerConfig, shapes: Mapping[str, tuple[int, ...]], layout: str, source: object
+) -> RoFormerConfig:
+    """Tell RoFormerV2 by the biases and norms that it lacks."""
+    v1 = config.replace(norm_type="layer_norm", use_bias=True)
+    v2 = config.replace(norm_type="rms_norm", use_bias=False)
+    of_v1, of_v2 = (
+        {row.name_in(layout) for row in table(c) if row.part == "encoder"} for c in (v1, v2)
+    )
+    only_v1 = sorted((of_v1 - of_v2) & shapes.keys())
+    if config.is_v2 and only_v1:
+        raise InputError(
+            f"{source}: its config has norm_type 'rms_norm', which is RoFormerV2, but its weights "
+            f"hold {only_v1[0]}, which only RoFormer has. Give the config that belongs to them."
+        )
+    return v2 if not only_v1 and of_v2 & shapes.keys() else config
 
 
 def _embeddings(config: RoFormerConfig) -> list[Weight]:
@@ -106,13 +161,14 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
             ("segment", "token_type", config.type_vocab_size),
         )
     ]
-    rows += _norm(f"{ours}/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size)
+    rows += _norm(config, f"{ours}/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size)
     if size != config.hidden_size:
         rows += _dense(
             f"{ours}/projection",
             "bert/encoder/embedding_hidden_mapping_in",
             "roformer.embeddings_project",
             (size, config.hidden_size),
+            use_bias=config.use_bias,
         )
     return rows
 
@@ -131,6 +187,7 @@ def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
             (hidden, hidden),
             kernel_shape=(hidden, *heads),
             bias_shape=heads,
+            use_bias=config.use_bias,
             rotated=role != "value",
         )
     rows += _dense(
@@ -139,10 +196,12 @@ def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
         f"{hf}.attention.output.dense",
         (hidden, hidden),
         kernel_shape=(*heads, hidden),
+        use_bias=config.use_bias,
     )
     return [
         *rows,
         *_norm(
+            config,
             f"{ours}/attention_norm",
             f"{tf1}/attention/output/LayerNorm",
             f"{hf}.attention.output.LayerNorm",
@@ -153,18 +212,33 @@ def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
             f"{tf1}/intermediate/dense",
             f"{hf}.intermediate.dense",
             (hidden, inner),
+            use_bias=config.use_bias,
         ),
-        *_dense(f"{ours}/output", f"{tf1}/output/dense", f"{hf}.output.dense", (inner, hidden)),
-        *_norm(f"{ours}/output_norm", f"{tf1}/output/LayerNorm", f"{hf}.output.LayerNorm", hidden),
+        *_dense(
+            f"{ours}/output",
+            f"{tf1}/output/dense",
+            f"{hf}.output.dense",
+            (inner, hidden),
+            use_bias=config.use_bias,
+        ),
+        *_norm(
+            config,
+            f"{ours}/output_norm",
+            f"{tf1}/output/LayerNorm",
+            f"{hf}.output.LayerNorm",
+            hidden,
+        ),
     ]
 
 
 def _masked_lm(config: RoFormerConfig) -> list[Weight]:
+    if config.is_v2:  # scores by the word embeddings alone
+        return []
     size = config.embedding_size
     tf1, hf = "cls/predictions/transform", "cls.predictions.transform"
     return [
         *_dense("mlm/dense", f"{tf1}/dense", f"{hf}.dense", (config.hidden_size, size)),
-        *_norm("mlm/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size),
+        *_norm(config, "mlm/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size),
         _same(
             "mlm/bias", "cls/predictions/output_bias", "cls.predictions.bias", (config.vocab_size,)
         ),
@@ -189,11 +263,29 @@ def _sentence_heads(config: RoFormerConfig) -> list[Weight]:
     ]
 
 
+def _classifiers(config: RoFormerConfig) -> list[Weight]:
+    """Heads of transformers' classes; bert4keras has no names for them, so TF1 has ours."""
+    if not config.num_labels:
+        return []
+    hidden = config.hidden_size
+    return [
+        row
+        for ours, shape in (
+            ("classifier/dense", (hidden, hidden)),
+            ("classifier/out_proj", (hidden, config.num_labels)),
+            ("token_classifier", (hidden, config.num_labels)),
+        )
+        for row in _dense(ours, ours, ours.removeprefix("token_").replace("/", "."), shape)
+    ]
+
+
 def _same(ours: str, tf1: str, huggingface: str, shape: tuple[int, ...]) -> Weight:
     return Weight(ours, tf1, huggingface, shape, shape)
 
 
-def _norm(ours: str, tf1: str, huggingface: str, size: int) -> list[Weight]:
+def _norm(config: RoFormerConfig, ours: str, tf1: str, huggingface: str, size: int) -> list[Weight]:
+    if config.norm_type == "rms_norm":  # which has no weights
+        return []
     return [
         _same(f"{ours}/beta", f"{tf1}/beta", f"{huggingface}.bias", (size,)),
         _same(f"{ours}/gamma", f"{tf1}/gamma", f"{huggingface}.weight", (size,)),
@@ -208,28 +300,28 @@ def _dense(
     *,
     kernel_shape: tuple[int, ...] | None = None,
     bias_shape: tuple[int, ...] | None = None,
+    use_bias: bool = True,
     rotated: bool = False,
 ) -> list[Weight]:
     """Kernel and bias of a dense layer: (in, out) in TF1, (out, in) in Hugging Face."""
-    return [
-        Weight(
-            f"{ours}/kernel",
-            f"{tf1}/kernel",
-            f"{huggingface}.weight",
-            kernel_shape or shape,
-            shape,
-            transposed_in=("huggingface",),
-            rotated=rotated,
-        ),
-        Weight(
-            f"{ours}/bias",
-            f"{tf1}/bias",
-            f"{huggingface}.bias",
-            bias_shape or shape[1:],
-            shape[1:],
-            rotated=rotated,
-        ),
-    ]
+    kernel = Weight(
+        f"{ours}/kernel",
+        f"{tf1}/kernel",
+        f"{huggingface}.weight",
+        kernel_shape or shape,
+        shape,
+        transposed_in=("huggingface",),
+        rotated=rotated,
+    )
+    bias = Weight(
+        f"{ours}/bias",
+        f"{tf1}/bias",
+        f"{huggingface}.bias",
+        bias_shape or shape[1:],
+        shape[1:],
+        rotated=rotated,
+    )
+    return [kernel, bias] if use_bias else [kernel]
 
 
 def _half_order(head_size: int) -> np.ndarray:

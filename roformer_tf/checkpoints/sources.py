@@ -1,26 +1,26 @@
 """A source → config and arrays: which kind of checkpoint it is, and whether it is whole.
 
-A source is a released `.zip`, an unpacked folder with `bert_config.json`, a Hugging Face folder,
-or one of ours, which has the same layout.
+A source is the name of a released checkpoint, a released `.zip`, an unpacked folder with
+`bert_config.json`, a Hugging Face folder, or one of ours, which has the same layout; zips of these
+folders, too.
 """
 
-import tempfile
-import zipfile
-import zlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints import huggingface, tf1
-from roformer_tf.checkpoints.names import IGNORED, TIED, table
+from roformer_tf.checkpoints import archives, huggingface, registry, tf1
+from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.names import IGNORED, TIED, architecture, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
-TF1_CONFIG = "bert_config.json"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,129 +28,116 @@ class Checkpoint:
     """An architecture and its weights; it knows no model."""
 
     config: RoFormerConfig
-    arrays: dict[str, np.ndarray]
-    """Under our names, in our shapes."""
+    arrays: LazyArrays
+    """Under our names, in our shapes; each is read from the file when asked for."""
+    layout: str
+    """What the file is: "tf1" or "huggingface"."""
+    ignored: tuple[str, ...]
+    """Names of the file's tensors that are no weights of a RoFormer, and are left aside."""
 
 
-def read(source: str | Path, **overrides: Any) -> Checkpoint:
-    """Read a checkpoint; `overrides` replace keys of its config.
+@contextmanager
+def opened_checkpoint(
+    source: str | Path, *, ignore_unknown: bool = False, **overrides: Any
+) -> Iterator[Checkpoint]:
+    """Open a checkpoint, whose arrays can be read inside the block; a zip lies unpacked so long.
 
-    Raises InputError where there is none, where it is damaged, where config and tensors
-    disagree, and for tensors that the table of names does not hold.
+    `overrides` replace keys of its config. Raises InputError where there is none, where it is
+    damaged (of an array: when that is read), where config and tensors disagree, and for tensors
+    that the table of names does not hold; `ignore_unknown` leaves these aside with a warning.
     """
-    source = Path(source)
-    if not source.exists():
-        raise InputError(
-            f"{source} does not exist. Give a released .zip, or a folder with "
-            f"{TF1_CONFIG} or {huggingface.CONFIG} and the weights."
-        )
-    if source.is_dir():
-        return _read_folder(source, overrides)
-    with _unpacked(source) as folder:
-        return _read_folder(folder, overrides, shown=source)
+    with archives.opened(registry.locate(source)) as folder:
+        weights = _weights(folder)
+        if weights.suffix == ".index":
+            layout, file = "tf1", folder / tf1.CONFIG
+            tensors = tf1.read_tensors(weights.with_suffix(""))
+        else:
+            layout, file = "huggingface", folder / huggingface.CONFIG
+            tensors = huggingface.read_tensors(weights)
+        config = RoFormerConfig.from_file(file).replace(**overrides)
+        config = architecture(config, tensors.shapes, layout, folder)
+        yield _named(tensors, config, layout, folder, ignore_unknown)
 
 
-def _read_folder(folder: Path, overrides: dict[str, Any], shown: Path | None = None) -> Checkpoint:
-    """Read an unpacked checkpoint; `shown` is what the user called it."""
-    shown = shown or folder
-    found = sorted(folder.glob("*.index")) if (folder / TF1_CONFIG).is_file() else []
-    if (folder / huggingface.CONFIG).is_file() and (folder / huggingface.WEIGHTS).is_file():
-        found.append(folder / huggingface.WEIGHTS)
+def _weights(folder: Path) -> Path:
+    """The one file of a folder that its weights are in, or their index."""
+    found = sorted(folder.glob("*.index")) if (folder / tf1.CONFIG).is_file() else []
+    if (folder / huggingface.CONFIG).is_file():
+        files = [folder / name for name in huggingface.WEIGHT_FILES]
+        found += [file for file in files if file.is_file()][:1]
     if not found:
-        raise InputError(f"{shown} holds no checkpoint. {_what_is_missing(folder)}")
+        raise InputError(f"{folder} holds no checkpoint. {_what_is_missing(folder)}")
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
-        raise InputError(f"{shown} holds several checkpoints: {names}. Leave one of them there.")
-    if found[0].name == huggingface.WEIGHTS:
-        config = RoFormerConfig.from_file(folder / huggingface.CONFIG)
-        arrays, layout = huggingface.read_arrays(found[0]), "huggingface"
-    else:
-        config = RoFormerConfig.from_file(folder / TF1_CONFIG)
-        arrays, layout = tf1.read_arrays(found[0].with_suffix("")), "tf1"
-    config = config.replace(**overrides)
-    return Checkpoint(config, _named(arrays, config, layout, shown))
+        raise InputError(f"{folder} holds several checkpoints: {names}. Leave one of them there.")
+    return found[0]
 
 
 def _what_is_missing(folder: Path) -> str:
     if (folder / "model" / huggingface.CONFIG).is_file():
         return f"It is a run's folder: its model lies in {folder / 'model'}."
-    if (folder / "pytorch_model.bin").exists():
-        return (
-            f"{folder / 'pytorch_model.bin'} is a pickle, which is never opened here: save the "
-            f"model as {huggingface.WEIGHTS} with transformers."
-        )
     return (
-        f"A checkpoint is {TF1_CONFIG} beside a TF1 checkpoint's .index and .data files, "
+        f"A checkpoint is {tf1.CONFIG} beside a TF1 checkpoint's .index and .data files, "
         f"or {huggingface.CONFIG} beside {huggingface.WEIGHTS}."
     )
 
 
 def _named(
-    arrays: dict[str, np.ndarray], config: RoFormerConfig, layout: str, source: Path
-) -> dict[str, np.ndarray]:
-    """Give each tensor its place in the table; refuse what has none or another shape."""
+    tensors: LazyArrays, config: RoFormerConfig, layout: str, source: Path, ignore_unknown: bool
+) -> Checkpoint:
+    """Give each tensor of a file its place in the table; refuse what has none or another shape."""
     if config.unknown.get("rotary_value"):
         raise InputError(f"{source} has rotary_value true: rotated values are not supported.")
     rows = {row.name_in(layout): row for row in table(config)}
-    strange = sorted(name for name in arrays if name not in rows and not IGNORED.fullmatch(name))
-    if strange:
-        raise InputError(
-            f"{source} holds {len(strange)} tensors that no RoFormer of its config has, such as "
-            f"{', '.join(strange[:3])}. Give the config that belongs to the weights."
-        )
-    untied = [a for a, b in TIED.items() if a in arrays and not _equal(arrays, a, b)]
-    if untied:
-        raise InputError(
-            f"{source} has a decoder of its own ({untied[0]} is not {TIED[untied[0]]}), "
-            "but here the decoder is always the word embeddings. Give a model with tied weights."
-        )
-    named = {}
+    _check_strangers([name for name in tensors if name not in rows], source, ignore_unknown)
+    _check_tied(tensors, source)
     for name, row in rows.items():
-        if name not in arrays:
-            continue
-        array, shape = arrays[name], row.shape_in(layout)
-        if array.shape != shape:
+        if name in tensors and tensors.shapes[name] != row.shape_in(layout):
             raise InputError(
-                f"{source}: {name} has the shape {array.shape}, but its config asks for {shape}. "
-                "Give the config that belongs to the weights."
+                f"{source}: {name} has the shape {tensors.shapes[name]}, but its config asks for "
+                f"{row.shape_in(layout)}. Give the config that belongs to the weights."
             )
-        named[row.name] = row.from_file(array, layout, config.rotary_style)
-    return named
+    held = {row.name: (name, row) for name, row in rows.items() if name in tensors}
+
+    def read(ours: str) -> np.ndarray:
+        name, row = held[ours]
+        return row.from_file(tensors[name], layout, config.rotary_style)
+
+    arrays = LazyArrays(
+        {ours: row.shape for ours, (_, row) in held.items()},
+        {ours: tensors.dtypes[name] for ours, (name, _) in held.items()},
+        read,
+    )
+    return Checkpoint(config, arrays, layout, tuple(sorted(tensors.shapes.keys() - rows.keys())))
 
 
-def _equal(arrays: dict[str, np.ndarray], first: str, second: str) -> bool:
-    return second in arrays and np.array_equal(arrays[first], arrays[second])
-
-
-@contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
-    """Unpack a released zip into a folder that is gone afterwards."""
-    if not zipfile.is_zipfile(path):
+def _check_strangers(names: list[str], source: Path, ignore_unknown: bool) -> None:
+    """Refuse tensors without a row, or warn of them, unless their names carry no weight."""
+    strange = sorted(name for name in names if not IGNORED.fullmatch(name))
+    if not strange:
+        return
+    if not ignore_unknown:
         raise InputError(
-            f"{path} is no whole zip file: another kind of file, or a broken download. "
-            "Fetch it again, or give a folder."
+            f"{source} holds {len(strange)} tensors that no RoFormer of its config has: "
+            f"{_listed(strange)}. Give the config that belongs to the weights, or leave them aside "
+            "with ignore_unknown (a command's --ignore-unknown)."
         )
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                _unpack(archive, path, Path(folder))
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+    logger.warning("Left aside, for no RoFormer has them: %s.", ", ".join(strange))
+
+
+def _check_tied(tensors: LazyArrays, source: Path) -> None:
+    """Refuse a second copy of a weight that is not equal to the first."""
+    for second, first in TIED.items():
+        if second in tensors and not (
+            first in tensors and np.array_equal(tensors[first], tensors[second])
+        ):
             raise InputError(
-                f"{path} cannot be unpacked: {error}. If it is damaged, fetch it again."
-            ) from None
-        yield Path(folder)
+                f"{source} has a decoder of its own ({second} is not {first}), but here the "
+                "decoder is always the word embeddings. Give a model with tied weights."
+            )
 
 
-def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> None:
-    """Write the files of the one checkpoint in an archive into a folder."""
-    names = archive.namelist()
-    configs = [name for name in names if PurePosixPath(name).name == TF1_CONFIG]
-    if len(configs) != 1:
-        raise InputError(
-            f"{path} holds {len(configs) or 'no'} {TF1_CONFIG}, but a released zip "
-            "holds one. Unpack it and give the folder of one checkpoint."
-        )
-    inside = PurePosixPath(configs[0]).parent
-    for name in names:
-        if PurePosixPath(name).parent == inside and not name.endswith("/"):
-            (folder / PurePosixPath(name).name).write_bytes(archive.read(name))
+def _listed(names: list[str], most: int = 10) -> str:
+    """The names, or the first of many."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

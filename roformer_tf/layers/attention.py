@@ -115,6 +115,23 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         }
 
 
+def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:
+    """Which token may look at which: (B, T) int twice → (B, T, T) bool, query before key.
+
+    Within its document a token sees everything ("bidirectional", or unset), what stands up to it
+    ("causal"), or all of its own and of earlier segments ("unilm"), where a segment begins at
+    every token whose segment id is not 0: source zeros see each other, target ones look back.
+    """
+    visible = same_sequence(sequence_ids)
+    if attention_type == "causal":
+        order = ops.arange(ops.shape(sequence_ids)[1])
+    elif attention_type == "unilm":
+        order = ops.cumsum(segment_ids, axis=1)
+    else:
+        return visible
+    return visible & (order[..., None, :] <= order[..., :, None])
+
+
 def same_sequence(sequence_ids: Tensor) -> Tensor:
     """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
     query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]

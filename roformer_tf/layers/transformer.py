@@ -1,13 +1,16 @@
 """What a RoFormer is stacked from: its embeddings and one post-norm layer (BERT's, rotated).
 
+RoFormerV2 is the same without biases, with norms that have no weights, and new initial weights.
+
 Axes: B batch, T length, E embedding size, H hidden size, F intermediate size.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import layers
+from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.gelu import gelu
@@ -15,8 +18,31 @@ from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.rotary import Tensor
 
 
+class RMSNorm(layers.Layer):
+    """x / √(mean of x² + ε) over the features: RoFormerV2's norm, which has no weights.
+
+    Call: x (…, H) → (…, H) in x's dtype; float32 inside.
+    """
+
+    def __init__(self, epsilon: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def call(self, x: Tensor) -> Tensor:
+        """Give every vector the mean square 1."""
+        wide = ops.cast(x, "float32")
+        scale = ops.rsqrt(ops.mean(ops.square(wide), axis=-1, keepdims=True) + self.epsilon)
+        return ops.cast(wide * scale, x.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the layer again."""
+        return super().get_config() | {"epsilon": self.epsilon}
+
+
 class RoFormerEmbeddings(layers.Layer):
     """Word + segment → norm → dropout, then a projection where E differs from H.
+
+    RoFormerV2 drops before the norm.
 
     There is no position embedding: positions enter in the attention alone.
     Call: token_ids, segment_ids (B, T) int32 → (B, T, H) in the compute dtype.
@@ -25,18 +51,20 @@ class RoFormerEmbeddings(layers.Layer):
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         size = config.embedding_size
-        initializer = _initializer(config)
-        self.word = layers.Embedding(
-            config.vocab_size, size, initializer, name="word", dtype=self.dtype_policy
-        )
-        self.segment = layers.Embedding(
-            config.type_vocab_size, size, initializer, name="segment", dtype=self.dtype_policy
+        self.drops_first = config.is_v2
+        self.word, self.segment = (
+            layers.Embedding(
+                tokens, size, _initializer(config, size), name=name, dtype=self.dtype_policy
+            )
+            for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
         self.norm = norm(config, "norm", self.dtype_policy)
         self.drop = layers.Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = None
         if size != config.hidden_size:
-            self.projection = dense(config, config.hidden_size, "projection", self.dtype_policy)
+            self.projection = dense(
+                config, size, config.hidden_size, "projection", self.dtype_policy
+            )
 
     def build(self, input_shape: Any = None) -> None:
         """Make all weights; shapes come from the config alone."""
@@ -49,8 +77,11 @@ class RoFormerEmbeddings(layers.Layer):
 
     def call(self, token_ids: Tensor, segment_ids: Tensor, training: bool | None = None) -> Tensor:
         """Embed a batch of rows."""
-        x = self.norm(self.word(token_ids) + self.segment(segment_ids))
-        x = self.drop(x, training=training)
+        x = self.word(token_ids) + self.segment(segment_ids)
+        if self.drops_first:
+            x = self.norm(self.drop(x, training=training))
+        else:
+            x = self.drop(self.norm(x), training=training)
         return x if self.projection is None else self.projection(x)
 
 
@@ -70,16 +101,16 @@ class RoFormerLayer(layers.Layer):
             dropout=config.attention_probs_dropout_prob,
             rotary_style=config.rotary_style,
             rotary_base=config.rotary_base,
-            kernel_initializer=_initializer(config),
+            use_bias=config.use_bias,
+            kernel_initializer=_initializer(config, config.hidden_size),
             name="attention",
             dtype=policy,
         )
         self.attention_drop = layers.Dropout(config.hidden_dropout_prob, dtype=policy)
         self.attention_norm = norm(config, "attention_norm", policy)
-        self.intermediate = dense(
-            config, config.intermediate_size, "intermediate", policy, activation(config)
-        )
-        self.output_dense = dense(config, config.hidden_size, "output", policy)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.intermediate = dense(config, hidden, inner, "intermediate", policy, activation(config))
+        self.output_dense = dense(config, inner, hidden, "output", policy)
         self.output_drop = layers.Dropout(config.hidden_dropout_prob, dtype=policy)
         self.output_norm = norm(config, "output_norm", policy)
 
@@ -112,21 +143,37 @@ def activation(config: RoFormerConfig) -> Callable[[Tensor], Tensor]:
 
 def dense(
     config: RoFormerConfig,
+    features: int,
     units: int,
     name: str,
     dtype: Any,
     activation: Callable[[Tensor], Tensor] | None = None,
 ) -> layers.Dense:
-    """A dense layer with BERT's initializer."""
+    """A dense layer (…, features) → (…, units) with the architecture's initializer and biases."""
     return layers.Dense(
-        units, activation, kernel_initializer=_initializer(config), name=name, dtype=dtype
+        units,
+        activation,
+        use_bias=config.use_bias,
+        kernel_initializer=_initializer(config, features),
+        name=name,
+        dtype=dtype,
     )
 
 
-def norm(config: RoFormerConfig, name: str, dtype: Any) -> layers.LayerNormalization:
-    """A layer norm over the features, float32 inside."""
+def norm(config: RoFormerConfig, name: str, dtype: Any) -> layers.Layer:
+    """The architecture's norm over the features, float32 inside."""
+    if config.norm_type == "rms_norm":
+        return RMSNorm(config.layer_norm_eps, name=name, dtype=dtype)
     return layers.LayerNormalization(epsilon=config.layer_norm_eps, name=name, dtype=dtype)
 
 
-def _initializer(config: RoFormerConfig) -> keras.initializers.Initializer:
-    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+def _initializer(config: RoFormerConfig, features: int) -> keras.initializers.Initializer:
+    """BERT's truncated normal; RoFormerV2 scales it by a weight's features and the depth.
+
+    Its published code gives 1.13684723 / √(features · layers); 1.13684723 is one over the
+    standard deviation of a normal cut off at two.
+    """
+    if not config.is_v2:
+        return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+    deviation = 1.13684723 / math.sqrt(features * config.num_hidden_layers)
+    return keras.initializers.TruncatedNormal(stddev=deviation)

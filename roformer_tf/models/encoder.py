@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.layers.attention import same_sequence
+from roformer_tf.layers.attention import visible_keys
 from roformer_tf.layers.rotary import Tensor
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer
 from roformer_tf.models.pretrained import PretrainedModel
@@ -20,8 +20,8 @@ class RoFormerEncoder(PretrainedModel):
     Call: a dict of int32 (B, T): `token_ids`, optional `segment_ids` (default 0), optional
     `sequence_ids`: 0 for padding, 1, 2, … for the document a token belongs to. Absent, they
     are `token_ids != 0`, the first position always counted. Two tokens see each other only if
-    their `sequence_ids` are equal and not 0. → hidden states (B, T, H) in the compute dtype;
-    what a padded position gives is unspecified.
+    their `sequence_ids` are equal and not 0, and as `config.attention_type` allows.
+    → hidden states (B, T, H) in the compute dtype; what a padded position gives is unspecified.
     """
 
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
@@ -55,20 +55,23 @@ class RoFormerEncoder(PretrainedModel):
         segment_ids = inputs.get("segment_ids")
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
-        sequence_ids = inputs.get("sequence_ids")
-        if sequence_ids is None:
-            sequence_ids = default_sequence_ids(token_ids)
-        visible = same_sequence(ops.convert_to_tensor(sequence_ids, "int32"))
+        segment_ids = ops.convert_to_tensor(segment_ids, "int32")
+        visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
         states = [self.embeddings(token_ids, segment_ids, training=training)]
         for layer in self.layer_stack:
             states.append(layer(states[-1], visible, training=training))
         return states
 
 
-def default_sequence_ids(token_ids: Tensor) -> Tensor:
-    """One document a row: (B, T) int32 → (B, T) int32, 1 for tokens and 0 for padding.
+def sequences(inputs: Mapping[str, Tensor]) -> Tensor:
+    """Which document each token is of, 0 for padding: (B, T) int32.
 
-    As in bert4keras the first position always counts, so that an empty row gives no NaN.
+    Unless the inputs say so, a row is one document and token 0 is padding. As in bert4keras the
+    first position always counts, so that an empty row gives no NaN.
     """
+    given = inputs.get("sequence_ids")
+    if given is not None:
+        return ops.convert_to_tensor(given, "int32")
+    token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
     first = ops.arange(ops.shape(token_ids)[1]) == 0
     return ops.cast((token_ids != 0) | first[None, :], "int32")

@@ -1,21 +1,24 @@
 """The RoFormerFor… models: an encoder and what stands on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 from roformer_tf.layers.rotary import Tensor
 from roformer_tf.layers.transformer import activation, dense, norm
-from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.encoder import RoFormerEncoder, sequences
 from roformer_tf.models.pretrained import PretrainedModel
 
 
 class MaskedLMHead(layers.Layer):
     """dense → activation → norm → product with the word embeddings, plus a bias (tied decoder).
 
+    RoFormerV2 has no more than the product, with dropout before it.
     Axes: E embedding size, V vocabulary. Call: hidden (…, H), word embeddings (V, E)
     → logits (…, V) float32.
     """
@@ -24,40 +27,50 @@ class MaskedLMHead(layers.Layer):
         super().__init__(**kwargs)
         self.config = config
         policy, size = self.dtype_policy, config.embedding_size
-        self.transform_dense = dense(config, size, "dense", policy, activation(config))
+        self.drop: layers.Dropout | None = None
+        if config.is_v2:
+            if size != config.hidden_size:
+                raise InputError(
+                    f"embedding_size is {size} and hidden_size {config.hidden_size}, but a "
+                    "RoFormerV2 scores hidden states by the word embeddings. Make them equal."
+                )
+            self.drop = layers.Dropout(config.hidden_dropout_prob, dtype=policy)
+            return
+        self.transform_dense = dense(
+            config, config.hidden_size, size, "dense", policy, activation(config)
+        )
         self.transform_norm = norm(config, "norm", policy)
 
     def build(self, input_shape: Any = None) -> None:
         """Make all weights; shapes come from the config alone."""
+        self.bias = None
+        if self.config.is_v2:
+            return
         self.transform_dense.build((None, self.config.hidden_size))
         self.transform_norm.build((None, self.config.embedding_size))
         self.bias = self.add_weight(
             (self.config.vocab_size,), initializer="zeros", name="bias", autocast=False
         )
 
-    def transform(self, hidden: Tensor) -> Tensor:
+    def transform(self, hidden: Tensor, training: bool | None = None) -> Tensor:
         """What the decoder multiplies with: hidden (…, H) → (…, E)."""
+        if self.drop is not None:
+            return self.drop(hidden, training=training)
         return self.transform_norm(self.transform_dense(hidden))
 
-    def call(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
+    def call(self, hidden: Tensor, word_embeddings: Tensor, training: bool | None = None) -> Tensor:
         """Score every token of the vocabulary."""
-        x = self.transform(hidden)
+        x = self.transform(hidden, training=training)
         embeddings = ops.cast(word_embeddings, x.dtype)
         logits = ops.matmul(x, ops.transpose(embeddings))  # einsum: 30 times slower in bfloat16
-        return ops.cast(logits, "float32") + ops.cast(self.bias, "float32")
+        logits = ops.cast(logits, "float32")
+        return logits if self.bias is None else logits + ops.cast(self.bias, "float32")
 
 
-@keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForMaskedLM(PretrainedModel):
-    """An encoder with the masked-language-model head of the released checkpoints.
+class _LanguageModel(PretrainedModel):
+    """An encoder and the head that scores the vocabulary."""
 
-    Call: the encoder's dict → logits (B, T, V) float32; given `masked_positions` (B, P) int32
-    too, logits (B, P, V) only there: the vocabulary projection is most of a small model's work.
-    """
-
-    architecture = "RoFormerForMaskedLM"
-
-    def __init__(self, config: RoFormerConfig, name: str = "masked_lm", **kwargs: Any) -> None:
+    def __init__(self, config: RoFormerConfig, name: str, **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.mlm = MaskedLMHead(config, name="mlm", dtype=self.dtype_policy)
@@ -71,12 +84,235 @@ class RoFormerForMaskedLM(PretrainedModel):
         """The encoder and the head."""
         return {"encoder": self.encoder, "mlm": self.mlm}
 
+    def scores(self, hidden: Tensor, training: bool | None = None) -> Tensor:
+        """Score the vocabulary: hidden (…, H) → (…, V) float32."""
+        return self.mlm(hidden, self.encoder.embeddings.word.embeddings, training=training)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForMaskedLM(_LanguageModel):
+    """An encoder with the masked-language-model head of the released checkpoints.
+
+    Call: the encoder's dict → logits (B, T, V) float32; given `masked_positions` (B, P) int32
+    too, logits (B, P, V) only there: the vocabulary projection is most of a small model's work.
+    """
+
+    architecture = "RoFormerForMaskedLM"
+
+    def __init__(self, config: RoFormerConfig, name: str = "masked_lm", **kwargs: Any) -> None:
+        super().__init__(config, name, **kwargs)
+
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the vocabulary at every position, or at the masked ones."""
         hidden = self.encoder(inputs, training=training)
         if "masked_positions" in inputs:
             hidden = gather_positions(hidden, inputs["masked_positions"])
-        return self.mlm(hidden, self.encoder.embeddings.word.embeddings)
+        return self.scores(hidden, training)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForCausalLM(_LanguageModel):
+    """A language model that reads from left to right, such as the released gpt-char.
+
+    Call: the encoder's dict → logits (B, T, V) float32; those at a position score the token
+    after it. `attention_type="unilm"` gives the mask of the released sim-char models: segment 0
+    is read in both directions, segment 1 written from left to right.
+    """
+
+    architecture = "RoFormerForCausalLM"
+
+    def __init__(self, config: RoFormerConfig, name: str = "causal_lm", **kwargs: Any) -> None:
+        super().__init__(_by_default(config, "causal"), name, **kwargs)
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Score the next token at every position."""
+        return self.scores(self.encoder(inputs, training=training), training)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForSentenceSimilarity(_LanguageModel):
+    """The released sim-char models: sentence vectors, and a language model over a second text.
+
+    Call: the encoder's dict → a dict of `embedding` (B, H) float32, the linear pooler's output
+    at the first token, not normalised, and `logits` (B, T, V) float32. The mask is UniLM's, which
+    for one text, whose segments are all 0, hides nothing.
+    """
+
+    architecture = "RoFormerForMaskedLM"
+
+    def __init__(
+        self, config: RoFormerConfig, name: str = "sentence_similarity", **kwargs: Any
+    ) -> None:
+        super().__init__(_by_default(config, "unilm"), name, **kwargs)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make the weights of the head and of the pooler."""
+        super().build()
+        self.pooler = Pooler(self.config, name="pooler", dtype=self.dtype_policy)
+        self.pooler.build()
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """The encoder, the head and the pooler."""
+        return super().parts() | {"pooler": self.pooler}
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
+        """Give the sentence vectors, and score the vocabulary at every position."""
+        hidden = self.encoder(inputs, training=training)
+        return {"embedding": self.pooler(hidden), "logits": self.scores(hidden, training)}
+
+    def embed(
+        self, texts: Sequence[str], max_length: int | None = None, batch_size: int = 32
+    ) -> np.ndarray:
+        """Vectors of texts, (texts, H) float32 of length 1: their products are cosines.
+
+        Texts of like length go together, so that little is padded. Raises InputError for a model
+        that came without a tokenizer.
+        """
+        if self.tokenizer is None:
+            raise InputError(
+                "this model has no tokenizer: its checkpoint came without a vocab.txt. "
+                "Put one beside it, or set `model.tokenizer`."
+            )
+        vectors = np.zeros((len(texts), self.config.hidden_size), "float32")
+        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        for start in range(0, len(texts), batch_size):
+            chosen = by_length[start : start + batch_size]
+            batch = self.tokenizer([texts[i] for i in chosen], max_length)
+            vectors[chosen] = ops.convert_to_numpy(self.pooler(self.encoder(batch)))
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForSequenceClassification(PretrainedModel):
+    """An encoder that classifies a text or a pair of texts.
+
+    Call: the encoder's dict → logits (B, C) float32, for C = `num_labels`. `pooling="cls"` is
+    transformers' head, two dense layers on the first token; `pooling="mean"` one dense layer on
+    the mean of all tokens, as the released fine-tuning script has it.
+    Raises InputError where neither the checkpoint nor the caller says how many labels there are.
+    """
+
+    def __init__(
+        self,
+        config: RoFormerConfig,
+        num_labels: int | None = None,
+        pooling: str | None = None,
+        name: str = "sequence_classification",
+        **kwargs: Any,
+    ) -> None:
+        given = {"num_labels": num_labels, "pooling": pooling}
+        config = config.replace(**{key: x for key, x in given.items() if x is not None})
+        super().__init__(_labelled(config), name=name, **kwargs)
+        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        self.classifier = TextClassifier(config, name="classifier", dtype=self.dtype_policy)
+        if config.pooling == "cls":  # transformers has no head on the mean
+            self.architecture = "RoFormerForSequenceClassification"
+        self.build()
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make the head's weights; the encoder has made its own."""
+        self.classifier.build()
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """The encoder and the head."""
+        return {"encoder": self.encoder, "classifier": self.classifier}
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Score the labels."""
+        hidden = self.encoder(inputs, training=training)
+        return self.classifier(hidden, sequences(inputs), training=training)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForTokenClassification(PretrainedModel):
+    """An encoder that classifies every token.
+
+    Call: the encoder's dict → logits (B, T, C) float32, for C = `num_labels`.
+    Raises InputError where neither the checkpoint nor the caller says how many labels there are.
+    """
+
+    architecture = "RoFormerForTokenClassification"
+
+    def __init__(
+        self,
+        config: RoFormerConfig,
+        num_labels: int | None = None,
+        name: str = "token_classification",
+        **kwargs: Any,
+    ) -> None:
+        config = config if num_labels is None else config.replace(num_labels=num_labels)
+        super().__init__(_labelled(config), name=name, **kwargs)
+        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        self.drop = layers.Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
+        self.classifier = _dense(config, config.num_labels, "token_classifier", self.dtype_policy)
+        self.build()
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make the head's weights; the encoder has made its own."""
+        self.classifier.build((None, None, self.config.hidden_size))
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """The encoder and the head."""
+        return {"encoder": self.encoder, "token_classifier": self.classifier}
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Score the labels of every token."""
+        hidden = self.drop(self.encoder(inputs, training=training), training=training)
+        return ops.cast(self.classifier(hidden), "float32")
+
+
+class Pooler(layers.Layer):
+    """One dense layer on the first token, without activation: hidden (B, T, H) → (B, H) float32."""
+
+    def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.hidden_size = config.hidden_size
+        self.dense = _dense(config, config.hidden_size, "dense", self.dtype_policy)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make all weights; shapes come from the config alone."""
+        self.dense.build((None, self.hidden_size))
+
+    def call(self, hidden: Tensor) -> Tensor:
+        """Give a vector for each row."""
+        return ops.cast(self.dense(hidden[:, 0]), "float32")
+
+
+class TextClassifier(layers.Layer):
+    """Pool, then drop → dense → activation → drop → out_proj ("cls") or drop → out_proj ("mean").
+
+    Call: hidden (B, T, H), sequence_ids (B, T), 0 for padding → logits (B, C) float32.
+    """
+
+    def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.hidden_size, self.of_first = config.hidden_size, config.pooling == "cls"
+        self.drop = layers.Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
+        if self.of_first:
+            self.dense = _dense(config, config.hidden_size, "dense", self.dtype_policy)
+            self.activation = activation(config)
+        self.out_proj = _dense(config, config.num_labels, "out_proj", self.dtype_policy)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make all weights; shapes come from the config alone."""
+        if self.of_first:
+            self.dense.build((None, self.hidden_size))
+        self.out_proj.build((None, self.hidden_size))
+
+    def call(self, hidden: Tensor, sequence_ids: Tensor, training: bool | None = None) -> Tensor:
+        """Score the labels of each row."""
+        if self.of_first:
+            x = self.activation(self.dense(self.drop(hidden[:, 0], training=training)))
+        else:
+            x = mean_of_tokens(hidden, sequence_ids)
+        return ops.cast(self.out_proj(self.drop(x, training=training)), "float32")
+
+
+def mean_of_tokens(hidden: Tensor, sequence_ids: Tensor) -> Tensor:
+    """Mean over the tokens that are no padding: (B, T, H), (B, T) int → (B, H), float32 inside."""
+    weights = ops.cast(sequence_ids != 0, "float32")[..., None]
+    total = ops.sum(ops.cast(hidden, "float32") * weights, axis=1)
+    return ops.cast(total / ops.maximum(ops.sum(weights, axis=1), 1.0), hidden.dtype)
 
 
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
@@ -85,3 +321,26 @@ def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
     rows = ops.arange(batch, dtype="int32")[:, None] * length
     flat = ops.reshape(x, (-1, x.shape[-1]))  # (B·T, H)
     return ops.take(flat, ops.cast(positions, "int32") + rows, axis=0)
+
+
+def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:
+    """The config with this mask, unless it has one already."""
+    if config.attention_type is not None:
+        return config
+    return config.replace(attention_type=attention_type)
+
+
+def _labelled(config: RoFormerConfig) -> RoFormerConfig:
+    """The config; raises InputError where it has no labels."""
+    if not config.num_labels:
+        raise InputError(
+            "the checkpoint has no classification head that would tell the number of labels. "
+            "Give num_labels, such as num_labels=2."
+        )
+    return config
+
+
+def _dense(config: RoFormerConfig, units: int, name: str, dtype: Any) -> layers.Dense:
+    """A head's dense layer, which has a bias in RoFormerV2 too."""
+    initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+    return layers.Dense(units, kernel_initializer=initializer, name=name, dtype=dtype)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from roformer_tf.checkpoints import huggingface, sources
+from roformer_tf.checkpoints import archives, huggingface, registry, sources
+from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -34,29 +36,62 @@ class PretrainedModel(keras.Model):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, dtype: Any = None, **overrides: Any) -> Self:
-        """Load a released zip, an unpacked folder, a Hugging Face folder or one of ours.
+        """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
-        `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config.
-        Parts that the file lacks are new and said so; so are those that this class leaves.
+        `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config, and
+        `ignore_unknown=True` among them leaves aside tensors that no RoFormer has. Parts that the
+        file lacks are new and said so; so are those that this class leaves.
         Raises InputError where there is no checkpoint, or a damaged or incomplete one.
         """
-        checkpoint = sources.read(source, **overrides)
-        model = cls(checkpoint.config, **({} if dtype is None else {"dtype": dtype}))
-        model._assign(checkpoint.arrays, source)
-        model.tokenizer = _find_tokenizer(source)
+        path = registry.locate(source)
+        with sources.opened_checkpoint(path, **overrides) as checkpoint:
+            model = cls._from_arrays(checkpoint.config, checkpoint.arrays, path, dtype)
+        if archives.read_file(path, VOCABULARY) is not None:
+            model.tokenizer = RoFormerTokenizer.from_pretrained(path)
+        return model
+
+    @classmethod
+    def _from_arrays(
+        cls, config: RoFormerConfig, arrays: Mapping[str, np.ndarray], source: Path, dtype: Any
+    ) -> Self:
+        """Make a model whose weights begin as the arrays, read one by one.
+
+        Inside the scope Keras puts off every weight's value: none is drawn at random only to be
+        replaced, and no old value lies in memory beside the new one.
+        """
+        damaged: list[InputError] = []
+
+        def stored(name: str) -> Callable[..., Any]:
+            def initializer(shape: Any, dtype: Any) -> Any:
+                try:
+                    return keras.ops.cast(arrays[name], dtype)
+                except InputError as error:  # if it left here, Keras would stay half-way
+                    damaged.append(error)
+                    return keras.ops.zeros(shape, dtype)
+
+            return initializer
+
+        with keras.StatelessScope():
+            model = cls(config, **({} if dtype is None else {"dtype": dtype}))
+            for name, variable in model._matched(arrays, source).items():
+                variable._initializer = stored(name)
+        if damaged:
+            raise damaged[0]
         return model
 
     def load_pretrained(self, folder: str | Path) -> None:
         """Put the weights of a folder, saved from a model like this one, into this model."""
-        self._assign(sources.read(folder).arrays, folder)
+        with sources.opened_checkpoint(folder) as checkpoint:
+            for name, variable in self._matched(checkpoint.arrays, Path(folder)).items():
+                variable.assign(checkpoint.arrays[name])
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write our own format: a folder that transformers reads unchanged."""
         arrays = {
-            name: np.asarray(keras.ops.convert_to_numpy(variable), "float32")
+            name: keras.ops.convert_to_numpy(variable)
             for name, variable in self.named_variables().items()
         }
-        huggingface.write(folder, self.config, arrays, self.architecture)
+        huggingface.write(folder, self.config, arrays, self.architecture, "float32")
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -72,10 +107,10 @@ class PretrainedModel(keras.Model):
             for variable in layer.weights
         }
 
-    def _assign(self, arrays: dict[str, np.ndarray], source: str | Path) -> None:
-        """Give every weight its array; parts are loaded whole or not at all."""
-        variables, parts = self.named_variables(), self.parts()
-        given = {name.split("/")[0] for name in arrays}
+    def _matched(self, arrays: Mapping[str, np.ndarray], source: Path) -> dict[str, keras.Variable]:
+        """The weights that the arrays hold; parts are held whole or not at all."""
+        variables = self.named_variables()
+        given, wanted = ({name.split("/")[0] for name in names} for names in (arrays, variables))
         absent = [name for name in variables if name not in arrays]
         incomplete = [n for n in absent if n.split("/")[0] in given | {"encoder"}]
         if incomplete:
@@ -83,15 +118,14 @@ class PretrainedModel(keras.Model):
                 f"{source} lacks {len(incomplete)} weights, such as {', '.join(incomplete[:3])}. "
                 "Give a complete checkpoint."
             )
-        if new := sorted(set(parts) - given):
+        if new := sorted(wanted - given):
             logger.warning("%s holds no %s: its weights are new.", source, ", ".join(new))
-        if unused := sorted(given - set(parts)):
+        within = {n for n in arrays if n not in variables and n.split("/")[0] in wanted}
+        if unused := sorted((given - wanted) | within):
             logger.warning(
                 "%s: %s left unused by %s.", source, ", ".join(unused), type(self).__name__
             )
-        for name, variable in variables.items():
-            if name in arrays:
-                variable.assign(arrays[name])
+        return {name: variable for name, variable in variables.items() if name in arrays}
 
     def get_config(self) -> dict[str, Any]:
         """What Keras needs to make the model again."""
@@ -101,11 +135,3 @@ class PretrainedModel(keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """Make the model that `get_config` described."""
         return cls(**config | {"config": RoFormerConfig.from_dict(config["config"])})
-
-
-def _find_tokenizer(source: str | Path) -> RoFormerTokenizer | None:
-    """The tokenizer of a source; a folder may hold weights alone."""
-    source = Path(source)
-    if source.is_dir() and not (source / "vocab.txt").exists():
-        return None
-    return RoFormerTokenizer.from_pretrained(source)

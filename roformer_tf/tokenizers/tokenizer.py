@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
+from roformer_tf.checkpoints import archives, registry
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.tokenizers.hugging_face import tokenizer_config, tokenizer_json
@@ -71,15 +72,15 @@ class RoFormerTokenizer:
         tokenization: Tokenization | None = None,
         lower_case: bool | None = None,
     ) -> "RoFormerTokenizer":
-        """Read the vocabulary from a `vocab.txt`, a folder that holds one, or a released zip.
+        """Read the vocabulary from a `vocab.txt`, a folder or zip that holds one, or a release.
 
-        What is not given is taken from the folder's `tokenizer_config.json` if that says it. If
+        What is not given is taken from the `tokenizer_config.json` beside it if that says it. If
         not, the text is lower-cased, and the tokenization is "word" where the vocabulary holds
         Chinese words of several characters, else "char".
         Raises InputError where there is no vocabulary, or no right one.
         """
         vocabulary = read_vocabulary(source)
-        recorded = _read_config(Path(source) / "tokenizer_config.json")
+        recorded = _read_config(registry.locate(source))
         if tokenization is None:
             tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
         if lower_case is None:
@@ -89,7 +90,21 @@ class RoFormerTokenizer:
     def save_pretrained(self, folder: str | Path) -> None:
         """Write `vocab.txt`, `tokenizer.json` and `tokenizer_config.json` into the folder.
 
-        transformers' AutoTokenizer reads them, too.
+        transformers' AutoTokenizer reads them, too. Raises InputError as `vocabulary_text` does.
+        """
+        lines = self.vocabulary_text()
+        settings = (self.tokenization, self.lower_case)
+        write_text(Path(folder) / "vocab.txt", lines)
+        for name, content in (
+            ("tokenizer.json", tokenizer_json(self.vocabulary, *settings)),
+            ("tokenizer_config.json", tokenizer_config(*settings)),
+        ):
+            text = json.dumps(content, ensure_ascii=False, indent=2)
+            write_text(Path(folder) / name, text + "\n")
+
+    def vocabulary_text(self) -> str:
+        """Content of the `vocab.txt` that holds this vocabulary, a token a line.
+
         Raises InputError for a vocabulary that no file holds line by line: one with gaps, or with
         several tokens of one id, as repeated lines leave them.
         """
@@ -99,14 +114,7 @@ class RoFormerTokenizer:
                 "the vocabulary cannot be saved: not every id has exactly one token. "
                 "Was a line of its vocab.txt repeated? Remove repeated lines and gaps."
             )
-        settings = (self.tokenization, self.lower_case)
-        write_text(Path(folder) / "vocab.txt", lines)
-        for name, content in (
-            ("tokenizer.json", tokenizer_json(self.vocabulary, *settings)),
-            ("tokenizer_config.json", tokenizer_config(*settings)),
-        ):
-            text = json.dumps(content, ensure_ascii=False, indent=2)
-            write_text(Path(folder) / name, text + "\n")
+        return lines
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.vocabulary, self.tokenization, self.lower_case)
@@ -297,16 +305,20 @@ def _is_special(token: str) -> bool:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Content of a `tokenizer_config.json`; empty where there is none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    """Content of the `tokenizer_config.json` in a folder or zip; empty where there is none."""
+    if path.is_file() and not archives.is_zip(path):
         return {}
+    name = "tokenizer_config.json"
+    content = archives.read_file(path, name)
+    if content is None:
+        return {}
+    try:
+        values = json.loads(content)
     except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}. Mend or remove it.") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds no JSON object. Mend or remove it.")
-    return cast("dict[str, Any]", content)
+        raise InputError(f"{path}: {name} is not valid JSON: {error}. Mend or remove it.") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: {name} holds no JSON object. Mend or remove it.")
+    return cast("dict[str, Any]", values)
 
 
 _REMEMBERED_WORDS = 1 << 17  # tens of megabytes at most

@@ -2,14 +2,13 @@
 
 import io
 import string
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from roformer_tf.checkpoints import archives, registry
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.tokenizers.segmentation import (
@@ -29,24 +28,22 @@ WORD_LIMIT = 200
 
 
 def read_vocabulary(source: str | Path) -> dict[str, int]:
-    """Token → id from a vocabulary file, a folder with `vocab.txt` or a zip that holds one.
+    """Token → id from a vocabulary file, a folder or zip that holds `vocab.txt`, or a release's.
 
     As in bert4keras, a line's token is its first field, a blank line gives the token "", and a
     repeated line takes the next id without using it up: lines a, b, a, c give a=2, b=1, c=2.
     Raises InputError where there is no such file, or it is no vocabulary.
     """
-    path = Path(source)
+    path = registry.locate(source) if registry.find(str(source)) else Path(source)
     if path.is_dir():
         path /= "vocab.txt"
     try:
-        with path.open("rb") as file:
-            zipped = file.read(4) == b"PK\x03\x04" or path.suffix == ".zip"
-        content = _unzip(path) if zipped else path.read_bytes()
+        content = _unzip(path) if archives.is_zip(path) else path.read_bytes()
         vocabulary = parse_vocabulary(content.decode("utf-8"))
     except OSError as error:
         raise InputError(
             f"cannot read the vocabulary {path}: {error.strerror}. "
-            "Give a vocab.txt, a folder that holds one, or a released zip."
+            "Give a vocab.txt, a folder or released zip that holds one, or a released name."
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(
@@ -153,17 +150,10 @@ def simplify_vocabulary(
 
 def _unzip(path: Path) -> bytes:
     """Content of the one `vocab.txt` that the zip holds, in whichever folder."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [n for n in archive.namelist() if Path(n).name == "vocab.txt"]
-            if len(names) == 1:
-                return archive.read(names[0])
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise InputError(
-            f"{path} is no whole zip file ({error}). Download or copy it again."
-        ) from None
-    found = "no vocab.txt" if not names else f"several: {', '.join(names)}"
-    raise InputError(f"{path} should hold one vocab.txt, but holds {found}.")
+    content = archives.read_file(path, "vocab.txt")
+    if content is None:
+        raise InputError(f"{path} should hold one vocab.txt, but holds no vocab.txt.")
+    return content
 
 
 def parse_vocabulary(text: str) -> dict[str, int]:

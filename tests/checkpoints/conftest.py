@@ -1,21 +1,18 @@
-"""Copies of the recorded checkpoints that a test may break."""
+"""Checkpoints read whole, and copies of the recorded ones that a test may break."""
 
-import shutil
-import zipfile
+import dataclasses
 
 import pytest
 
+from roformer_tf.checkpoints.sources import opened_checkpoint
+
 
 @pytest.fixture
-def unpacked(released, tmp_path):
-    """unpacked("word") → a folder of its own with the checkpoint's files."""
+def read():
+    """read(source, …) → the checkpoint, all its arrays in a dictionary."""
 
-    def unpack(name):
-        source, target = released(name), tmp_path / name
-        if source.is_dir():
-            return shutil.copytree(source, target)
-        with zipfile.ZipFile(source) as archive:
-            archive.extractall(tmp_path)
-        return (tmp_path / source.stem).rename(target)
+    def read_all(source, **options):
+        with opened_checkpoint(source, **options) as checkpoint:
+            return dataclasses.replace(checkpoint, arrays=dict(checkpoint.arrays))
 
-    return unpack
+    return read_all

@@ -1,20 +1,24 @@
 """Our own format is Hugging Face's, byte for byte where both write."""
 
 import json
+import pathlib
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from roformer_tf.checkpoints import sources
-from roformer_tf.checkpoints.huggingface import read_arrays, write
+from roformer_tf.checkpoints import huggingface
+from roformer_tf.checkpoints.huggingface import read_tensors, write
 from roformer_tf.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["hf_word", "hf_char"])
-def test_what_is_read_from_transformers_is_written_as_transformers_does(name, released, tmp_path):
-    checkpoint = sources.read(released(name))
+def test_what_is_read_from_transformers_is_written_as_transformers_does(
+    name, released, tmp_path, read
+):
+    checkpoint = read(released(name))
     write(tmp_path, checkpoint.config, checkpoint.arrays, "RoFormerForMaskedLM")
     ours, theirs = (load_file(f / "model.safetensors") for f in (tmp_path, released(name)))
     assert ours.keys() == theirs.keys()
@@ -29,19 +33,20 @@ def test_what_is_read_from_transformers_is_written_as_transformers_does(name, re
     )
     given = {key: value for key, value in config.items() if value is not None}
     given.pop("transformers_version")
-    assert written == given | {"rotary_base": 10_000.0, "rotary_style": "interleaved"}
+    known = checkpoint.config.to_dict()
+    assert written == {key: known[key] for key in written.keys() - given.keys()} | given
 
 
-def test_the_table_of_positions_follows_the_base(released, tmp_path):
-    checkpoint = sources.read(released("hf_char"), rotary_base=100.0, max_position_embeddings=40)
+def test_the_table_of_positions_follows_the_base(released, tmp_path, read):
+    checkpoint = read(released("hf_char"), rotary_base=100.0, max_position_embeddings=40)
     write(tmp_path, checkpoint.config, checkpoint.arrays, "RoFormerModel")
     got = load_file(tmp_path / "model.safetensors")["roformer.encoder.embed_positions.weight"]
     theta = np.outer(np.arange(40), 100.0 ** -np.arange(0, 1, 0.25))  # head size 8: four pairs
     np.testing.assert_allclose(got, np.hstack([np.sin(theta), np.cos(theta)]), atol=1e-7)
 
 
-def test_unknown_keys_of_a_config_are_written_back(released, tmp_path):
-    checkpoint = sources.read(released("hf_char"))
+def test_unknown_keys_of_a_config_are_written_back(released, tmp_path, read):
+    checkpoint = read(released("hf_char"))
     config = checkpoint.config.replace(unknown={"note": "kept", "transformers_version": "4.0"})
     write(tmp_path, config, checkpoint.arrays, "RoFormerModel")
     written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
@@ -49,8 +54,8 @@ def test_unknown_keys_of_a_config_are_written_back(released, tmp_path):
     assert "transformers_version" not in written
 
 
-def test_a_write_that_fails_leaves_what_was_there(released, tmp_path):
-    checkpoint = sources.read(released("hf_char"))
+def test_a_write_that_fails_leaves_what_was_there(released, tmp_path, read):
+    checkpoint = read(released("hf_char"))
     write(tmp_path, checkpoint.config, checkpoint.arrays, "RoFormerModel")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     broken = checkpoint.arrays | {"encoder/embeddings/word/embeddings": np.array(object())}
@@ -64,17 +69,175 @@ def test_a_truncated_file_is_refused(size, unpacked):
     path = unpacked("hf_word") / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(InputError, match=r"cannot read .*model.safetensors.*fetch it again"):
-        read_arrays(path)
+        dict(read_tensors(path))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_other_precisions_are_read(dtype, unpacked):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    from safetensors.numpy import save_file
-
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float64"])
+def test_other_precisions_are_read_as_they_are(dtype, unpacked):
     path = unpacked("hf_char") / "model.safetensors"
-    whole = load_file(path)
-    numpy_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    save_file({key: array.astype(numpy_dtype) for key, array in whole.items()}, path)
-    for key, array in read_arrays(path).items():
-        np.testing.assert_allclose(array.astype("float32"), whole[key], rtol=1e-2, atol=1e-6)
+    cast = {key: array.astype(dtype) for key, array in load_file(path).items()}
+    save_file(cast, path)
+    arrays = read_tensors(path)
+    for key, array in cast.items():
+        assert arrays[key].dtype == arrays.dtypes[key] == array.dtype
+        assert arrays[key].tobytes() == array.tobytes()
+
+
+def test_a_dtype_that_nobody_knows_is_refused(unpacked):
+    path = unpacked("hf_char") / "model.safetensors"
+    save_file({"x": np.zeros(3, ml_dtypes.float8_e4m3fn)}, path)
+    with pytest.raises(InputError, match=r"x is of dtype F8_E4M3.*float16, bfloat16, float32"):
+        read_tensors(path)
+
+
+# --- Shards and pickles ------------------------------------------------------------------------
+
+
+def write_shards(folder, files):
+    """Split a folder's weights: file → the names it holds."""
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    for file, names in files.items():
+        save_file({name: whole[name] for name in names}, folder / file)
+    index = {"weight_map": {name: file for file, names in files.items() for name in names}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return whole
+
+
+def test_shards_are_read_as_one_file(unpacked, read):
+    folder = unpacked("hf_word")
+    expected = read(folder)
+    names = sorted(load_file(folder / "model.safetensors"))
+    write_shards(folder, {"a.safetensors": names[::2], "b.safetensors": names[1::2]})
+    checkpoint = read(folder)
+    assert checkpoint.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        np.testing.assert_array_equal(checkpoint.arrays[name], array)
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(InputError, match=r"cannot read .*b\.safetensors"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"weight_map": ["a"]}',
+        '{"weight_map": {"a": 3}}',
+        '{"weight_map": {"a": "../a.safetensors"}}',
+        '{"weight_map": {"a": "/a.safetensors"}}',
+    ],
+)
+def test_an_index_that_lists_no_files_beside_it_is_refused(content, tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"index\.json: it is no index of files beside it"):
+        read_tensors(path)
+
+
+def test_a_pickle_is_not_opened_without_torch(unpacked, read, monkeypatch):
+    folder = unpacked("hf_word")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pickle, which is never opened without.*safetensors"):
+        read(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_torch_reads_a_pickle_of_tensors_alone(dtype, zipped, unpacked, read, tmp_path):
+    torch = pytest.importorskip("torch")
+    folder = unpacked("hf_word")
+    whole = read(folder)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    tensors = {key: torch.from_numpy(t).to(getattr(torch, dtype)) for key, t in tensors.items()}
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path, _use_new_zipfile_serialization=zipped)
+    checkpoint = read(folder)
+    for name, array in whole.arrays.items():
+        assert checkpoint.arrays[name].dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(checkpoint.arrays[name], array.astype(dtype))
+
+
+class Evil:
+    """What unpickling would make a file of."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.path,)
+
+
+def test_torch_runs_nothing_that_a_pickle_says(unpacked, read, tmp_path):
+    torch = pytest.importorskip("torch")
+    folder = unpacked("hf_word")
+    (folder / "model.safetensors").unlink()
+    for content in ({"weight": Evil(tmp_path / "evil")}, [1, 2], {"weight": 3}):
+        torch.save(content, folder / "pytorch_model.bin")
+        with pytest.raises(InputError, match=r"cannot read .*pytorch_model\.bin"):
+            read(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(InputError, match=r"cannot read .*pytorch_model\.bin"):
+        read(folder)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_safetensors_are_preferred_to_a_pickle_beside_them(unpacked, read):
+    folder = unpacked("hf_word")
+    (folder / "pytorch_model.bin").write_bytes(b"never opened")
+    assert read(folder).layout == "huggingface"
+
+
+# --- What is written ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_weights_are_cast_as_asked_and_kept_otherwise(dtype, released, read, tmp_path):
+    checkpoint = read(released("char"))
+    write(tmp_path / "cast", checkpoint.config, checkpoint.arrays, "RoFormerModel", dtype)
+    cast = read(tmp_path / "cast")
+    write(tmp_path / "kept", cast.config, cast.arrays, "RoFormerModel")
+    kept = read(tmp_path / "kept")
+    for name, array in checkpoint.arrays.items():
+        assert cast.arrays[name].tobytes() == array.astype(np.dtype(dtype)).tobytes()
+        assert kept.arrays[name].dtype == np.dtype(dtype)
+        assert kept.arrays[name].tobytes() == cast.arrays[name].tobytes()
+    for folder in (tmp_path / "cast", tmp_path / "kept"):
+        assert json.loads((folder / "config.json").read_text())["dtype"] == dtype
+        positions = "roformer.encoder.embed_positions.weight"
+        assert load_file(folder / "model.safetensors")[positions].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["v2_char", "char"])
+def test_a_v2_says_what_reads_it(name, released, read, tmp_path):
+    checkpoint = read(released(name))
+    write(tmp_path, checkpoint.config, checkpoint.arrays, "RoFormerForMaskedLM")
+    card = tmp_path / "README.md"
+    assert card.exists() == (name == "v2_char")
+    if name == "v2_char":
+        assert "**Not for `transformers`.**" in card.read_text(encoding="utf-8")
+        assert "3 layers of 32, 4 heads, 1,501 tokens" in card.read_text(encoding="utf-8")
+        values = json.loads((tmp_path / "config.json").read_text())
+        assert (values["norm_type"], values["use_bias"]) == ("rms_norm", False)
+    again = read(tmp_path)
+    assert again.config.replace(unknown={}) == checkpoint.config.replace(unknown={})
+    assert again.arrays.keys() == checkpoint.arrays.keys()
+
+
+def test_transformers_own_words_for_masks_and_labels_are_written(released, read, tmp_path):
+    checkpoint = read(released("word"))
+    for changes, is_decoder, labels in (
+        ({}, False, None),
+        ({"attention_type": "causal", "num_labels": 3}, True, ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        ({"num_labels": 2, "unknown": {"id2label": {"0": "坏", "1": "好"}}}, False, ["坏", "好"]),
+        ({"num_labels": 1, "unknown": {"id2label": {"0": "坏", "1": "好"}}}, False, ["LABEL_0"]),
+    ):
+        write(tmp_path, checkpoint.config.replace(**changes), checkpoint.arrays, "RoFormerModel")
+        values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+        assert values["is_decoder"] == is_decoder
+        assert list(values.get("id2label", {}).values()) == (labels or [])
+        assert "num_labels" not in values

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from roformer_tf.checkpoints.names import IGNORED, TIED, table
-from roformer_tf.checkpoints.tf1 import read_arrays
+from roformer_tf.checkpoints.names import IGNORED, TIED, architecture, table
+from roformer_tf.checkpoints.tf1 import read_tensors
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 
 CONFIG = RoFormerConfig(
     vocab_size=11,
@@ -19,7 +20,10 @@ CONFIG = RoFormerConfig(
     embedding_size=10,
     type_vocab_size=3,
 )
-ROWS = table(CONFIG)
+LABELLED = CONFIG.replace(num_labels=5)
+V2 = LABELLED.replace(norm_type="rms_norm", use_bias=False)
+ROWS = table(LABELLED)
+LAYOUTS = ("tf1", "huggingface")
 
 
 def counted(shape):
@@ -27,13 +31,48 @@ def counted(shape):
     return np.arange(np.prod(shape), dtype="float32").reshape(shape)
 
 
-def test_no_name_stands_twice():
-    for names in zip(*((row.name, row.tf1, row.huggingface) for row in ROWS), strict=True):
-        assert len(set(names)) == len(names) == len(ROWS)
+@pytest.mark.parametrize("config", [CONFIG, LABELLED, V2], ids=["plain", "labelled", "v2"])
+def test_no_name_stands_twice(config):
+    rows = table(config)
+    for names in zip(*((row.name, row.tf1, row.huggingface) for row in rows), strict=True):
+        assert len(set(names)) == len(names) == len(rows)
+
+
+def test_v2_is_v1_without_norms_biases_and_head():
+    left = [row for row in ROWS if row not in table(V2)]
+    assert all(row in ROWS for row in table(V2))
+    dropped = re.compile(r"encoder/.*(norm/(beta|gamma)|/bias)|mlm/.*")
+    assert {row.name for row in left} == {r.name for r in ROWS if dropped.fullmatch(r.name)}
+    per_layer = len(("query", "key", "value", "output", "intermediate", "output"))
+    encoder = [row for row in table(V2) if row.part == "encoder"]
+    assert len(encoder) == 2 + 1 + per_layer * V2.num_hidden_layers  # and the projection E → H
+
+
+def test_without_labels_there_are_no_rows_for_them():
+    heads = {"classifier", "token_classifier"}
+    assert {row.part for row in ROWS} - {row.part for row in table(CONFIG)} == heads
+    assert {row.shape[-1] for row in ROWS if "out_proj" in row.name} == {5}
+
+
+def test_heads_have_the_names_that_other_programs_give_them():
+    """Those of transformers, JunnYu and Google; in TF1 classifiers have none, and so have ours."""
+    names = {
+        "classifier/dense": ("classifier/dense", "classifier.dense"),
+        "classifier/out_proj": ("classifier/out_proj", "classifier.out_proj"),
+        "token_classifier": ("token_classifier", "classifier"),
+        "pooler/dense": ("bert/pooler/dense", "roformer.pooler.dense"),
+    }
+    rows = {row.name: (row.tf1, row.huggingface) for row in ROWS}
+    for ours, (tf1, huggingface) in names.items():
+        assert rows[f"{ours}/kernel"] == (f"{tf1}/kernel", f"{huggingface}.weight")
+        assert rows[f"{ours}/bias"] == (f"{tf1}/bias", f"{huggingface}.bias")
+    pair, theirs = "cls/seq_relationship/output", "cls.seq_relationship"
+    assert rows["seq_relationship/kernel"] == (f"{pair}_weights", f"{theirs}.weight")
+    assert rows["seq_relationship/bias"] == (f"{pair}_bias", f"{theirs}.bias")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-@pytest.mark.parametrize("layout", ["tf1", "huggingface"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 def test_there_and_back_every_weight_is_what_it_was(row, layout, style):
     in_file = counted(row.shape_in(layout))
@@ -65,31 +104,52 @@ def test_only_queries_and_keys_depend_on_the_rotary_style():
     np.testing.assert_array_equal(in_half[1], [8, 10, 12, 14, 9, 11, 13, 15])  # the second head
 
 
-@pytest.mark.parametrize("name", ["word", "char", "word_project", "word_adam"])
+PARTS = {  # what a released file holds beside the encoder
+    "word": {"mlm"},
+    "char": {"mlm"},
+    "word_project": {"mlm"},
+    "gpt_char": {"mlm"},
+    "sim_char": {"mlm", "pooler"},
+    "sim_char_ft": {"mlm", "pooler"},
+    "v2_char": set(),
+    "word_adam": {"mlm", "pooler", "seq_relationship"},
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
 def test_whatever_a_released_file_holds_has_its_row(name, unpacked):
     folder = unpacked(name)
-    arrays = read_arrays(folder / "bert_model.ckpt")
-    rows = {row.tf1: row for row in table(RoFormerConfig.from_file(folder / "bert_config.json"))}
-    slots = {held for held in arrays if held not in rows}
+    shapes = read_tensors(folder / "bert_model.ckpt").shapes
+    config = RoFormerConfig.from_file(folder / "bert_config.json")
+    rows = {row.tf1: row for row in table(architecture(config, shapes, "tf1", folder))}
+    slots = {held for held in shapes if held not in rows}
     assert bool(slots) == (name == "word_adam")
     assert all(re.search(r"/adam_[mv]$|^global_step$", held) for held in slots)
     assert all(IGNORED.fullmatch(held) for held in slots)
-    absent = {row.part for held, row in rows.items() if held not in arrays}
-    assert absent == (set() if name == "word_adam" else {"pooler", "seq_relationship"})
-    for held, row in rows.items():
-        if held in arrays:
-            assert arrays[held].shape == row.shape_in("tf1")
+    parts = {"encoder", *PARTS[name]}
+    assert {held for held, row in rows.items() if row.part in parts} == shapes.keys() - slots
+    assert all(shapes[held] == row.shape_in("tf1") for held, row in rows.items() if held in shapes)
 
 
-@pytest.mark.parametrize("name", ["hf_word", "hf_char"])
-def test_whatever_transformers_writes_has_its_row(name, released):
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("hf_word", {"mlm"}), ("hf_char", {"mlm"}), ("hf_word_seqcls", {"classifier"})],
+)
+def test_whatever_transformers_writes_has_its_row(name, head, released):
     arrays = load_file(released(name) / "model.safetensors")
     config = RoFormerConfig.from_file(released(name) / "config.json")
-    rows = {r.huggingface: r for r in table(config) if r.part in ("encoder", "mlm")}
+    rows = {r.huggingface: r for r in table(config) if r.part in {"encoder", *head}}
     assert arrays.keys() - rows.keys() == {"roformer.encoder.embed_positions.weight"}
     assert rows.keys() <= arrays.keys()
     for held, row in rows.items():
         assert arrays[held].shape == row.shape_in("huggingface")
+
+
+def test_whatever_the_v2_folder_holds_has_its_row(released):
+    arrays = load_file(released("hf_v2_char") / "model.safetensors")
+    config = RoFormerConfig.from_file(released("hf_v2_char") / "config.json")
+    rows = {row.huggingface for row in table(config) if row.part == "encoder"}
+    assert rows == {name for name in arrays if not IGNORED.fullmatch(name)}
 
 
 @pytest.mark.parametrize(
@@ -120,3 +180,87 @@ def test_names_that_carry_no_weight_are_ignored(name):
 )
 def test_no_other_name_is_ignored(name):
     assert not IGNORED.fullmatch(name)
+
+
+# --- What the tensors say of the architecture ----------------------------------------------------
+
+
+def shapes_of(config, layout, *parts):
+    """Shapes of a file that holds these parts, by their names there."""
+    rows = (row for row in table(config) if row.part in parts)
+    return {row.name_in(layout): row.shape_in(layout) for row in rows}
+
+
+def completed(config, shapes, layout):
+    return architecture(config, shapes, layout, "my.zip")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("parts", [("encoder",), ("encoder", "pooler", "classifier")])
+def test_v2_is_known_by_its_tensors(layout, parts):
+    """No `bert_config.json` says it; heads have biases in V2 too."""
+    plain, v2 = CONFIG.replace(hidden_act="relu"), V2.replace(hidden_act="relu")
+    for config in (plain, v2.replace(num_labels=0)):
+        found = completed(config, shapes_of(v2, layout, *parts), layout)
+        assert found == v2.replace(num_labels=5 if "classifier" in parts else 0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_norm_or_bias_of_the_encoder_tells_roformer(layout):
+    v1, v2 = (shapes_of(config, layout, "encoder") for config in (CONFIG, V2))
+    for name in v1.keys() - v2.keys():
+        assert not completed(CONFIG, v2 | {name: v1[name]}, layout).is_v2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("config", [CONFIG, V2], ids=["v1", "v2"])
+def test_without_an_encoder_the_config_is_believed(config, layout):
+    shapes = shapes_of(config.replace(num_labels=5), layout, "pooler", "classifier")
+    assert completed(config, shapes, layout).is_v2 == config.is_v2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_config_of_v2_with_weights_of_roformer_is_refused(layout):
+    (bias,) = (row for row in ROWS if row.name == "encoder/layer_1/output/bias")
+    shapes = shapes_of(V2, layout, "encoder") | {bias.name_in(layout): bias.shape_in(layout)}
+    message = (
+        rf"my\.zip: its config has norm_type 'rms_norm'.* weights hold {bias.name_in(layout)},"
+    )
+    with pytest.raises(InputError, match=message):
+        completed(V2, shapes, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("config", [CONFIG, V2], ids=["v1", "v2"])
+def test_another_number_of_layers_is_refused(config, layers, layout):
+    shapes = shapes_of(config, layout, "encoder")
+    message = rf"my\.zip: its config has num_hidden_layers {layers}, .* of layers 0 to 1\. Give"
+    with pytest.raises(InputError, match=message):
+        completed(config.replace(num_hidden_layers=layers), shapes, layout)
+
+
+def test_optimizer_slots_tell_nothing_else():
+    shapes = shapes_of(V2, "tf1", "encoder")
+    slots = {f"{name}/adam_{m}": shape for name, shape in shapes.items() for m in "mv"}
+    assert completed(V2, shapes | slots | {"global_step": ()}, "tf1") == V2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("head", ["classifier", "token_classifier"])
+def test_labels_are_counted_by_the_head(layout, head):
+    shapes = shapes_of(LABELLED, layout, "encoder", head)
+    assert completed(CONFIG, shapes, layout).num_labels == 5
+    assert completed(CONFIG.replace(num_labels=3), shapes, layout).num_labels == 3  # what is said
+    assert completed(CONFIG, shapes_of(CONFIG, layout, "encoder"), layout).num_labels == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_head_for_pairs_tells_that_all_tokens_were_in_sight(layout):
+    """BERT's, of the third-party files; the released sim-char models have a pooler alone."""
+    pooled = shapes_of(CONFIG, layout, "encoder", "mlm", "pooler")
+    assert completed(CONFIG, pooled, layout).attention_type is None
+    paired = pooled | shapes_of(CONFIG, layout, "seq_relationship")
+    assert completed(CONFIG, paired, layout).attention_type == "bidirectional"
+    causal = CONFIG.replace(attention_type="causal")
+    assert completed(causal, paired, layout).attention_type == "causal"

@@ -3,10 +3,12 @@
 import keras
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.attention import RotaryMultiHeadAttention, same_sequence
+from roformer_tf.layers.attention import RotaryMultiHeadAttention, same_sequence, visible_keys
 
 B, T, S, D, N, H = 2, 7, 5, 12, 3, 4
 ids = np.array([[1, 1, 1, 2, 2, 0, 0], [3, 3, 1, 1, 1, 1, 1]], "int32")  # (B, T)
@@ -197,6 +199,34 @@ def test_a_config_makes_the_layer_again():
 
 def test_same_sequence_is_one_rule_for_padding_and_packing():
     np.testing.assert_array_equal(ops.convert_to_numpy(same_sequence(ids)), same(ids))
+
+
+def sees(kind, documents, segments, query, key):
+    """Whether one token of a row may look at another, told without sums."""
+    if documents[query] != documents[key] or documents[key] == 0:
+        return False
+    if key <= query or kind in (None, "bidirectional"):
+        return True
+    return kind == "unilm" and not any(segments[query + 1 : key + 1])  # all of one source
+
+
+LENGTH = 9  # of all rows: JAX compiles every shape anew
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=LENGTH, max_size=LENGTH)
+PACKED = [(1, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 1), (3, 0), (3, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("kind", [None, "bidirectional", "causal", "unilm"])
+@given(rows=st.tuples(ROWS, ROWS))
+@example(rows=(PACKED, [(1, 0)] * LENGTH))
+def test_visible_keys_follow_the_rule_of_each_kind(kind, rows):
+    documents, segments = np.array(rows, "int32").transpose(2, 0, 1)  # (B, T) each
+    want = [
+        [[sees(kind, d, s, query, key) for key in range(LENGTH)] for query in range(LENGTH)]
+        for d, s in zip(documents, segments, strict=True)
+    ]
+    visible = ops.convert_to_numpy(visible_keys(kind, documents, segments))
+    assert visible.dtype == bool
+    np.testing.assert_array_equal(visible, want)
 
 
 @pytest.mark.parametrize(

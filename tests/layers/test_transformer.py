@@ -6,7 +6,13 @@ import pytest
 from keras import ops
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, activation
+from roformer_tf.layers.transformer import (
+    RMSNorm,
+    RoFormerEmbeddings,
+    RoFormerLayer,
+    activation,
+    norm,
+)
 
 CONFIG = RoFormerConfig(
     vocab_size=500,
@@ -18,6 +24,8 @@ CONFIG = RoFormerConfig(
     attention_probs_dropout_prob=0.0,
     initializer_range=0.5,
 )
+V2 = CONFIG.replace(norm_type="rms_norm", use_bias=False)
+BOTH = pytest.mark.parametrize("config", [CONFIG, V2], ids=["v1", "v2"])
 VISIBLE = np.ones((2, 6, 6), bool)
 
 
@@ -29,9 +37,10 @@ def apart(first, second):
     return np.abs(ops.convert_to_numpy(first) - ops.convert_to_numpy(second)).max()
 
 
+@BOTH
 @pytest.mark.parametrize("rate", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_each_dropout_of_a_layer_is_active_in_training_alone(rate):
-    x, layer = random(2, 6, 32), RoFormerLayer(CONFIG.replace(**{rate: 0.4}))
+def test_each_dropout_of_a_layer_is_active_in_training_alone(config, rate):
+    x, layer = random(2, 6, 32), RoFormerLayer(config.replace(**{rate: 0.4}))
     assert apart(layer(x, VISIBLE, training=True), layer(x, VISIBLE, training=False)) > 0.05
     assert apart(layer(x, VISIBLE), layer(x, VISIBLE, training=False)) == 0
 
@@ -51,13 +60,92 @@ def test_without_dropout_training_changes_nothing():
     assert apart(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) < 1e-6
 
 
+@BOTH
 @pytest.mark.parametrize("embedding_size", [32, 12])
-def test_embeddings_drop_in_training_alone(embedding_size):
-    config = CONFIG.replace(embedding_size=embedding_size, hidden_dropout_prob=0.4)
+def test_embeddings_drop_in_training_alone(config, embedding_size):
+    config = config.replace(embedding_size=embedding_size, hidden_dropout_prob=0.4)
     layer, ids = RoFormerEmbeddings(config), np.arange(12).reshape(2, 6)
     quiet = layer(ids, np.zeros_like(ids))
     assert quiet.shape == (2, 6, 32)
     assert apart(layer(ids, np.zeros_like(ids), training=True), quiet) > 0.05
+
+
+@BOTH
+def test_v2_drops_before_the_norm_and_v1_after_it(config):
+    """What is dropped is 0; after a norm every vector has the mean square 1."""
+    rate = 0.4
+    layer = RoFormerEmbeddings(config.replace(hidden_dropout_prob=rate))
+    ids = np.arange(400).reshape(20, 20)
+    x = ops.convert_to_numpy(layer(ids, np.zeros_like(ids), training=True))
+    assert abs((x == 0).mean() - rate) < 0.02
+    squares = np.square(x).mean(-1)
+    assert (np.abs(squares - 1).max() < 1e-3) == config.is_v2
+    assert abs(squares.mean() - (1 if config.is_v2 else 1 / (1 - rate))) < 0.1
+
+
+def test_in_a_v2_layer_the_norms_come_last():
+    layer = RoFormerLayer(V2.replace(hidden_dropout_prob=0.4))
+    x = ops.convert_to_numpy(layer(random(2, 6, 32), VISIBLE, training=True))
+    np.testing.assert_allclose(np.square(x).mean(-1), 1.0, atol=1e-4)
+
+
+def test_v2_has_kernels_and_embeddings_alone():
+    embeddings = RoFormerEmbeddings(V2.replace(embedding_size=12), name="embeddings")
+    embeddings.build()
+    layer = RoFormerLayer(V2)
+    layer.build()
+    names = [weight.name for weight in embeddings.weights]
+    assert names == ["embeddings", "embeddings", "kernel"]
+    assert [weight.name for weight in layer.weights] == ["kernel"] * 6
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-2])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("float32", 2e-6), ("bfloat16", 8e-3), ("float16", 1e-3)]
+)
+def test_the_rms_norm_is_that_of_float64(dtype, bound, epsilon):
+    x = ops.cast(random(3, 5, 32) * np.float32(10) ** np.arange(-2, 3)[:, None], dtype)
+    wide = ops.convert_to_numpy(ops.cast(x, "float32")).astype("float64")
+    want = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + epsilon)
+    got = RMSNorm(epsilon, dtype=dtype)(x)
+    assert keras.backend.standardize_dtype(got.dtype) == dtype
+    got = ops.convert_to_numpy(ops.cast(got, "float32"))
+    np.testing.assert_allclose(got, want, rtol=bound, atol=1e-7)
+
+
+def test_the_rms_norm_neither_centres_nor_learns_and_gives_zeros_for_zeros():
+    layer = norm(V2.replace(layer_norm_eps=1e-6), "norm", "float32")
+    constant = ops.convert_to_numpy(layer(np.full((1, 8), 3.0, "float32")))
+    np.testing.assert_allclose(constant, 1.0, atol=1e-6)
+    assert (ops.convert_to_numpy(layer(np.zeros((1, 8), "float32"))) == 0).all()
+    assert layer.weights == []
+    again = RMSNorm.from_config(layer.get_config())
+    assert (again.epsilon, again.name) == (1e-6, "norm")
+
+
+def test_float16_squares_do_not_overflow():
+    x = np.full((1, 32), 300.0, "float16")  # 300² is more than float16 holds
+    got = ops.convert_to_numpy(RMSNorm(1e-12, dtype="float16")(x))
+    np.testing.assert_array_equal(got, np.ones((1, 32)))
+
+
+@pytest.mark.parametrize("layers", [1, 12])
+def test_v2_starts_by_its_width_and_depth(layers):
+    """A truncated normal of deviation (inputs × layers)^-½, after the truncation."""
+    keras.utils.set_random_seed(0)
+    config = V2.replace(
+        hidden_size=64, intermediate_size=256, embedding_size=16, num_hidden_layers=layers
+    )
+    embeddings, layer = RoFormerEmbeddings(config), RoFormerLayer(config)
+    for part in (embeddings, layer):
+        part.build()
+    inputs = [(embeddings.word.embeddings, 16), (embeddings.projection.kernel, 16)]
+    inputs += [(layer.intermediate.kernel, 64), (layer.output_dense.kernel, 256)]
+    inputs += [(weight, 64) for weight in layer.attention.weights]
+    for weight, features in inputs:
+        values, want = ops.convert_to_numpy(weight), (features * layers) ** -0.5
+        assert abs(values.std() / want - 1) < 0.06, weight.path
+        assert abs(values).max() <= 2 * 1.13684723 * want * (1 + 1e-6)
 
 
 def test_kernels_start_truncated_normal_and_biases_at_zero():

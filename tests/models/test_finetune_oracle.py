@@ -6,10 +6,15 @@ import pytest
 from keras import ops
 
 from roformer_tf.checkpoints.names import table
-from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.models.heads import (
+    RoFormerForMaskedLM,
+    RoFormerForSequenceClassification,
+    mean_of_tokens,
+)
 from roformer_tf.training.losses import MaskedTokenLoss
 
 BOUND = 1e-4
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +37,8 @@ def batch(request, steps):
 
 
 def trained(source, batch, learning_rate, steps):
-    """A model after some steps on one batch, and the loss before each of them."""
-    model = RoFormerForMaskedLM.from_pretrained(
-        source, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
+    """A language model after some steps on one batch, and the loss before each of them."""
+    model = RoFormerForMaskedLM.from_pretrained(source, **NO_DROPOUT)
     model.compile(keras.optimizers.SGD(learning_rate), MaskedTokenLoss())
     inputs, labels, weights = batch
     history = model.fit(
@@ -81,10 +84,73 @@ def test_twenty_steps_give_the_recorded_losses_and_weights(released, batch, step
 
 
 def test_the_first_gradient_is_the_recorded_one(released, batch, steps, masked_lm):
-    # One step of size 1 takes exactly the gradient away.
     after = tf1_arrays(trained(released("word"), batch, 1.0, 1)[0])
-    before = tf1_arrays(masked_lm("word"))
+    compare_gradients(tf1_arrays(masked_lm("word")), after, steps)
+
+
+def compare_gradients(before, after, steps):
+    """One step of size 1 takes exactly the gradient away."""
     gradients = {name: before[name] - after[name] for name in before}
     compare(gradients, recorded_weights(steps, "grad0"), steps["word_rows"])
     norm = np.sqrt(sum(np.square(g.astype("float64")).sum() for g in gradients.values()))
     np.testing.assert_allclose(norm, steps["grad_norm_step0"], rtol=0, atol=BOUND)
+
+
+# --- A classifier of the mean of all tokens ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def classified(recorded):
+    return recorded("finetune_cls")
+
+
+def classifier(source, classified, learning_rate=0.0):
+    """A classifier with the recorded head on a released encoder."""
+    model = RoFormerForSequenceClassification.from_pretrained(
+        source, num_labels=1, pooling="mean", **NO_DROPOUT
+    )
+    model.classifier.out_proj.set_weights([classified["head_kernel"], classified["head_bias"]])
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(learning_rate), loss)
+    return model
+
+
+def batch_of(classified):
+    """Inputs and labels of the one batch."""
+    inputs = {key: classified[key] for key in ("token_ids", "segment_ids")}
+    return inputs, classified["labels"]
+
+
+def arrays_with_head(model):
+    """Every weight under its TF1 name, the head's under the recorded one."""
+    return {
+        name.replace("classifier/out_proj", "head"): array
+        for name, array in tf1_arrays(model).items()
+    }
+
+
+def test_the_mean_of_the_tokens_and_its_probability_are_the_recorded_ones(released, classified):
+    model, (inputs, _) = classifier(released("word"), classified), batch_of(classified)
+    real = inputs["token_ids"] != 0
+    mean = ops.convert_to_numpy(mean_of_tokens(model.encoder(inputs), real.astype("int32")))
+    np.testing.assert_allclose(mean, classified["mean_pooled"], rtol=0, atol=1e-5)
+    probabilities = 1 / (1 + np.exp(-ops.convert_to_numpy(model(inputs))))
+    np.testing.assert_allclose(probabilities, classified["probs"], rtol=0, atol=1e-5)
+
+
+def test_twenty_steps_of_a_classifier_give_the_recorded_losses_and_weights(released, classified):
+    model = classifier(released("word"), classified, float(classified["lr"]))
+    inputs, labels = batch_of(classified)
+    history = model.fit(inputs, labels, batch_size=len(labels), epochs=20, verbose=0)
+    losses = [*history.history["loss"], model.evaluate(inputs, labels, verbose=0)]
+    np.testing.assert_allclose(losses, classified["losses"], rtol=0, atol=BOUND)
+    final = recorded_weights(classified, "final")
+    compare(arrays_with_head(model), final, classified["word_rows"])
+
+
+def test_the_first_gradient_of_a_classifier_is_the_recorded_one(released, classified):
+    model = classifier(released("word"), classified, 1.0)
+    before = arrays_with_head(model)
+    inputs, labels = batch_of(classified)
+    model.fit(inputs, labels, batch_size=len(labels), verbose=0)
+    compare_gradients(before, arrays_with_head(model), classified)

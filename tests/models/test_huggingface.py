@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from roformer_tf.models.encoder import RoFormerEncoder
-from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.models.heads import (
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -19,15 +24,20 @@ def loaded_whole(cls, folder):
     return model.eval()
 
 
-def hidden_states(model, inputs, real):
-    """Every hidden state by transformers: a list of (B, T, H)."""
+def outputs(model, inputs, real, **arguments):
+    """What a model of transformers gives."""
     with torch.no_grad():
-        states = model(
+        return model(
             input_ids=torch.tensor(inputs["token_ids"], dtype=torch.long),
             token_type_ids=torch.tensor(inputs["segment_ids"], dtype=torch.long),
             attention_mask=torch.tensor(real, dtype=torch.long),
-            output_hidden_states=True,
-        ).hidden_states
+            **arguments,
+        )
+
+
+def hidden_states(model, inputs, real):
+    """Every hidden state by transformers: a list of (B, T, H)."""
+    states = outputs(model, inputs, real, output_hidden_states=True).hidden_states
     return [state.numpy() for state in states]
 
 
@@ -55,14 +65,51 @@ def test_transformers_gives_the_same_logits(
     model.save_pretrained(tmp_path)
     inputs = inputs_of(recorded(name))
     real = real_positions(inputs["token_ids"])
-    with torch.no_grad():
-        theirs = loaded_whole(transformers.RoFormerForMaskedLM, tmp_path)(
-            input_ids=torch.tensor(inputs["token_ids"], dtype=torch.long),
-            token_type_ids=torch.tensor(inputs["segment_ids"], dtype=torch.long),
-            attention_mask=torch.tensor(real, dtype=torch.long),
-        ).logits.numpy()
+    theirs = outputs(loaded_whole(transformers.RoFormerForMaskedLM, tmp_path), inputs, real)
     ours = to_float64(model(inputs))
-    np.testing.assert_allclose(ours[real], theirs[real], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(ours[real], theirs.logits.numpy()[real], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("cls", "source", "num_labels"),
+    [
+        (RoFormerForCausalLM, "gpt_char", None),
+        (RoFormerForSequenceClassification, "hf_word_seqcls", None),
+        (RoFormerForSequenceClassification, "word", 2),  # which transformers does not write down
+        (RoFormerForSequenceClassification, "char", 1),
+        (RoFormerForTokenClassification, "word_project", 7),
+    ],
+)
+def test_transformers_gives_the_same_logits_of_every_head(
+    cls, source, num_labels, released, recorded, inputs_of, real_positions, to_float64, tmp_path
+):
+    given = {} if num_labels is None else {"num_labels": num_labels}
+    model = cls.from_pretrained(released(source), initializer_range=0.3, **given)
+    model.save_pretrained(tmp_path / "ours")
+    inputs = inputs_of(recorded(source))
+    real = real_positions(inputs["token_ids"])
+    theirs = loaded_whole(getattr(transformers, cls.__name__), tmp_path / "ours")
+    ours = to_float64(model(inputs))
+    got = outputs(theirs, inputs, real).logits.numpy()
+    assert got.shape == ours.shape
+    counted = real if got.ndim == 3 else slice(None)
+    np.testing.assert_allclose(ours[counted], got[counted], rtol=0, atol=2e-5)
+    # and back: what transformers writes of it is the same model to us
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = cls.from_pretrained(tmp_path / "theirs")
+    assert again.config.attention_type == model.config.attention_type
+    np.testing.assert_array_equal(to_float64(again(inputs)), to_float64(model(inputs)))
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, {"id2label": {0: "差", 1: "好"}, "label2id": {"差": 0, "好": 1}}]
+)
+def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path):
+    model = RoFormerForSequenceClassification(tiny(unknown=labels), num_labels=2)
+    model.save_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert config.id2label == labels.get("id2label", {0: "LABEL_0", 1: "LABEL_1"})
+    assert config.num_labels == 2
 
 
 def test_transformers_turns_by_another_base_too(tiny, real_positions, to_float64, tmp_path):

@@ -171,7 +171,8 @@ def test_parts_that_a_class_has_no_use_for_are_named(released, caplog):
     ("left_out", "message"),
     [
         ("roformer.embeddings.word_embeddings.weight", "lacks 1 weights, such as encoder/embedd"),
-        ("roformer.encoder.layer.1.", "lacks 16 weights, such as encoder/layer_1/"),
+        ("roformer.encoder.layer.0.", "lacks 16 weights, such as encoder/layer_0/"),
+        ("roformer.encoder.layer.1.", "num_hidden_layers 2, but its weights are of layers 0 to 0"),
         ("cls.predictions.bias", "lacks 1 weights, such as mlm/bias"),
         ("roformer.", "lacks 3[0-9] weights"),
     ],

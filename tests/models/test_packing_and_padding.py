@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
 
 LENGTH, VOCABULARY = 24, 50
@@ -14,11 +15,24 @@ LENGTH, VOCABULARY = 24, 50
 BOUNDS = {"float32": 5e-6, "mixed_bfloat16": 0.15}
 
 
-@pytest.fixture(scope="module", params=BOUNDS)
+KINDS = {
+    "v1": {},
+    "v2": {"norm_type": "rms_norm", "use_bias": False},
+    "causal": {"attention_type": "causal"},
+    "unilm": {"attention_type": "unilm"},
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("v1", "mixed_bfloat16"), *((kind, "float32") for kind in KINDS)],
+    ids=" ".join,
+)
 def model(request, tiny):
-    """A model of each precision."""
+    """A model of each kind and precision."""
+    kind, dtype = request.param
     keras.utils.set_random_seed(0)
-    return RoFormerForMaskedLM(tiny(vocab_size=VOCABULARY), dtype=request.param)
+    return RoFormerForMaskedLM(tiny(vocab_size=VOCABULARY, **KINDS[kind]), dtype=dtype)
 
 
 @pytest.fixture(scope="module")
@@ -98,25 +112,36 @@ def test_padding_changes_no_real_token(model, bound, to_float64, texts):
         np.testing.assert_allclose(hidden[row, : len(text)], alone, rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(
+    ("name", "attention_type", "dtype"),
+    [
+        ("word", None, "mixed_bfloat16"),
+        ("word", None, "float32"),
+        ("gpt_char", "causal", "float32"),
+        ("sim_char", "unilm", "float32"),
+        ("v2_char", None, "float32"),
+    ],
+)
 def test_a_released_model_gives_each_text_what_it_gives_alone(
-    dtype, released, recorded, inputs_of, real_positions, to_float64
+    name, attention_type, dtype, released, recorded, inputs_of, real_positions, to_float64
 ):
-    model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
-    inputs = inputs_of(recorded("word"))
+    encoder = RoFormerEncoder.from_pretrained(
+        released(name), dtype=dtype, attention_type=attention_type
+    )
+    inputs = inputs_of(recorded(name))
     real = real_positions(inputs["token_ids"])
-    padded = to_float64(model.encoder(inputs))
+    padded = to_float64(encoder(inputs))
     for row, size in enumerate(real.sum(1)):
         alone = {name: ids[row : row + 1, :size] for name, ids in inputs.items()}
         np.testing.assert_allclose(
-            to_float64(model.encoder(alone))[0], padded[row, :size], rtol=0, atol=BOUNDS[dtype]
+            to_float64(encoder(alone))[0], padded[row, :size], rtol=0, atol=BOUNDS[dtype]
         )
     # and all of them packed into one row
     sizes, numbers = real.sum(1), np.arange(1, len(real) + 1)
     packed = {name: ids[real][None] for name, ids in inputs.items()}
     packed["sequence_ids"] = np.repeat(numbers, sizes)[None].astype("int32")
     np.testing.assert_allclose(
-        to_float64(model.encoder(packed))[0], padded[real], rtol=0, atol=BOUNDS[dtype]
+        to_float64(encoder(packed))[0], padded[real], rtol=0, atol=BOUNDS[dtype]
     )
 
 

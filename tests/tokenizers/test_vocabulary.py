@@ -81,8 +81,8 @@ def test_what_holds_no_vocabulary_is_refused(tmp_path):
     for name, message in {
         "missing.txt": "cannot read the vocabulary .*missing.txt: No such file.* Give a vocab.txt",
         ".": "cannot read the vocabulary .*vocab.txt",
-        "truncated.zip": "truncated.zip is no whole zip file .* again",
-        "damaged.zip": "damaged.zip is no whole zip file .*CRC",
+        "truncated.zip": "truncated.zip is no whole zip file: .* again",
+        "damaged.zip": "damaged.zip cannot be unpacked: .*CRC",
         "other.zip": "other.zip should hold one vocab.txt, but holds no vocab.txt",
         "two.zip": "holds several: a/vocab.txt, b/vocab.txt",
         "gb.txt": "gb.txt is not UTF-8 text at byte 31",

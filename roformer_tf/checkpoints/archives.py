@@ -1,0 +1,172 @@
+"""Folders and zips alike; a zip is unpacked without trust, into a folder that goes away.
+
+Nothing is written outside that folder, whatever a zip's names say, and no more into it than a
+checkpoint may hold, whatever its sizes say.
+"""
+
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from roformer_tf.checkpoints import huggingface, tf1
+from roformer_tf.errors import InputError
+
+MAX_BYTES = 16 << 30
+"""What a zip may unpack to. The largest released model has 1.3 GB."""
+MAX_RATIO = 100
+"""Times its own size that a zip may unpack to, from `UNSUSPICIOUS` on. Released ones: below 2."""
+UNSUSPICIOUS = 1 << 30
+"""Bytes that any zip may unpack to: weights that are all zeros are deflated to a thousandth."""
+MAX_SMALL_FILE = 64 << 20
+"""Bytes of a file that is read into memory, such as a vocabulary."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Path]:
+    """Yield a folder with the files of one checkpoint: the path itself, or its zip unpacked.
+
+    The unpacked files are gone afterwards, and after every error; an InputError raised meanwhile
+    names the zip in place of their folder. Raises InputError for a zip that is damaged, unsafe or
+    too large, or holds no checkpoint or several.
+    """
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True) as folder:
+        with _archive(path) as archive:
+            for member in _checkpoint_files(archive, path):
+                _unpack(archive, member, Path(folder))
+        try:
+            yield Path(folder)
+        except InputError as error:  # the user knows the zip, and not where it lies unpacked
+            raise InputError(str(error).replace(folder, str(path))) from None
+
+
+def read_file(path: Path, name: str) -> bytes | None:
+    """Read one small file of a folder or, wherever it stands there, of a zip; None without it.
+
+    Raises InputError for a zip that is damaged, or holds several files of the name.
+    """
+    if path.is_dir():
+        file = path / name
+        return file.read_bytes() if file.is_file() else None
+    with _archive(path) as archive:
+        found = [info for info in archive.infolist() if _path(info).name == name]
+        if not found:
+            return None
+        if len(found) > 1:
+            several = ", ".join(info.filename for info in found)
+            raise InputError(f"{path} should hold one {name}, but holds several: {several}.")
+        if found[0].file_size > MAX_SMALL_FILE:
+            raise InputError(
+                f"{path} holds a {name} of {found[0].file_size:,} bytes, which can be none. "
+                "Fetch it again from where it was released."
+            )
+        return archive.read(found[0])
+
+
+def is_zip(path: Path) -> bool:
+    """Tell whether a file is a zip, or is named like one: a truncated one is one, too."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04" or path.suffix == ".zip"
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip, and say in our words what is wrong with one that cannot be read."""
+    if not zipfile.is_zipfile(path):
+        raise InputError(
+            f"{path} is no whole zip file: another kind of file, or a broken download. "
+            "Fetch it again, or give a folder."
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except InputError:  # a ValueError, but ours
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be unpacked: {error}. If it is damaged, fetch it again."
+        ) from None
+
+
+def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
+    """The files in the folder of a zip's one checkpoint, if all of the zip is harmless."""
+    for info in archive.infolist():
+        if objection := _objection(info):
+            raise InputError(
+                f"{path} cannot be unpacked: {info.orig_filename!r} in it {objection}. "
+                "Fetch it again from where it was released."
+            )
+    files = [info for info in archive.infolist() if not info.is_dir()]
+    inside = _checkpoint_folder([_path(info) for info in files], path)
+    files = [info for info in files if _path(info).parent == inside]
+    names = [_path(info).name.casefold() for info in files]
+    if len(names) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{path} cannot be unpacked: it holds {twice} twice. Fetch it again.")
+    _check_size(sum(info.file_size for info in files), path)
+    return files
+
+
+def _objection(info: zipfile.ZipInfo) -> str | None:
+    """Say why a member of a zip is not unpacked, if so."""
+    name = info.orig_filename  # zipfile has mended the other one
+    if any(mark in name for mark in "\\:\0") or name[:1] in ("", "/") or ".." in name.split("/"):
+        return "does not stay in its folder"
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "is a link or a device"
+    if info.flag_bits & 1:
+        return "is encrypted"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "is neither stored nor deflated"
+    return None
+
+
+def _checkpoint_folder(files: Sequence[PurePosixPath], path: Path) -> PurePosixPath:
+    """The folder in a zip that a checkpoint's config stands in."""
+    beside_weights = {file.parent for file in files if file.name in huggingface.WEIGHT_FILES}
+    found = {
+        file.parent
+        for file in files
+        if file.name == tf1.CONFIG
+        or (file.name == huggingface.CONFIG and file.parent in beside_weights)
+    }
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        raise InputError(
+            f"{path} holds no checkpoint: no {tf1.CONFIG}, and no {huggingface.CONFIG} beside "
+            f"{huggingface.WEIGHTS}. Give a released zip, or the folder of a checkpoint."
+        )
+    folders = ", ".join(sorted(map(str, found)))
+    raise InputError(
+        f"{path} holds several checkpoints: {folders}. Unpack it and give the folder of one."
+    )
+
+
+def _check_size(unpacked: int, path: Path) -> None:
+    """Refuse what no checkpoint unpacks to, by the sizes that the zip declares.
+
+    They bind: zipfile gives no byte beyond a member's declared size.
+    """
+    packed = path.stat().st_size
+    if unpacked > min(MAX_BYTES, max(UNSUSPICIOUS, MAX_RATIO * packed)):
+        raise InputError(
+            f"{path} has {packed / 1e9:.2g} GB, but would unpack to {unpacked / 1e9:.3g} GB: no "
+            "checkpoint is packed like that. If you trust it, unpack it and give the folder."
+        )
+
+
+def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> None:
+    with archive.open(info) as source, (folder / _path(info).name).open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _path(info: zipfile.ZipInfo) -> PurePosixPath:
+    return PurePosixPath(info.filename)

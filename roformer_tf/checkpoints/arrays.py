@@ -1,0 +1,59 @@
+"""Arrays by name, each read or made when asked for: a checkpoint never lies in memory whole."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import ml_dtypes
+import numpy as np
+
+from roformer_tf.checkpoints.names import table
+from roformer_tf.config import RoFormerConfig
+
+DTYPES = {
+    "float16": np.dtype("float16"),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype("float32"),
+}
+"""What weights may be written as."""
+
+
+class LazyArrays(Mapping[str, np.ndarray]):
+    """A read-only mapping from names to arrays; shapes and dtypes are known unread.
+
+    Every access reads the array anew and keeps nothing of it.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtypes: Mapping[str, np.dtype],
+        read: Callable[[str], np.ndarray],
+    ) -> None:
+        self.shapes = dict(shapes)
+        """Name → shape, for every name."""
+        self.dtypes = dict(dtypes)
+        """Name → dtype, for every name."""
+        self._read = read
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.shapes:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes  # Mapping's own would read the array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+def tensors_of_file(
+    arrays: Mapping[str, np.ndarray], config: RoFormerConfig, layout: str, dtype: str | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Give each array as a file holds it, with its name there; `dtype` None keeps its own."""
+    rows = {row.name: row for row in table(config)}
+    for name in arrays:
+        tensor = rows[name].to_file(arrays[name], layout, config.rotary_style)
+        yield rows[name].name_in(layout), tensor.astype(DTYPES[dtype]) if dtype else tensor

@@ -1,0 +1,145 @@
+"""The registry: every released name, found by every name, and what a source may be."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from roformer_tf.checkpoints import registry
+from roformer_tf.checkpoints.registry import BY_HAND, find, locate, releases
+from roformer_tf.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"small": (6, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}
+RELEASED = {
+    "word": "small base",
+    "char": "small base",
+    "gpt-char": "base",
+    "sim-char": "small base",
+    "sim-char-ft": "small base",
+    "v2-char": "small base large",
+}
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+def test_every_released_size_of_every_family_is_there_once():
+    found = [(release.family, release.size) for release in releases()]
+    assert sorted(found) == sorted((f, s) for f, sizes in RELEASED.items() for s in sizes.split())
+
+
+def test_names_and_aliases_are_unique():
+    names = [name for release in releases() for name in (release.name, *release.aliases)]
+    assert len(names) == len(set(names))
+    assert all(find(name) for name in names)
+
+
+@pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
+def test_an_entry_agrees_with_itself(release):
+    layers, hidden, heads = SIZES[release.size]
+    family = "" if release.family == "word" else f"-{release.family}"
+    assert release.name == f"chinese_roformer{family}_L-{layers}_H-{hidden}_A-{heads}"
+    assert release.aliases[0] == f"chinese_roformer{family}-{release.size}"
+    assert release.file == f"{release.name}.zip"
+    base = "https://open.zhuiyi.ai/releases/nlp/models/zhuiyi"
+    assert release.url == f"{base}/{release.file}"
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    assert tuple(release.config[key] for key in sizes) == (layers, hidden, heads)
+    assert release.config.get("vocab_size") == {
+        "word": 50_000,
+        "char": 12_000,
+        "v2-char": 12_000,
+    }.get(release.family)
+    assert re.fullmatch(r"https://pan\.baidu\.com/s/[\w-]{23}", release.baidu.url)
+    assert re.fullmatch(r"\w{4}", release.baidu.code)
+    if release.family == "gpt-char":
+        assert release.hugging_face is None
+    else:
+        assert re.fullmatch(r"junnyu/roformer_[a-z0-9_]+", release.hugging_face)
+        assert release.hugging_face.endswith(f"_{release.size}")
+
+
+def test_no_two_releases_share_a_place():
+    for places in (
+        {release.url for release in releases()},
+        {release.baidu for release in releases()},
+    ):
+        assert len(places) == len(releases())
+
+
+def test_an_alias_finds_its_release():
+    assert find("chinese_roformer-char-base").name == "chinese_roformer-char_L-12_H-768_A-12"
+    assert find("chinese_roformer-v2-large").name == "chinese_roformer-v2-char_L-24_H-1024_A-16"
+    assert find("chinese_roformer-base") == find("chinese_roformer-word-base")
+    assert find("chinese_roformer") is None
+
+
+def test_the_table_for_readers_names_every_release():
+    table = (ROOT / "checkpoints" / "README.md").read_text(encoding="utf-8")
+    for release in releases():
+        (row,) = [line for line in table.splitlines() if f"`{release.name}`" in line]
+        for said in (*release.aliases, release.baidu.url, release.baidu.code):
+            assert said in row
+        assert (release.hugging_face or "–") in row
+
+
+# --- What a source may be -----------------------------------------------------------------------
+
+
+def test_a_path_that_exists_is_the_source_itself(empty_cache, tmp_path):
+    (tmp_path / "some.zip").write_bytes(b"")
+    assert locate(tmp_path / "some.zip") == tmp_path / "some.zip"
+    assert locate(str(tmp_path)) == tmp_path
+    (tmp_path / "chinese_roformer-char-base").mkdir()
+    assert locate("chinese_roformer-char-base") == Path("chinese_roformer-char-base")
+
+
+def test_a_zip_in_the_folder_checkpoints_is_used_before_the_cache(empty_cache, tmp_path):
+    release = find("chinese_roformer-char-base")
+    for folder in (tmp_path / BY_HAND, empty_cache):
+        folder.mkdir()
+        with zipfile.ZipFile(folder / release.file, "w") as archive:
+            archive.writestr("x", folder.name)
+    assert locate("chinese_roformer-char-base") == BY_HAND / release.file
+    assert [path.name for path in (tmp_path / BY_HAND).iterdir()] == [release.file]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("nowhere.zip", r"^nowhere\.zip does not exist\. Give a released \.zip, a folder with"),
+        ("chinese_roformer-char-bas", r"Did you mean chinese_roformer-char-base\b"),
+        (
+            "somewhere/chinese_roformer_L-12_H-768_A-12.zip",
+            r"^somewhere/.* does not exist.*Did you mean chinese_roformer_L-12_H-768_A-12 ",
+        ),
+        (
+            "junnyu/roformer_chinese_sim_char_base",
+            r"Give chinese_roformer-sim-char_L-12_H-768_A-12, which holds the same weights",
+        ),
+    ],
+)
+def test_anything_else_is_refused_with_a_hint(source, said, empty_cache):
+    for ask in (locate, registry.download):
+        with pytest.raises(InputError, match=said):
+            ask(source)
+
+
+def test_what_is_near_to_no_name_gets_no_guess(empty_cache):
+    with pytest.raises(InputError, match=r"`roformer-tf checkpoints list` shows\.$"):
+        locate("xyz")
+
+
+def test_the_cache_is_the_users_own_unless_another_is_given(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROFORMER_TF_CACHE", "~/somewhere")
+    assert registry.folder() == Path.home() / "somewhere"
+    monkeypatch.delenv("ROFORMER_TF_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert registry.folder().name == "roformer-tf"
+    assert registry.folder().is_absolute()

@@ -1,0 +1,132 @@
+"""Zips that mean harm, and broken ones: one clear line, exit code 2, and nothing is written.
+
+As a user meets them: through a command. What unpacking does in detail is tested in
+tests/checkpoints/test_archives.py.
+"""
+
+import shutil
+import tempfile
+import zipfile
+
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from tests.support import hostile_zips as hostile
+
+DATA = "bert_model.ckpt.data-00000-of-00001"
+CASES = {  # what is wrong: what the message has to say
+    "climbs out": ["'../evil' in it does not stay in its folder", "Fetch it again"],
+    "absolute": ["'/tmp/evil' in it does not stay in its folder", "Fetch it again"],
+    "symbolic link": ["bert_model.ckpt.extra' in it is a link", "Fetch it again"],
+    "encrypted": ["is encrypted", "Fetch it again"],
+    "bomb": ["would unpack to 10.7 GB", "give the folder"],
+    "bomb that understates": ["Bad CRC-32", "fetch it again"],
+    "flipped": ["Bad CRC-32", DATA, "fetch it again"],
+    "flipped before it was packed": ["the tensor ", "Checksum does not match", "fetch them again"],
+    "shortened before it was packed": ["the tensor ", "bert_model.ckpt", "fetch them again"],
+    "without vocabulary": ["without a vocab.txt"],
+    "without data": ["bert_model.ckpt", "fetch them again"],
+    "without index": ["holds no checkpoint", ".index"],
+    "without config": ["holds no checkpoint", "bert_config.json"],
+}
+TYPED = ["climbs out", "bomb", "flipped before it was packed"]
+
+
+def make(case, good, path):
+    """Write the zip of a case, from a good one."""
+    folder = good.stem
+    extra = {
+        "climbs out": (hostile.named("../evil"), b"evil"),
+        "absolute": (hostile.named("/tmp/evil"), b"evil"),
+        "symbolic link": (hostile.link(f"{folder}/bert_model.ckpt.extra"), b"/etc/passwd"),
+    }
+    left_out = {
+        "without vocabulary": "vocab.txt",
+        "without data": DATA,
+        "without index": ".index",
+        "without config": "bert_config.json",
+    }
+    if case in extra:
+        return hostile.copied(good, path, extra=[extra[case]])
+    if case in left_out:
+        return hostile.copied(good, path, leave=[left_out[case]])
+    if case == "encrypted":
+        return hostile.encrypted(good, path)
+    if case == "bomb":
+        return hostile.with_bomb(good, path, DATA, 10 * 1024)
+    if case == "bomb that understates":
+        return hostile.with_bomb(good, path, DATA, 10 * 1024, declared=305_652)
+    with zipfile.ZipFile(good) as archive:
+        info = archive.getinfo(f"{folder}/{DATA}")
+        data = bytearray(archive.read(info))
+    if case == "flipped":
+        content = bytearray(good.read_bytes())
+        content[info.header_offset + info.compress_size // 2] ^= 1
+        path.write_bytes(content)
+        return path
+    data[len(data) // 2] ^= 1
+    if case == "shortened before it was packed":
+        del data[len(data) // 2 :]
+    return hostile.copied(good, path, leave=[DATA], extra=[(f"{folder}/{DATA}", bytes(data))])
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder in which temporary ones are made."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def check(code, out, err, said):
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("roformer-tf fill-mask: ")
+    assert all(part in line for part in said), line
+
+
+def everything(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_refused_in_one_line_and_nothing_is_written(
+    case, released, tmp_path, temporary, capfd
+):
+    path = make(case, released("char"), tmp_path / "inputs.zip")
+    before = everything(tmp_path)
+    code = main(["fill-mask", "--model", str(path), "今天[MASK]"])
+    check(code, *capfd.readouterr(), CASES[case])
+    assert everything(tmp_path) == before
+    assert list(temporary.iterdir()) == []
+
+
+def test_and_so_it_is_as_a_user_types_it(released, tmp_path, temporary, typed):
+    """All at once: each one loads TensorFlow first."""
+    paths = {case: tmp_path / f"{number}.zip" for number, case in enumerate(TYPED)}
+    for case, path in paths.items():
+        make(case, released("char"), path)
+    before = everything(tmp_path)
+    processes = {
+        case: typed("roformer-tf", "fill-mask", "--model", path, "今天[MASK]")
+        for case, path in paths.items()
+    }
+    for case, process in processes.items():
+        out, err = process.communicate(timeout=300)
+        check(process.returncode, out, err, CASES[case])
+    assert everything(tmp_path) == before
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_zip_cut_short_anywhere_is_refused(released, tmp_path, temporary, capfd):
+    path = shutil.copy(released("char"), tmp_path / "cut.zip")
+    sizes = np.random.default_rng(0).integers(path.stat().st_size, size=20)
+    for size in sorted(sizes.tolist(), reverse=True):
+        with path.open("rb+") as file:
+            file.truncate(size)
+        code = main(["fill-mask", "--model", str(path), "今天[MASK]"])
+        check(code, *capfd.readouterr(), [str(path), "etch it again"])
+    assert list(temporary.iterdir()) == []

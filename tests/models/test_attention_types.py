@@ -1,0 +1,106 @@
+"""Which tokens a model may look at, and who decides it."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import (
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForSentenceSimilarity,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+
+LENGTH, SOURCE, VOCABULARY = 12, 5, 50
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (kind, version, dtype)
+        for kind, version in [("causal", "v1"), ("unilm", "v1"), ("causal", "v2")]
+        for dtype in ("float32", "mixed_bfloat16")
+    ],
+    ids=" ".join,
+)
+def model(request, tiny):
+    kind, version, dtype = request.param
+    changes = {"norm_type": "rms_norm", "use_bias": False} if version == "v2" else {}
+    keras.utils.set_random_seed(0)
+    return RoFormerForCausalLM(tiny(attention_type=kind, **changes), dtype=dtype)
+
+
+@settings(max_examples=15)
+@given(
+    ids=st.lists(st.integers(1, VOCABULARY - 1), min_size=LENGTH, max_size=LENGTH),
+    position=st.integers(0, LENGTH - 1),
+    step=st.integers(1, VOCABULARY - 2),
+)
+def test_another_token_changes_what_sees_it_and_not_a_bit_of_the_rest(
+    model, to_float64, ids, position, step
+):
+    """Segment 0 is the source; only UniLM's mask lets its tokens see each other both ways."""
+    segment_ids = (np.arange(LENGTH) >= SOURCE).astype("int32")[None]
+    first = {"token_ids": np.array([ids], "int32"), "segment_ids": segment_ids}
+    changed = first["token_ids"].copy()
+    changed[0, position] = (changed[0, position] - 1 + step) % (VOCABULARY - 1) + 1
+    logits, others = (
+        to_float64(model({**first, "token_ids": token_ids}))[0]
+        for token_ids in (first["token_ids"], changed)
+    )
+    source = model.config.attention_type == "unilm" and position < SOURCE
+    before = 0 if source else position  # how many tokens do not see the change
+    np.testing.assert_array_equal(logits[:before], others[:before])
+    assert (logits[before:] != others[before:]).any(-1).all()
+
+
+def test_without_a_mask_every_token_sees_the_last(tiny, to_float64):
+    model = RoFormerForMaskedLM(tiny())
+    ids = np.arange(1, LENGTH + 1)[None]
+    changed = np.append(ids[:, :-1], [[40]], axis=1)
+    first, second = (to_float64(model({"token_ids": x}))[0] for x in (ids, changed))
+    assert (first != second).any(-1).all()
+
+
+@pytest.mark.parametrize(
+    ("cls", "kind"),
+    [
+        (RoFormerEncoder, None),
+        (RoFormerForMaskedLM, None),
+        (RoFormerForCausalLM, "causal"),
+        (RoFormerForSentenceSimilarity, "unilm"),
+        (RoFormerForSequenceClassification, None),
+        (RoFormerForTokenClassification, None),
+    ],
+)
+def test_the_class_decides_unless_the_config_does(cls, kind, tiny):
+    def of(model):
+        return model.config.attention_type, getattr(model, "encoder", model).config.attention_type
+
+    labels = {"num_labels": 2} if "Classification" in cls.__name__ else {}
+    assert of(cls(tiny(**labels))) == (kind, kind)
+    for other in ("bidirectional", "causal", "unilm"):
+        assert of(cls(tiny(attention_type=other, **labels))) == (other, other)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "kind"),
+    [
+        (RoFormerForCausalLM, "gpt_char", "causal"),
+        (RoFormerForMaskedLM, "gpt_char", None),
+        (RoFormerForSentenceSimilarity, "sim_char", "unilm"),
+        (RoFormerForCausalLM, "hf_word", "causal"),  # whose config has is_decoder false
+        (RoFormerForSentenceSimilarity, "word_adam", "bidirectional"),  # of its next-sentence head
+    ],
+)
+def test_of_a_released_file_too(cls, name, kind, released, tmp_path):
+    model = cls.from_pretrained(released(name))
+    assert model.config.attention_type == kind
+    other = cls.from_pretrained(released(name), attention_type="unilm")
+    assert other.config.attention_type == "unilm"
+    other.save_pretrained(tmp_path)
+    assert RoFormerEncoder.from_pretrained(tmp_path).config.attention_type == "unilm"

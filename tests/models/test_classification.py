@@ -1,0 +1,120 @@
+"""The classification heads against NumPy, and where their labels come from."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+
+BOTH = pytest.mark.parametrize(
+    ("cls", "part"),
+    [
+        (RoFormerForSequenceClassification, "classifier"),
+        (RoFormerForTokenClassification, "token_classifier"),
+    ],
+)
+INPUTS = {"token_ids": np.array([[2, 9, 8, 7, 3], [2, 6, 3, 0, 0]], "int32")}
+
+
+def weights(model, part):
+    """Kernel and bias of a dense layer, float64."""
+    variables = model.named_variables()
+    return (np.asarray(variables[f"{part}/{of}"], "float64") for of in ("kernel", "bias"))
+
+
+@pytest.mark.parametrize("act", ["gelu_new", "relu"])
+def test_the_head_on_the_first_token_is_transformers(act, tiny, to_float64):
+    model = RoFormerForSequenceClassification(tiny(hidden_act=act), num_labels=3)
+    hidden = to_float64(model.encoder(INPUTS))
+    (kernel, bias), (last, offset) = (
+        weights(model, f"classifier/{of}") for of in ("dense", "out_proj")
+    )
+    x = hidden[:, 0] @ kernel + bias
+    cubic = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    x = cubic if act == "gelu_new" else np.maximum(x, 0)
+    np.testing.assert_allclose(to_float64(model(INPUTS)), x @ last + offset, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "counted"),
+    [
+        (INPUTS, [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
+        ({**INPUTS, "sequence_ids": np.array([[1, 1, 0, 0, 0]] * 2)}, [[1, 1, 0, 0, 0]] * 2),
+    ],
+)
+def test_the_head_on_the_mean_leaves_padding_out(inputs, counted, tiny, to_float64):
+    model = RoFormerForSequenceClassification(tiny(), num_labels=3, pooling="mean")
+    assert "classifier/dense/kernel" not in model.named_variables()
+    hidden, real = to_float64(model.encoder(inputs)), np.array(counted, bool)
+    mean = np.stack([row[r].mean(0) for row, r in zip(hidden, real, strict=True)])
+    kernel, bias = weights(model, "classifier/out_proj")
+    np.testing.assert_allclose(to_float64(model(inputs)), mean @ kernel + bias, atol=1e-5)
+
+
+def test_the_head_on_every_token_is_one_dense_layer(tiny, to_float64):
+    model = RoFormerForTokenClassification(tiny(), num_labels=4)
+    kernel, bias = weights(model, "token_classifier")
+    want = to_float64(model.encoder(INPUTS)) @ kernel + bias
+    np.testing.assert_allclose(to_float64(model(INPUTS)), want, atol=1e-5)
+
+
+def test_a_row_of_padding_gives_numbers(tiny, to_float64):
+    nothing = {"token_ids": np.zeros((1, 4), "int32"), "sequence_ids": np.zeros((1, 4), "int32")}
+    model = RoFormerForSequenceClassification(tiny(), num_labels=2, pooling="mean")
+    assert np.isfinite(to_float64(model(nothing))).all()
+
+
+@BOTH
+def test_labels_are_given_or_read_and_else_asked_for(cls, part, tiny, released, tmp_path, caplog):
+    with pytest.raises(InputError, match=r"no classification head .* Give num_labels"):
+        cls(tiny())
+    with pytest.raises(InputError, match=r"no classification head .* Give num_labels"):
+        cls.from_pretrained(released("v2_char"))
+    with caplog.at_level(logging.WARNING):
+        model = cls.from_pretrained(released("v2_char"), num_labels=5)
+    assert f"holds no {part}: its weights are new." in caplog.text
+    assert model(INPUTS).shape[-1] == 5
+    model.save_pretrained(tmp_path)
+    assert cls.from_pretrained(tmp_path).config.num_labels == 5
+
+
+@BOTH
+def test_another_number_of_labels_than_the_files_is_refused(cls, part, tiny, tmp_path):
+    cls(tiny(), num_labels=3).save_pretrained(tmp_path)
+    message = r"classifier\S* has the shape \(3(, 32)?,?\), but its config asks for \(5"
+    with pytest.raises(InputError, match=message):
+        cls.from_pretrained(tmp_path, num_labels=5)
+
+
+def test_the_head_of_another_task_is_left_and_named(tiny, tmp_path, caplog):
+    RoFormerForTokenClassification(tiny(), num_labels=3).save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        model = RoFormerForSequenceClassification.from_pretrained(tmp_path)
+    assert "holds no classifier: its weights are new." in caplog.text
+    assert "token_classifier left unused by RoFormerForSequenceClassification" in caplog.text
+    assert model.config.num_labels == 3
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        RoFormerEncoder.from_pretrained(tmp_path)
+    assert "token_classifier left unused by RoFormerEncoder" in caplog.text
+
+
+def test_the_pooling_is_kept_and_another_one_is_no_silent_change(tiny, tmp_path, caplog):
+    of_mean = RoFormerForSequenceClassification(tiny(), num_labels=3, pooling="mean")
+    of_mean.save_pretrained(tmp_path / "mean")
+    again = RoFormerForSequenceClassification.from_pretrained(tmp_path / "mean")
+    assert again.config.pooling == "mean"
+    with pytest.raises(InputError, match="lacks 2 weights, such as classifier/dense/kernel"):
+        RoFormerForSequenceClassification.from_pretrained(tmp_path / "mean", pooling="cls")
+    of_first = RoFormerForSequenceClassification(tiny(), num_labels=3)
+    of_first.save_pretrained(tmp_path / "cls")
+    with caplog.at_level(logging.WARNING):
+        RoFormerForSequenceClassification.from_pretrained(tmp_path / "cls", pooling="mean")
+    left = "classifier/dense/bias, classifier/dense/kernel left unused by"
+    assert left in caplog.text

@@ -1,0 +1,203 @@
+"""What all models do alike, of RoFormer and of RoFormerV2: train, be saved, be loaded, be part."""
+
+import json
+import logging
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import (
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForSentenceSimilarity,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+
+CLASSES = {  # and the shape of what each gives, by its axes
+    "encoder": (RoFormerEncoder, {}, "BTH"),
+    "masked_lm": (RoFormerForMaskedLM, {}, "BTV"),
+    "causal_lm": (RoFormerForCausalLM, {}, "BTV"),
+    "similarity": (RoFormerForSentenceSimilarity, {}, {"embedding": "BH", "logits": "BTV"}),
+    "of_first": (RoFormerForSequenceClassification, {"num_labels": 3}, "BC"),
+    "of_mean": (RoFormerForSequenceClassification, {"num_labels": 3, "pooling": "mean"}, "BC"),
+    "of_tokens": (RoFormerForTokenClassification, {"num_labels": 3}, "BTC"),
+}
+SIZES = {"B": 4, "T": 6, "H": 32, "V": 50, "C": 3}
+VERSIONS = {"v1": {}, "v2": {"norm_type": "rms_norm", "use_bias": False}}
+
+every_class = pytest.mark.parametrize("name", CLASSES)
+both_versions = pytest.mark.parametrize("version", VERSIONS)
+
+
+@pytest.fixture
+def make(tiny):
+    """make("encoder", "v2", **changes of the config) → a new model; dtype goes to the class."""
+
+    def new(name, version, dtype=None, **changes):
+        keras.utils.set_random_seed(1)
+        cls, arguments, _ = CLASSES[name]
+        return cls(tiny(**VERSIONS[version] | changes), dtype=dtype, **arguments)
+
+    return new
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    """Rows of two segments; the last has padding."""
+    token_ids = np.random.default_rng(0).integers(1, SIZES["V"], (SIZES["B"], SIZES["T"]))
+    token_ids[-1, 4:] = 0
+    segment_ids = np.repeat([[0, 0, 0, 1, 1, 1]], SIZES["B"], 0)
+    return {"token_ids": token_ids.astype("int32"), "segment_ids": segment_ids.astype("int32")}
+
+
+def flat(outputs):
+    """Outputs as NumPy by name."""
+    outputs = outputs if isinstance(outputs, dict) else {"": outputs}
+    return {name: ops.convert_to_numpy(ops.cast(x, "float32")) for name, x in outputs.items()}
+
+
+def assert_equal(first, second):
+    first, second = flat(first), flat(second)
+    assert first.keys() == second.keys()
+    for name, want in first.items():
+        np.testing.assert_array_equal(want, second[name])
+
+
+def shapes(name):
+    """What a class gives, by name → shape."""
+    axes = CLASSES[name][2]
+    axes = axes if isinstance(axes, dict) else {"": axes}
+    return {key: tuple(SIZES[axis] for axis in letters) for key, letters in axes.items()}
+
+
+@both_versions
+@every_class
+def test_it_gives_what_it_promises(name, version, make, inputs):
+    outputs = flat(make(name, version)(inputs))
+    assert {key: value.shape for key, value in outputs.items()} == shapes(name)
+    assert all(np.isfinite(value).all() for value in outputs.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16"])
+@every_class
+def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
+    model = make(name, "v2", dtype)
+    outputs = model(inputs)
+    outputs = outputs if isinstance(outputs, dict) else {"": outputs}
+    want = model.compute_dtype if name == "encoder" else "float32"
+    assert {keras.backend.standardize_dtype(x.dtype) for x in outputs.values()} == {want}
+
+
+@both_versions
+@every_class
+def test_saved_and_loaded_it_is_the_same_model(name, version, make, inputs, tmp_path, caplog):
+    model = make(name, version, rotary_style="half")
+    model.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        again = type(model).from_pretrained(tmp_path)
+    assert caplog.text == ""  # nothing new, nothing left over
+    assert again.config.replace(unknown={}) == model.config  # transformers' own words are kept
+    for mine, other in zip(model.weights, again.weights, strict=True):
+        assert mine.path == other.path
+        np.testing.assert_array_equal(*map(ops.convert_to_numpy, (mine, other)))
+    assert_equal(again(inputs), model(inputs))
+
+
+@every_class
+def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, inputs, tmp_path):
+    model = make(name, "v2")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
+    assert loaded.config == model.config
+    assert_equal(loaded(inputs), model(inputs))
+    through_json = json.loads(json.dumps(model.get_config()))
+    again = type(model).from_config(through_json)
+    assert (again.get_config(), again.name) == (model.get_config(), model.name)
+
+
+def compiled(model, name, **arguments):
+    """The model ready for `fit`, and targets."""
+    scores = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    losses = {"encoder": "mse", "similarity": {"embedding": "mse", "logits": scores}}
+    model.compile(keras.optimizers.SGD(0.01), losses.get(name, scores), **arguments)
+    rng = np.random.default_rng(2)
+    targets = {
+        key: rng.normal(size=shape)
+        if key == "embedding" or name == "encoder"
+        else rng.integers(0, shape[-1], shape[:-1])
+        for key, shape in shapes(name).items()
+    }
+    return targets.get("", targets)
+
+
+@pytest.mark.parametrize(
+    "jit", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "jit"]
+)
+@both_versions
+@every_class
+def test_in_a_step_of_training_every_weight_learns(name, version, jit, make, inputs):
+    model = make(name, version)
+    targets = compiled(model, name, jit_compile=jit)
+    before = model.get_weights()
+    history = model.fit(inputs, targets, batch_size=SIZES["B"], epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert history.history["loss"][1] < history.history["loss"][0]
+    for weight, old in zip(model.weights, before, strict=True):
+        assert (ops.convert_to_numpy(weight) != old).any(), weight.path
+
+
+@every_class
+def test_it_is_part_of_a_functional_model(name, make, inputs):
+    model = make(name, "v1")
+    given = {key: keras.Input((None,), dtype="int32", name=key) for key in inputs}
+    outputs = model(given)
+    whole = keras.Model(given, outputs)
+    for key, output in (outputs if isinstance(outputs, dict) else {"": outputs}).items():
+        assert output.shape[-1] == shapes(name)[key][-1]
+        assert keras.backend.standardize_dtype(output.dtype) == "float32"
+    got, want = flat(whole.predict(inputs, verbose=0)), flat(model(inputs))
+    for key in want:
+        np.testing.assert_allclose(got[key], want[key], rtol=0, atol=1e-5)
+
+
+@both_versions
+@every_class
+def test_dropout_is_on_in_training_alone(name, version, make, inputs):
+    model = make(name, version, hidden_dropout_prob=0.3)
+    quiet, trained = flat(model(inputs, training=False)), flat(model(inputs, training=True))
+    assert_equal(model(inputs), quiet)
+    for key in quiet:
+        assert np.abs(quiet[key] - trained[key]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "drops"),
+    [
+        ("masked_lm", "v2", True),
+        ("masked_lm", "v1", False),
+        ("causal_lm", "v2", True),
+        ("of_first", "v1", True),
+        ("of_mean", "v2", True),
+        ("of_tokens", "v1", True),
+    ],
+)
+def test_heads_drop_too_but_that_of_roformer(name, version, drops, make, inputs):
+    model = make(name, version, hidden_dropout_prob=0.3)
+    model.encoder.embeddings.drop.rate = 0.0
+    for layer in model.encoder.layer_stack:
+        layer.attention_drop.rate = layer.output_drop.rate = 0.0
+    quiet, trained = (flat(model(inputs, training=training))[""] for training in (False, True))
+    assert (np.abs(quiet - trained).max() > 0.01) == drops
+
+
+@pytest.mark.parametrize("name", ["masked_lm", "causal_lm", "similarity"])
+def test_a_v2_whose_hidden_states_are_no_embeddings_cannot_score_words(name, make, inputs):
+    make("encoder", "v2", embedding_size=16)(inputs)
+    with pytest.raises(InputError, match=r"embedding_size is 16 and hidden_size 32.* Make them eq"):
+        make(name, "v2", embedding_size=16)

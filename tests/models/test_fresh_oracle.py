@@ -1,0 +1,63 @@
+"""Recordings that bert4keras makes now, of other weights and rows than the fixtures'."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TESTS = Path(__file__).parents[1]
+LEGACY = {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (find_spec("bert4keras") and find_spec("tf_keras")),
+        reason="bert4keras is not installed: `make test` does it",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """A folder that make_oracle.py wrote."""
+    folder = tmp_path_factory.mktemp("oracle")
+    run_python(TESTS / "support" / "make_oracle.py", folder, "--seed", 20, **LEGACY)
+    return folder
+
+
+def run_python(*arguments, **environment):
+    """Run this Python; give what it printed."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=TESTS.parent,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stdout[-10_000:]}{done.stderr[-2_000:]}"
+    return done.stdout
+
+
+def test_it_holds_what_the_fixtures_hold(fresh):
+    for path in (TESTS / "fixtures" / "oracle").glob("*.npz"):
+        if not path.name.startswith("hf_"):  # made by transformers
+            with np.load(path) as recorded, np.load(fresh / path.name) as made:
+                assert recorded.keys() == made.keys(), path.name
+                for key in made:
+                    assert made[key].dtype == recorded[key].dtype, f"{path.name}: {key}"
+                    assert made[key].ndim == recorded[key].ndim, f"{path.name}: {key}"
+
+
+def test_ours_gives_what_bert4keras_gives(fresh):
+    modules = ["models/test_families.py", "models/test_finetune_oracle.py", "layers/test_rotary.py"]
+    shown = run_python(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *(TESTS / module for module in modules),
+        ROFORMER_TF_ORACLE=str(fresh),
+    )
+    assert "gpt_char" in shown

@@ -1,0 +1,82 @@
+"""RoFormerForSentenceSimilarity: vectors of texts."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForSentenceSimilarity
+
+TEXTS = [
+    "今天天气很好",
+    "我们去公园",
+    "今天天气很好",
+    "北京",
+    "学习中国经济发展,人民生活改革工作。",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def model(released):
+    return RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"))
+
+
+def one_by_one(model, texts, to_float64, max_length=None):
+    """Each text alone and unpadded: the pooler's output, made one long."""
+    rows = [model.tokenizer.encode(text, max_length=max_length)[0] for text in texts]
+    vectors = np.stack(
+        [to_float64(model({"token_ids": np.array([r])})["embedding"])[0] for r in rows]
+    )
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+def test_vectors_are_those_of_each_text_alone_and_in_the_order_given(batch_size, model, to_float64):
+    vectors = model.embed(TEXTS, batch_size=batch_size)
+    assert (vectors.shape, vectors.dtype) == ((len(TEXTS), 32), np.float32)
+    np.testing.assert_allclose(vectors, one_by_one(model, TEXTS, to_float64), rtol=0, atol=1e-5)
+    similarity = vectors @ vectors.T
+    np.testing.assert_allclose(np.diag(similarity), 1.0, atol=1e-6)
+    assert similarity[0, 2] > 1 - 1e-5  # the same text twice
+    assert np.triu(similarity - np.eye(len(TEXTS)), 1).min() < 0.9
+
+
+def test_long_texts_are_cut_where_asked(model, to_float64):
+    text = "今天天气很好" * 20
+    short, whole = model.embed([text], max_length=10), model.embed([text])
+    want = one_by_one(model, [text], to_float64, 10)
+    np.testing.assert_allclose(short, want, rtol=0, atol=1e-5)
+    assert np.abs(short - whole).max() > 1e-3
+
+
+def test_no_texts_give_no_vectors(model):
+    assert model.embed([]).shape == (0, 32)
+
+
+def test_half_precision_gives_float32_of_length_one(released, model):
+    half = RoFormerForSentenceSimilarity.from_pretrained(
+        released("sim_char"), dtype="mixed_bfloat16"
+    )
+    vectors = half.embed(TEXTS)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
+    assert (vectors * model.embed(TEXTS)).sum(1).min() > 0.99
+
+
+def test_without_a_tokenizer_it_says_what_to_do(tiny):
+    with pytest.raises(InputError, match=r"has no tokenizer.*Put one beside it, or set"):
+        RoFormerForSentenceSimilarity(tiny()).embed(["今天"])
+
+
+def test_saved_it_keeps_its_pooler_and_tokenizer(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    again = RoFormerForSentenceSimilarity.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(again.embed(TEXTS), model.embed(TEXTS))
+
+
+def test_a_file_without_a_pooler_gives_a_new_one_and_says_so(released, caplog):
+    with caplog.at_level(logging.WARNING):
+        RoFormerForSentenceSimilarity.from_pretrained(released("char"))
+    assert "holds no pooler: its weights are new." in caplog.text

@@ -1,0 +1,105 @@
+"""A loopback file server that can be told to misbehave, and something for it to serve."""
+
+import http.server
+import threading
+import time
+import zipfile
+from contextlib import suppress
+
+import numpy as np
+
+NAME = "chinese_roformer-char-small"
+FILE = "chinese_roformer-char_L-6_H-384_A-6.zip"
+CONFIG = (
+    '{"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 6, '
+    '"vocab_size": 12000, "intermediate_size": 1536}'
+)
+
+
+def make_zip(path, seed=0, config=CONFIG):
+    """A zip of a release's layout, 1 MB, whose weights are bytes by chance."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{FILE[:-4]}/bert_config.json", config)
+        archive.writestr(f"{FILE[:-4]}/bert_model.ckpt.index", b"index")
+        weights = np.random.default_rng(seed).bytes(1 << 20)
+        archive.writestr(f"{FILE[:-4]}/bert_model.ckpt.data-00000-of-00001", weights)
+    return path.read_bytes()
+
+
+class Server:
+    """`with Server({"a.zip": b"…"}) as server:` serves at `server.url`; `asked` is the log."""
+
+    def __init__(self, files):
+        self.files = dict(files)
+        self.asked = []
+        """For each request the file and its Range, "" where it asked for all."""
+        self.cuts = []
+        """For each of the next answers, after how many bytes of it the connection breaks."""
+        self.statuses = []
+        """For each of the next answers, a status to give instead; None for the true answer."""
+        self.versions = "etag"
+        """What names a file's version: "etag", "weak", "date" or "nothing"."""
+        self.ranges = True
+        self.pause = 0.0
+        """Seconds before each 64 KiB."""
+
+    def __enter__(self):
+        handler = type("Handler", (_Handler,), {"server_of_files": self})
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}/mirror"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def headers(self, content):
+        tag = f'"{hash(content):x}"'
+        return {
+            "etag": {"ETag": tag},
+            "weak": {"ETag": f"W/{tag}"},
+            "date": {"Last-Modified": f"day {hash(content)}", "ETag": f"W/{tag}"},
+            "nothing": {},
+        }[self.versions]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server_of_files: Server
+
+    def do_GET(self):
+        server, name = self.server_of_files, self.path.removeprefix("/mirror/")
+        wanted = self.headers.get("Range", "")
+        server.asked.append((name, wanted))
+        status = server.statuses.pop(0) if server.statuses else None
+        cut = server.cuts.pop(0) if server.cuts else None
+        if status or name not in server.files:
+            self.send_error(status or 404)
+            return
+        content = server.files[name]
+        headers = server.headers(content)
+        start = 0
+        if server.ranges and self.headers.get("If-Range") in headers.values():
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if start and start >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        for key, value in (headers | {"Content-Length": len(content) - start}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        with suppress(ConnectionError):  # the other side was killed, as it should be
+            self._send(content[start:][:cut])
+
+    def _send(self, body):
+        for at in range(0, len(body), 1 << 16):
+            time.sleep(self.server_of_files.pause)
+            self.wfile.write(body[at : at + (1 << 16)])
+
+    def log_message(self, *_):
+        pass

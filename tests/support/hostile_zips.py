@@ -1,0 +1,77 @@
+"""Zips as somebody might make them who means harm, and as broken copies are.
+
+Most are made from a good one: every member is there, and one thing is wrong.
+"""
+
+import stat
+import struct
+import zipfile
+import zlib
+
+BLOCK = bytes(1 << 20)
+
+
+def copied(source, target, *, leave=(), extra=()):
+    """Copy a zip without the members whose names end so, and with further (ZipInfo, bytes)."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for info in old.infolist():
+            if not info.filename.endswith(tuple(leave)):
+                new.writestr(info, old.read(info))
+        for info, content in extra:
+            new.writestr(info, content)
+    return target
+
+
+def named(name):
+    """A member whose name is written as it is: ZipInfo itself would mend some."""
+    info = zipfile.ZipInfo("x")
+    info.filename = info.orig_filename = name
+    return info
+
+
+def link(name):
+    """A member that unzip would make a symbolic link of; its content is where that leads."""
+    info = zipfile.ZipInfo(name)
+    info.create_system = 3
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return info
+
+
+def with_flags(source, target, *, offset, value):
+    """Copy a zip and set two bytes in every entry of its directory."""
+    content = bytearray(source.read_bytes())
+    start = -1
+    while (start := content.find(b"PK\x01\x02", start + 1)) >= 0:
+        content[start + offset : start + offset + 2] = struct.pack("<H", value)
+    target.write_bytes(content)
+    return target
+
+
+def encrypted(source, target):
+    """Copy a zip whose directory says that all is encrypted."""
+    return with_flags(source, target, offset=8, value=1)
+
+
+def with_bomb(source, target, member, megabytes, *, declared=None):
+    """Copy a zip, one member of which inflates to so many megabytes of zeros.
+
+    `declared` is the size that the zip states, if another. Written in no time: deflated with a
+    full flush, every block of zeros is the same few bytes.
+    """
+    copied(source, target, leave=[member])
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    first, others = (deflate.compress(BLOCK) + deflate.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    data = first + others * (megabytes - 1) + deflate.flush()
+    with zipfile.ZipFile(target, "a") as archive:
+        folder = archive.namelist()[0].split("/")[0]
+        info = zipfile.ZipInfo(f"{folder}/{member}")
+        info.compress_type = zipfile.ZIP_DEFLATED
+        info.file_size = megabytes * len(BLOCK) if declared is None else declared
+        info.compress_size, info.CRC = len(data), 0  # nobody gets as far as comparing it
+        info.header_offset = archive.start_dir
+        archive.fp.seek(archive.start_dir)
+        archive.fp.write(info.FileHeader(zip64=True) + data)
+        archive.start_dir = archive.fp.tell()
+        archive.filelist.append(info)
+        archive._didModify = True  # so that the directory is written, on closing
+    return target

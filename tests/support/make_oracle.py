@@ -1,0 +1,491 @@
+"""Make tiny checkpoints with random weights and record what bert4keras computes from them.
+
+A script of its own, for it needs the old Keras in its process. Run as
+
+    TF_KERAS=1 TF_USE_LEGACY_KERAS=1 python tests/support/make_oracle.py FOLDER --seed 1
+
+It writes what tests/fixtures/oracle holds of bert4keras, from other weights and rows: for every
+family a zip in the released layout, and for every recording an .npz (the README there says what
+its keys mean). Tests read such a folder instead of theirs where ROFORMER_TF_ORACLE names it.
+
+Nothing of ours is used: names, shapes and layouts are bert4keras' own.
+"""
+
+import argparse
+import json
+import tempfile
+import zipfile
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from bert4keras.backend import apply_rotary_position_embeddings, keras, sinusoidal_embeddings
+from bert4keras.models import build_transformer_model
+
+SPECIAL = {  # where the released vocabularies keep [CLS], [SEP], [MASK], and their first word
+    "word": (2, 3, 4, 5),
+    "char": (101, 102, 103, 104),
+}
+CONFIG = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 32,
+    "initializer_range": 0.02,
+    "intermediate_size": 96,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "type_vocab_size": 2,
+}
+SCALES = (  # the deviation of a weight is that of the first ending that its name has …
+    ("gamma", 0.2),
+    ("beta", 0.1),
+    ("bias", 0.2),
+    ("embeddings", 0.3),
+    ("output_weights", 0.3),
+    ("query/kernel", 0.25),
+    ("key/kernel", 0.25),
+)  # … or 0.85 over the root of its inputs: so large that a wrong one shows
+HEAD = {"MLM-Activation": "logits", "Output-MLM-Activation": "logits", "MLM-Norm": "transform"}
+SGD_STEPS, LEARNING_RATE = 20, 0.01
+TRACED = (
+    "bert/embeddings/token_type_embeddings",
+    "bert/embeddings/LayerNorm/gamma",
+    "bert/encoder/layer_0/attention/self/query/kernel",
+    "bert/encoder/layer_0/attention/self/key/bias",
+    "bert/encoder/layer_1/output/dense/kernel",
+    "bert/embeddings/word_embeddings",
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A released model in small: its file, how bert4keras builds it, what its config changes."""
+
+    stem: str
+    build: dict
+    changes: dict = field(default_factory=dict)
+    tokens: str = "char"
+    model: str = "roformer"
+
+    @property
+    def config(self):
+        return CONFIG | {"vocab_size": 2003 if self.tokens == "word" else 1501} | self.changes
+
+
+MASKED, SIMILAR = {"with_mlm": "linear"}, {"application": "unilm", "with_mlm": "linear"}
+FAMILIES = {
+    "word": Family("chinese_roformer_L-2_H-32_A-4", MASKED, tokens="word"),
+    "char": Family(
+        "chinese_roformer-char_L-3_H-32_A-4",
+        MASKED,
+        {"num_hidden_layers": 3, "intermediate_size": 64},
+    ),
+    "gpt_char": Family(
+        "chinese_roformer-gpt-char_L-2_H-32_A-4", {"application": "lm", "with_mlm": "linear"}
+    ),
+    "sim_char": Family("chinese_roformer-sim-char_L-2_H-32_A-4", SIMILAR | {"with_pool": "linear"}),
+    "sim_char_ft": Family(
+        "chinese_roformer-sim-char-ft_L-2_H-32_A-4",
+        SIMILAR | {"with_pool": "linear"},
+        {"intermediate_size": 64},
+    ),
+    "v2_char": Family(
+        "chinese_roformer-v2-char_L-3_H-32_A-4",
+        MASKED,
+        {"num_hidden_layers": 3, "hidden_act": "relu"},
+        model="roformer_v2",
+    ),
+    "word_project": Family(
+        "roformer_project_L-2_H-32_A-4", MASKED, {"embedding_size": 20}, tokens="word"
+    ),
+    "word_adam": Family(
+        "thirdparty_roformer_adam_L-2_H-32_A-4", MASKED | {"with_nsp": True}, tokens="word"
+    ),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    folder, seed = arguments.folder, arguments.seed
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def rng(name):
+        return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+    def save(name, arrays):
+        np.savez_compressed(folder / f"{name}.npz", **arrays)
+
+    for name, family in FAMILIES.items():
+        write_zip(folder, family, rng(name), slots=name == "word_adam")
+        loaded = load(folder, family)
+        if name == "word_adam":
+            save(name, record_pair_head(loaded, rows(family, rng(name + " rows"))))
+        else:
+            save(name, record(loaded, family, rng(name + " rows")))
+    word = FAMILIES["word"]
+    ids = rng("word_long").integers(5, word.config["vocab_size"], (2, 700))
+    save("word_long", record_long(load(folder, word), ids))
+    save("word_pruned", record_pruned(folder, word, rng("word_pruned")))
+    save("finetune_mlm", record_masked_lm_steps(load(folder, word), word, rng("finetune_mlm")))
+    save("finetune_cls", record_classifier_steps(load(folder, word), word, rng("finetune_cls")))
+    save("rotary", record_rotation(rng("rotary")))
+
+
+# --- Checkpoints ---------------------------------------------------------------------------------
+
+
+def write_zip(folder, family, rng, slots):
+    """Write a checkpoint of random weights; with `slots`, Adam's and the step beside them."""
+    model = build_transformer_model(
+        model=family.model, return_keras_model=False, **family.config, **family.build
+    )
+    arrays = {
+        name: random_weight(name, tuple(variable.shape), rng)
+        for name, variable in variables(model).items()
+    }
+    if slots:
+        moments = {
+            f"{name}/adam_{moment}": (1e-3 * rng.random(array.shape)).astype("float32")
+            for name, array in arrays.items()
+            for moment in "mv"
+        }
+        arrays |= moments | {"global_step": np.array(20_000)}
+    with tempfile.TemporaryDirectory() as name:
+        inside = Path(name)
+        tf.raw_ops.SaveV2(
+            prefix=str(inside / "bert_model.ckpt"),
+            tensor_names=list(arrays),
+            shape_and_slices=[""] * len(arrays),
+            tensors=[tf.constant(array) for array in arrays.values()],
+        )
+        (inside / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"\n')
+        (inside / "bert_config.json").write_text(json.dumps(family.config, indent=2))
+        text = "".join(f"{token}\n" for token in vocabulary(family))
+        (inside / "vocab.txt").write_text(text, encoding="utf-8")
+        with zipfile.ZipFile(folder / f"{family.stem}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(inside.iterdir()):
+                archive.write(path, f"{family.stem}/{path.name}")
+
+
+def variables(model):
+    """The variables of a bert4keras model by their TF1 names."""
+    return {
+        name: variable
+        for layer, names in model.variable_mapping().items()
+        if layer in model.layers
+        for name, variable in zip(names, model.layers[layer].trainable_weights, strict=True)
+    }
+
+
+def random_weight(name, shape, rng):
+    """Draw a weight; bert4keras holds that of the next-sentence head transposed."""
+    shape = shape[::-1] if name == "cls/seq_relationship/output_weights" else shape
+    scale = next((s for end, s in SCALES if name.endswith(end)), 0.85 / np.sqrt(shape[0]))
+    mean = 1.0 if name.endswith("gamma") else 0.0
+    return (mean + scale * rng.normal(size=shape)).astype("float32")
+
+
+def vocabulary(family):
+    """Special tokens at the released places, characters, and words of two where there are any."""
+    size, (cls, _, mask, first) = family.config["vocab_size"], SPECIAL[family.tokens]
+    tokens = ["[PAD]"] + [f"[unused{i}]" for i in range(1, first)]
+    tokens[cls - 1 : mask + 1] = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    single = 1000 if family.tokens == "word" else size
+    tokens += map(chr, range(0x4E00, 0x4E00 + single - len(tokens)))
+    return tokens + [f"{chr(0x4E00 + i)}{chr(0x4E01 + i)}" for i in range(size - len(tokens))]
+
+
+def load(folder, family, **build):
+    """Load a zip with bert4keras."""
+    with tempfile.TemporaryDirectory() as name:
+        with zipfile.ZipFile(folder / f"{family.stem}.zip") as archive:
+            archive.extractall(name)
+        inside = Path(name) / family.stem
+        return build_transformer_model(
+            str(inside / "bert_config.json"),
+            str(inside / "bert_model.ckpt"),
+            model=family.model,
+            return_keras_model=False,
+            **family.build,
+            **build,
+        )
+
+
+# --- Rows ----------------------------------------------------------------------------------------
+
+
+def rows(family, rng, segments=True):
+    """A full pair, a short text, a padded pair, two tokens, one: (5, T) int32 twice."""
+    cls, sep, mask, first = SPECIAL[family.tokens]
+    length = int(rng.integers(15, 21))
+    token_ids, segment_ids = np.zeros((2, 5, length), "int32")
+    for row, sizes in enumerate([(8, length - 11), (5,), (3, 4), ()]):
+        ids, of = [cls], [0]
+        for segment, size in enumerate(sizes or (0,)):
+            text = rng.integers(first, family.config["vocab_size"], size)
+            text[1:2] = mask
+            ids += [*text, sep]
+            of += [segment * segments] * (size + 1)
+        token_ids[row, : len(ids)], segment_ids[row, : len(of)] = ids, of
+    token_ids[4, 0] = cls
+    return token_ids, segment_ids
+
+
+def attended(token_ids):
+    """Which keys may be looked at: the first always."""
+    seen = token_ids != 0
+    seen[:, 0] = True
+    return seen
+
+
+# --- Recordings ----------------------------------------------------------------------------------
+
+
+def outputs(model, *names):
+    """A function of token and segment ids that gives what these layers give."""
+    inner = keras.Model(model.inputs, [model.layers[name].output for name in names])
+    return lambda *inputs: inner.predict_on_batch(list(inputs))
+
+
+def hidden_layers(model):
+    """The layers that give the hidden states: of the embeddings, then of every layer."""
+    mapping = "Embedding-Mapping"
+    first = mapping if mapping in model.layers else "Embedding-Norm"
+    return [first] + [f"Transformer-{i}-FeedForward-Norm" for i in range(model.num_hidden_layers)]
+
+
+def record(model, family, rng):
+    """Hidden states, scores of the vocabulary, and what else the family has."""
+    application = family.build.get("application")
+    pair = rows(family, rng, segments=application != "lm")
+    head = [name for name in HEAD if name in model.layers]
+    hidden = hidden_layers(model)
+    values = outputs(model, *hidden, *head)(*pair)
+    found = dict(zip([HEAD[name] for name in head], values[len(hidden) :], strict=True))
+    arrays = {
+        "token_ids": pair[0],
+        "segment_ids": pair[1],
+        "attended": attended(pair[0]),
+        "hidden": np.stack(values[: len(hidden)]),
+    }
+    prefix = "lm" if application else "mlm"
+    arrays |= {f"{prefix}_{k}": v for k, v in scores(found["logits"], pair[0], rng).items()}
+    if application == "lm":
+        return arrays | continued(model, pair[0])
+    if application == "unilm":
+        return arrays | sentences(model, pair, rows(family, rng, segments=False))
+    if "transform" in found:
+        arrays["mlm_transform"] = found["transform"]
+    return arrays | edges(model, *pair)
+
+
+def scores(logits, token_ids, rng):
+    """What is kept of the logits (B, T, V): all would be megabytes."""
+    real = np.argwhere(attended(token_ids))
+    at = np.sort(rng.choice(real, 10, replace=False), axis=0)
+    there = logits[tuple(at.T)]
+    sums = np.log(np.exp(logits.astype("float64")).sum(-1))
+    return {
+        "at": at.astype("int32"),
+        "logits": there,
+        "probs": tf.nn.softmax(there[:4]).numpy(),
+        "logsumexp": sums.astype("float32"),
+        "argmax": logits.argmax(-1).astype("int32"),
+        "token_logit": np.take_along_axis(logits, token_ids[..., None], -1)[..., 0],
+    }
+
+
+def edges(model, token_ids, segment_ids):
+    """Rows with a 0 inside, a 0 in front, and nothing else."""
+    token_ids = token_ids[[0, 1, 0]].copy()
+    token_ids[0, 4] = token_ids[1, 0] = token_ids[2] = 0
+    segment_ids = segment_ids[[0, 1, 3]]
+    return {
+        "edge_token_ids": token_ids,
+        "edge_segment_ids": segment_ids,
+        "edge_hidden_last": outputs(model, hidden_layers(model)[-1])(token_ids, segment_ids),
+    }
+
+
+def continued(model, token_ids):
+    """Eight likeliest next tokens of the short text without its [SEP]."""
+    ids, two = token_ids[1:2, : (token_ids[1] != 0).sum() - 1], []
+    for _ in range(8):
+        logits = outputs(model, "MLM-Activation")(ids, np.zeros_like(ids))[0, -1]
+        ids = np.append(ids, logits.argmax()).astype("int32")[None]
+        two.append(np.sort(tf.nn.softmax(logits).numpy())[:-3:-1])
+    return {"greedy_ids": ids, "greedy_top2_probs": np.stack(two)}
+
+
+def sentences(model, pair, texts):
+    """Vectors of single texts and of pairs, and which query of a pair sees which key."""
+    hidden = hidden_layers(model)
+    *states, sentence = outputs(model, *hidden, "Pooler-Dense")(*texts)
+    pooled, mask = outputs(model, "Pooler-Dense", "Attention-UniLM-Mask")(*pair)
+    unit = sentence / np.linalg.norm(sentence, axis=1, keepdims=True)
+    return {
+        "sentence_token_ids": texts[0],
+        "sentence_segment_ids": texts[1],
+        "sentence_hidden": np.stack(states),
+        "sentence": sentence,
+        "sentence_unit": unit,
+        "similarity": unit @ unit.T,
+        "pooled": pooled,
+        "unilm_mask": mask & attended(pair[0])[:, None, :],
+    }
+
+
+def record_pair_head(model, pair):
+    """A tanh pooler and the head that tells whether two texts follow each other."""
+    last, pooled, probs = outputs(model, hidden_layers(model)[-1], "Pooler-Dense", "NSP-Proba")(
+        *pair
+    )
+    arrays = {"hidden_last": last, "pooled_tanh": pooled, "nsp_probs": probs}
+    return {"token_ids": pair[0], "segment_ids": pair[1]} | arrays
+
+
+def record_long(model, token_ids):
+    """Rows longer than the config speaks of."""
+    token_ids = token_ids.astype("int32")
+    token_ids[1, 650:] = 0
+    segment_ids = np.zeros_like(token_ids)
+    return {
+        "token_ids": token_ids,
+        "segment_ids": segment_ids,
+        "attended": attended(token_ids),
+        "hidden_last": outputs(model, hidden_layers(model)[-1])(token_ids, segment_ids),
+    }
+
+
+def record_pruned(folder, family, rng):
+    """A vocabulary cut down to some tokens, with three made of others."""
+    keep = np.sort(rng.choice(np.arange(5, family.config["vocab_size"]), 300, replace=False))
+    keep = [*range(5), *keep.tolist()]
+    compound = [[7, 9], [20, 21, 22], [11, 250]]
+    model = load(folder, family, keep_tokens=keep, compound_tokens=compound)
+    token_ids = rng.integers(5, len(keep) + len(compound), (2, 9)).astype("int32")
+    token_ids[:, 0], token_ids[1, 4], token_ids[1, 7:] = 2, len(keep), 0
+    names = hidden_layers(model)[-1], "MLM-Activation"
+    hidden, logits = outputs(model, *names)(token_ids, np.zeros_like(token_ids))
+    return {
+        "keep_tokens": np.array(keep, "int32"),
+        "compound_tokens": np.array([[*ids, -1][:3] for ids in compound], "int32"),
+        "token_ids": token_ids,
+        "segment_ids": np.zeros_like(token_ids),
+        "hidden_last": hidden,
+        "mlm_logits": logits,
+    }
+
+
+def record_masked_lm_steps(model, family, rng):
+    """Plain SGD on the mean cross-entropy at labels above 0."""
+    token_ids, segment_ids = rows(family, rng)
+    labels = np.where((rng.random(token_ids.shape) < 0.3) & (token_ids > 4), token_ids, 0)
+    labels[0, 1] = token_ids[0, 1]  # so that there is one
+    chosen = np.argwhere(labels)
+
+    def loss():
+        logits = tf.gather_nd(model.model([token_ids, segment_ids]), chosen)
+        return tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels[labels > 0], logits)
+        )
+
+    traced = (*TRACED, "cls/predictions/transform/dense/kernel", "cls/predictions/output_bias")
+    batch = {"token_ids": token_ids, "segment_ids": segment_ids, "labels": labels}
+    return batch | record_steps(loss, variables(model), traced, token_ids)
+
+
+def record_classifier_steps(model, family, rng):
+    """Plain SGD on a binary classifier of the mean of all tokens."""
+    token_ids, segment_ids = rows(family, rng)
+    labels = np.array([[1], [0], [1], [0], [1]], "float32")
+    kernel = tf.Variable(rng.normal(0, 0.3, (32, 1)).astype("float32"))
+    bias = tf.Variable(rng.normal(0, 0.3, (1,)).astype("float32"))
+    arrays = {"head_kernel": kernel.numpy(), "head_bias": bias.numpy()}
+    encoder = keras.Model(model.inputs, model.layers[hidden_layers(model)[-1]].output)
+    weights = attended(token_ids)[..., None].astype("float32")
+
+    def mean_of_tokens():
+        hidden = encoder([token_ids, segment_ids])
+        return tf.reduce_sum(hidden * weights, 1) / weights.sum(1)
+
+    def loss():
+        logits = mean_of_tokens() @ kernel + bias
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+
+    arrays["mean_pooled"] = mean_of_tokens().numpy()
+    arrays["probs"] = tf.sigmoid(mean_of_tokens() @ kernel + bias).numpy()
+    learning = {
+        name: variable for name, variable in variables(model).items() if not name.startswith("cls/")
+    } | {"head/kernel": kernel, "head/bias": bias}
+    batch = {"token_ids": token_ids, "segment_ids": segment_ids, "labels": labels}
+    steps = record_steps(loss, learning, (*TRACED, "head/kernel", "head/bias"), token_ids)
+    return batch | arrays | steps
+
+
+def record_steps(loss, learning, traced, token_ids):
+    """Losses before and after every step, the first gradients and the last weights."""
+    used = np.unique(token_ids[token_ids > 0])
+
+    def kept(kind, values):
+        names = {f"{kind}:{name.replace('/', '.')}": name for name in traced}
+        return {
+            key: values[name][used] if name.endswith("word_embeddings") else values[name]
+            for key, name in names.items()
+        }
+
+    losses, first = [], None
+    for _ in range(SGD_STEPS):
+        with tf.GradientTape() as tape:
+            value = loss()
+        gradients = tape.gradient(value, list(learning.values()))
+        gradients = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
+        first = first or dict(zip(learning, gradients, strict=True))
+        losses.append(float(value))
+        for variable, gradient in zip(learning.values(), gradients, strict=True):
+            variable.assign_sub(LEARNING_RATE * gradient)
+    square = sum(np.square(g.astype("float64")).sum() for g in first.values())
+    weights = {name: variable.numpy() for name, variable in learning.items()}
+    return {
+        "word_rows": used.astype("int32"),
+        "lr": np.array(LEARNING_RATE),
+        "losses": np.array([*losses, float(loss())]),
+        "grad_norm_step0": np.sqrt(square),
+        **kept("grad0", first),
+        **kept("final", weights),
+    }
+
+
+def record_rotation(rng):
+    """The table of sines and cosines, and queries and keys turned by it."""
+
+    def table(positions, size):
+        return sinusoidal_embeddings(tf.constant(positions, "float32"), size).numpy()
+
+    far = np.array([0, 1, 2, 511, 512, 1023, 1535, 4096], "int32")
+    near = np.arange(24)
+    q, k = rng.normal(size=(2, 2, 24, 3, 8)).astype("float32")
+    turned = apply_rotary_position_embeddings(*map(tf.constant, (table(near, 8)[None], q, k)))
+    q_rotated, k_rotated = (x.numpy() for x in turned)
+    return {
+        "table": table(near, 8),
+        "far_positions": far,
+        "far_table": table(far, 8),
+        "table_dim64": table(near, 64),
+        "q": q,
+        "k": k,
+        "q_rotated": q_rotated,
+        "k_rotated": k_rotated,
+        "scores": np.einsum("btnh,bsnh->bnts", q_rotated, k_rotated) / 8**0.5,
+    }
+
+
+if __name__ == "__main__":
+    main()
