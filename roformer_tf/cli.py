@@ -7,12 +7,12 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.errors import DifferenceError, DivergedError, InputError
 
 
 class Command(NamedTuple):
@@ -21,50 +21,97 @@ class Command(NamedTuple):
     function: str
     """ "module:function" of one parameter, annotated with its settings dataclass."""
     help: str
-    runs_a_model: bool = False
-    """Whether Keras and its backend have to be there when the function is called."""
+    loads: tuple[str, ...] = ()
+    """Modules that take long to load, which is done, quietly, before the function is called."""
 
+
+_TENSORFLOW = ("tensorflow",)
+_MODELS = ("roformer_tf.models.heads",)
 
 COMMANDS = {
     "prepare": Command(
         "roformer_tf.data.preparation:prepare", "make rows for pretraining out of a corpus"
     ),
     "pretrain": Command(
-        "roformer_tf.training.pretraining:pretrain", "pretrain a masked language model", True
+        "roformer_tf.training.pretraining:pretrain", "pretrain a masked language model", _MODELS
     ),
     "fill-mask": Command(
-        "roformer_tf.inference.fill_mask:fill_mask", "fill the [MASK] of a text with a model", True
+        "roformer_tf.inference.fill_mask:fill_mask",
+        "fill the [MASK] of a text with a model",
+        _MODELS,
+    ),
+    "checkpoints list": Command(
+        "roformer_tf.interchange.downloads:list_checkpoints", "show the released checkpoints"
+    ),
+    "checkpoints download": Command(
+        "roformer_tf.interchange.downloads:download", "fetch a released checkpoint"
+    ),
+    "checkpoints inspect": Command(
+        "roformer_tf.interchange.inspect:inspect", "show what is in a checkpoint", _TENSORFLOW
+    ),
+    "checkpoints convert": Command(
+        "roformer_tf.interchange.convert:convert",
+        "write a checkpoint in another layout",
+        _TENSORFLOW,
+    ),
+    "checkpoints vocabulary": Command(
+        "roformer_tf.interchange.vocabulary:change_vocabulary",
+        "give a checkpoint another vocabulary",
+        _TENSORFLOW,
+    ),
+    "checkpoints verify": Command(
+        "roformer_tf.interchange.verify:verify",
+        "compare a checkpoint's outputs with another library's",
+        _TENSORFLOW + _MODELS,
     ),
 }
 
-BAD_INPUT, DIVERGED, INTERRUPTED = 2, 1, 130
+_HELP = ("-h", "--help")
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; give the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_usage())
-        return 0 if arguments else BAD_INPUT
-    name, *flags = arguments
-    if name == "--version":
+    if arguments == ["--version"]:
         import roformer_tf
 
         print(roformer_tf.__version__)
         return 0
+    name, flags = _split(arguments)
+    if name in _groups() and (not flags or flags[0] in _HELP):
+        print(_usage(name))
+        return 0 if flags else BAD_INPUT
     try:
         if name not in COMMANDS:
-            raise InputError(
-                f"there is no command {name!r}.{_nearest(name, COMMANDS)}\n\n{_usage()}"
-            )
+            near = _nearest(name, {*COMMANDS, *_groups()})
+            raise InputError(f"there is no command {name!r}.{near}\n\n{_usage()}")
         run(name, flags)
-    except (InputError, DivergedError) as error:
+    except (InputError, DivergedError, DifferenceError) as error:
         print(f"roformer-tf {name}: {error}", file=sys.stderr)
-        return BAD_INPUT if isinstance(error, InputError) else DIVERGED
+        return BAD_INPUT if isinstance(error, InputError) else FAILED
     except KeyboardInterrupt:
         print("\nstopped. The same command continues.", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _split(arguments: list[str]) -> tuple[str, list[str]]:
+    """A command's name, of two words in a group, and its flags: "checkpoints list", [].
+
+    The name of nothing at all, or of help alone, is "".
+    """
+    words = 0
+    name = ""
+    while name in _groups() and words < len(arguments) and arguments[words] not in _HELP:
+        words += 1
+        name = " ".join(arguments[:words])
+    return name, arguments[words:]
+
+
+def _groups() -> set[str]:
+    """What stands before the last word of a command: "" and "checkpoints"."""
+    return {name.rpartition(" ")[0] for name in COMMANDS}
 
 
 def run(name: str, flags: Sequence[str]) -> None:
@@ -74,9 +121,9 @@ def run(name: str, flags: Sequence[str]) -> None:
     function, settings = load(name)
     parser = {"prog": f"roformer-tf {name}", "config": (tyro.conf.OmitArgPrefixes,)}
     given = tyro.cli(settings, args=_with_yaml(list(flags), settings), **parser)
-    if COMMANDS[name].runs_a_model:
-        with _quiet():
-            import_module("roformer_tf.models.heads")
+    for module in COMMANDS[name].loads:
+        with _quiet(), suppress(ModuleNotFoundError):  # who needs it says what is missing
+            import_module(module)
     function(given)
 
 
@@ -179,9 +226,11 @@ def _nearest(word: str, words: Any) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _usage() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()]
+def _usage(group: str = "") -> str:
+    """The commands of a group, or all."""
+    commands = {name: c for name, c in COMMANDS.items() if name.startswith(group)}
+    width = max(map(len, commands))
+    lines = [f"  {name:{width}}  {command.help}" for name, command in commands.items()]
     return "\n".join(
         [
             "usage: roformer-tf COMMAND [flags]",

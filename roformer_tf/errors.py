@@ -11,3 +11,7 @@ class InputError(ValueError):
 
 class DivergedError(RuntimeError):
     """Training gave NaN or an exploding loss: commands print the message and exit with code 1."""
+
+
+class DifferenceError(RuntimeError):
+    """Two things that should be equal are not: commands print the message and exit with code 1."""

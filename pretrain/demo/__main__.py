@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import grain
 import numpy as np
 import yaml
 
@@ -30,7 +29,6 @@ from pretrain.demo.baselines import (
 )
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.cli import main as roformer_tf
-from roformer_tf.data.batches import held_out_batches
 from roformer_tf.data.masking import MaskingConfig, replacement_ids
 from roformer_tf.data.preparation import is_held_out
 from roformer_tf.data.shards import PreparedRows
@@ -38,6 +36,8 @@ from roformer_tf.inference.fill_mask import MASK
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
+    import grain
+
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
 OUTPUT = Path("runs/demo")
@@ -154,6 +154,7 @@ def compare(
     """Score the baselines, and the model before and after training, on the very same masks."""
     import keras
 
+    from roformer_tf.data.batches import held_out_batches  # grain, which is loud if loaded first
     from roformer_tf.training.pretraining import new_model
 
     rows = PreparedRows.open(rows_folder)
@@ -195,7 +196,7 @@ def compare(
 
 
 def predicted(
-    model: "RoFormerForMaskedLM", batches: grain.MapDataset, counted: np.ndarray
+    model: "RoFormerForMaskedLM", batches: "grain.MapDataset", counted: np.ndarray
 ) -> Prediction:
     """What a model predicts in the slots that count."""
     from roformer_tf.training.metrics import MaskedTokenScores, score_tokens

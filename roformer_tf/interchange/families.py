@@ -1,0 +1,62 @@
+"""What a checkpoint is for, told from its config and the parts that it holds."""
+
+from pathlib import Path
+
+from roformer_tf.checkpoints import archives, registry
+from roformer_tf.checkpoints.sources import Checkpoint
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+def parts(checkpoint: Checkpoint) -> set[str]:
+    """The parts of a model that it holds, such as "encoder", "mlm", "pooler"."""
+    return {name.split("/")[0] for name in checkpoint.arrays}
+
+
+def scores_tokens(checkpoint: Checkpoint) -> bool:
+    """Whether it is a language model: it holds the head, or is a RoFormerV2, which needs none."""
+    config = checkpoint.config
+    tied = config.is_v2 and config.embedding_size == config.hidden_size
+    return tied or "mlm" in parts(checkpoint)
+
+
+def attention_type(checkpoint: Checkpoint) -> str:
+    """The mask that it was trained with: its config's or, where that is silent, its family's.
+
+    The released sim models alone hold both a pooler and a language model, and are "unilm". A
+    released gpt model holds what a char model does: nothing in it says "causal".
+    """
+    if checkpoint.config.attention_type is not None:
+        return checkpoint.config.attention_type
+    return "unilm" if {"pooler", "mlm"} <= parts(checkpoint) else "bidirectional"
+
+
+def transformers_class(checkpoint: Checkpoint) -> str:
+    """The class of transformers that has the most of its parts."""
+    held = parts(checkpoint)
+    if "token_classifier" in held:
+        return "RoFormerForTokenClassification"
+    if "classifier" in held and checkpoint.config.pooling == "cls":
+        return "RoFormerForSequenceClassification"
+    if not scores_tokens(checkpoint):
+        return "RoFormerModel"
+    causal = checkpoint.config.attention_type == "causal"
+    return "RoFormerForCausalLM" if causal else "RoFormerForMaskedLM"
+
+
+def find_tokenizer(source: str | Path) -> RoFormerTokenizer | None:
+    """The tokenizer that lies beside the weights; None where there is no `vocab.txt`."""
+    path = registry.locate(source)
+    if archives.read_file(path, "vocab.txt") is None:
+        return None
+    return RoFormerTokenizer.from_pretrained(path)
+
+
+def check_fits(tokenizer: RoFormerTokenizer, checkpoint: Checkpoint, source: str | Path) -> None:
+    """Raise InputError for a vocabulary with more tokens than the checkpoint has embeddings."""
+    if tokenizer.vocab_size > checkpoint.config.vocab_size:
+        raise InputError(
+            f"{source}: its vocab.txt has {tokenizer.vocab_size:,} tokens, but its weights "
+            f"{checkpoint.config.vocab_size:,} embeddings. Put the vocab.txt there that belongs to "
+            "the weights."
+        )

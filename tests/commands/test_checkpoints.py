@@ -1,0 +1,166 @@
+"""`roformer-tf checkpoints …`: what is printed, the exit codes, and that nothing is left behind.
+
+What the commands compute is tested in tests/interchange.
+"""
+
+import re
+import shutil
+from importlib.util import find_spec
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from roformer_tf import cli
+from roformer_tf.cli import main
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+SUBCOMMANDS = [name for name in cli.COMMANDS if name.startswith("checkpoints ")]
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """run("inspect", …) → exit code, what stands on stdout and on stderr; in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
+
+    def call(*words):
+        try:
+            code = main(["checkpoints", *map(str, words)])
+        except SystemExit as stopped:
+            code = stopped.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+# --- The group ---------------------------------------------------------------------------------
+
+
+def test_the_group_alone_lists_its_commands(run):
+    code, out, err = run()
+    assert (code, err) == (2, "")
+    assert run("--help") == run("-h") == (0, out, "")
+    assert re.findall(r"^  (checkpoints \w+) ", out, re.MULTILINE) == SUBCOMMANDS
+    assert "prepare" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["inspct", "x.zip"], "checkpoints inspect"),
+        (["verfy"], "checkpoints verify"),
+        (["convert-to", "x"], "checkpoints convert"),
+    ],
+)
+def test_an_unknown_command_is_refused_with_a_guess(run, words, near):
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    message = f"there is no command 'checkpoints {words[0]}'. Did you mean {near}?"
+    assert err.startswith(f"roformer-tf checkpoints {words[0]}: {message}\n")
+
+
+# --- What each prints --------------------------------------------------------------------------
+
+
+def test_list_names_the_releases(run):
+    code, out, err = run("list")
+    assert (code, err) == (0, "")
+    assert "chinese_roformer-v2-char_L-12_H-768_A-12" in out
+
+
+def test_inspect_prints_a_table(run, released):
+    code, out, err = run("inspect", released("sim_char"))
+    assert (code, err) == (0, "")
+    assert out.startswith("family      RoFormer, char-level, with encoder, mlm, pooler\n")
+    assert re.search(r"^pooler/dense/bias +\[32\] +float32( +-?[\d.e-]+){4}$", out, re.MULTILINE)
+
+
+def test_convert_goes_there_and_back(run, released, tmp_path):
+    said = "is written. Largest round-trip difference: 0.\n"
+    flags = ("--to", "own", "--attention-type", "causal")
+    assert run("convert", released("gpt_char"), "own", *flags) == (0, f"own {said}", "")
+    assert run("convert", "own", "back.zip", "--to", "tf1") == (0, f"back.zip {said}", "")
+    code, out, _ = run("convert", "back.zip", "half", "--to", "huggingface", "--dtype", "float16")
+    assert code == 0
+    assert re.fullmatch(r"half is written. Largest .* difference: \d\.\de-04, in [\w/]+\.\n", out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back.zip", "half", "own"]
+    assert "attention   causal\n" in run("inspect", "half")[1]
+
+
+def test_vocabulary_adds_words(run, released, tmp_path):
+    (tmp_path / "words.txt").write_text("阿里巴巴\n我们\n", encoding="utf-8")
+    code, out, err = run(
+        *("vocabulary", released("word"), "larger.zip", "--to", "tf1"),
+        *("--add", "words.txt", "--initialise", "characters"),
+    )
+    assert (code, err) == (0, "")
+    assert "1 words are new.\n1 are known or repeated: 我们\n" in out
+    assert "2,003 tokens have become 2,004.\n" in out
+    assert RoFormerTokenizer.from_pretrained(tmp_path / "larger.zip").tokens[-1] == "阿里巴巴"
+
+
+@pytest.mark.skipif(
+    not (find_spec("bert4keras") and find_spec("tf_keras")),
+    reason="bert4keras is not installed: `make test` does it",
+)
+def test_verify_exits_with_0_or_names_the_first_layer_that_differs(released, run, typed, tmp_path):
+    """Against a copy of ours, written for bert4keras on the way, with one bias 0.01 larger."""
+    assert run("convert", released("word"), "c", "--to", "own")[0] == 0
+    changed = tmp_path / "c" / "model.safetensors"
+    tensors = load_file(changed)
+    tensors["roformer.encoder.layer.1.output.dense.bias"][5] += 0.01
+    save_file(tensors, changed, metadata={"format": "pt"})
+    verify = ("roformer-tf", "checkpoints", "verify", released("word"), "--against", "bert4keras")
+    same, other = typed(*verify), typed(*verify, "--reference", tmp_path / "c")
+    out, err = same.communicate(timeout=300)
+    assert (same.returncode, err) == (0, "")
+    row = r"{} +\d\.\de-\d\d +[12]e-05\n"
+    table = "".join(map(row.format, ("embeddings", "layer_0", "layer_1", "logits")))
+    assert re.search(table + r"\nNo difference is beyond its bound\.\n$", out)
+    out, err = other.communicate(timeout=300)
+    assert other.returncode == 1
+    assert re.search(table, out)
+    assert re.fullmatch(
+        r"roformer-tf checkpoints verify: layer_1 is the first that differs: "
+        r"by \d\.\de-0[123], where 1e-05 is allowed\.\n",
+        err,
+    )
+
+
+# --- Bad input ---------------------------------------------------------------------------------
+
+
+BAD = {  # words, what the message has to say
+    "inspect nowhere": ["nowhere"],
+    "inspect truncated.zip": ["truncated.zip", "etch it again"],
+    "convert nowhere new --to own": ["nowhere"],
+    "convert good.zip good.zip --to tf1": ["good.zip exists, and nothing is overwritten"],
+    "convert good.zip new.zip --to own": ["new.zip would be a folder"],
+    "convert truncated.zip new --to own": ["truncated.zip", "etch it again"],
+    "convert good.zip new --to keras": ["--to", "huggingface"],
+    "convert good.zip new": ["--to"],
+    "convert good.zip new --to own --dtype float8": ["--dtype", "bfloat16"],
+    "vocabulary good.zip new --to own": ["give one of --keep FILE, --simplify and --add FILE"],
+    "vocabulary good.zip new --to own --simplify --keep good.zip": ["give one of"],
+    "vocabulary good.zip new --to own --add nowhere.txt": ["cannot read nowhere.txt"],
+    "vocabulary good.zip new --to own --keep few.txt": ["lacks", "[MASK]"],
+    "verify good.zip": ["--against"],
+    "verify good.zip --against keras": ["--against", "bert4keras"],
+    "download no_such_model": ["no_such_model"],
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_one_message_and_exit_code_2(command, run, released, tmp_path):
+    shutil.copy(released("char"), tmp_path / "good.zip")
+    (tmp_path / "truncated.zip").write_bytes(released("char").read_bytes()[:100_000])
+    (tmp_path / "few.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    code, out, err = run(*command.split())
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    message = " ".join(re.sub(r"[│╭╮╰╯─]", " ", err).split())
+    for part in BAD[command]:
+        assert part in message
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
