@@ -137,9 +137,13 @@ def compiled(model, name, **arguments):
 
 
 @pytest.mark.parametrize(
-    "jit", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "jit"]
+    ("version", "jit"),
+    [
+        ("v2", False),  # RoFormer's layers learn in many other tests
+        pytest.param("v1", True, marks=pytest.mark.slow),
+        pytest.param("v2", True, marks=pytest.mark.slow),
+    ],
 )
-@both_versions
 @every_class
 def test_in_a_step_of_training_every_weight_learns(name, version, jit, make, inputs):
     model = make(name, version)
