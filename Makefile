@@ -57,6 +57,6 @@ $(VENV)/.installed-demo: $(VENV)/.made pyproject.toml
 # requirements it runs on tf-keras, beside Keras 3.
 $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml
 	@echo "setup: installing roformer-tf and what the tests need into $(VENV) (a few minutes)"
-	@$(RUN) -m pip install --quiet --editable '.[demo,dev,jax]'
+	@$(RUN) -m pip install --quiet --editable '.[demo,dev,jax,onnx,serve]'
 	@$(RUN) -m pip install --quiet --no-deps bert4keras==0.11.5
 	@touch $@

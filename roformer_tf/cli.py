@@ -35,6 +35,14 @@ COMMANDS = {
     "pretrain": Command(
         "roformer_tf.training.pretraining:pretrain", "pretrain a masked language model", _MODELS
     ),
+    "finetune": Command(
+        "roformer_tf.training.finetuning:finetune", "fine-tune on labelled texts", _MODELS
+    ),
+    "predict": Command(
+        "roformer_tf.inference.predict_file:predict_file",
+        "answer for each text of a file, with a fine-tuned model",
+        _MODELS,
+    ),
     "fill-mask": Command(
         "roformer_tf.inference.fill_mask:fill_mask",
         "fill the [MASK] of a text with a model",

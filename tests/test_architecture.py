@@ -28,8 +28,9 @@ MAY_SEE = {  # room: the other rooms that it may import from; one way only
     "layers": BASE | {"kernels"},
     "models": BASE | {"tokenizers", "kernels", "layers", "checkpoints"},
     "interchange": BASE | {"tokenizers", "checkpoints", "models"},
-    "training": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
     "inference": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
+    "training": BASE
+    | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models", "inference"},
     "cli": {"errors"},  # and everything when a command is called; nothing sees cli
 }
 KERAS_ROOMS = {"kernels", "layers", "models", "interchange", "training", "inference"}

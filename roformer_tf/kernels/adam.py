@@ -19,7 +19,7 @@ class AdamW(keras.optimizers.AdamW):
             return
         import tensorflow as tf
 
-        steps = tf.cast(self.iterations.value + 1, variable.dtype)
+        steps = tf.cast(keras.ops.add(self.iterations, 1), variable.dtype)
         index = self._get_variable_index(variable)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,

@@ -63,8 +63,10 @@ class StepLog(keras.callbacks.Callback):
         last: int,
         tokens_per_step: int,
         uniform_loss: float,
+        name: str = "pretraining",
     ) -> None:
         super().__init__()
+        self.name = name  # beside the bar
         self.lines, self.every, self.start, self.last = lines, every, start, last
         self.tokens_per_step, self.uniform_loss = tokens_per_step, uniform_loss
         self.highest_loss: float | None = None  # that is still no explosion
@@ -79,7 +81,7 @@ class StepLog(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Show the bar where the run stands."""
-        self.bar = tqdm(total=self.last, initial=self.start, unit="step", desc="pretraining")
+        self.bar = tqdm(total=self.last, initial=self.start, unit="step", desc=self.name)
         self.restored = [ops.convert_to_numpy(v) for v in self.model.metrics_variables]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

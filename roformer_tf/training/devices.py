@@ -1,5 +1,7 @@
 """Precision and compiler for the device at hand."""
 
+import os
+import platform
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +31,7 @@ def _accelerated() -> bool:
         import tensorflow as tf
 
         return bool(tf.config.list_physical_devices("GPU"))
-    return any(not name.startswith("cpu") for name in keras.distribution.list_devices())
+    return bool(_accelerators())
 
 
 def _cpu_multiplies_bfloat16() -> bool:
@@ -39,3 +41,34 @@ def _cpu_multiplies_bfloat16() -> bool:
     except OSError:
         return False
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def describe_machine() -> dict[str, str]:
+    """What a run ran on, for its report: processor, accelerators, backend and versions."""
+    return {
+        "processor": f"{_processor()}, {_cores()} cores",
+        "accelerators": ", ".join(_accelerators()) or "none",
+        "software": f"Keras {keras.__version__} on {keras.backend.backend()}, "
+        f"Python {platform.python_version()}, {platform.system()}",
+    }
+
+
+def _accelerators() -> list[str]:
+    return [name for name in keras.distribution.list_devices() if not name.startswith("cpu")]
+
+
+def _processor() -> str:
+    """The processor's name, as Linux has it; elsewhere its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,7 +1,9 @@
-"""AdamW as BERT is trained, Muon, and their learning rate over the steps."""
+"""AdamW as BERT is trained and fine-tuned, Muon, and their learning rate over the steps."""
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +12,8 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.adam import AdamW
+from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.training.callbacks import sync
 
 
 @dataclass(frozen=True)
@@ -32,31 +36,58 @@ class OptimizerConfig:
     """Longest gradient, over all weights together; longer ones are scaled down."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm", "matrix_rate"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be above 0.")
-        for name in ("warmup", "beta_2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}, but must be at least 0 and less than 1."
-                )
-        if not self.weight_decay >= 0:
-            raise InputError(f"weight_decay is {self.weight_decay}, but must not be negative.")
+        _check(self, above_0=("learning_rate", "clip_norm", "matrix_rate"))
+
+
+@dataclass(frozen=True)
+class FinetuneOptimizerConfig:
+    """AdamW with linear warm-up and decay, slower in the lower layers."""
+
+    learning_rate: float = 2e-5
+    """Highest learning rate, that of the head, reached when the warm-up ends; for small models, or
+    from scratch, 1e-4 and more."""
+    layer_decay: float = 0.95
+    """Learning rate of a layer as a share of that of the layer above it; 1 gives all the same."""
+    warmup: float = 0.1
+    """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
+    weight_decay: float = 0.01
+    """Decay of the weights, as a share of the learning rate; not on norms and biases."""
+    beta_2: float = 0.999
+    """Memory of the squared gradients."""
+    clip_norm: float = 1.0
+    """Longest gradient, over all weights together; longer ones are scaled down."""
+    accumulate: int = 1
+    """Batches whose mean gradient is a step: larger batches than fit into memory."""
+    ema: float = 0.0
+    """Memory of the averaged weights to evaluate and keep, such as 0.999; 0 keeps the last ones."""
+
+    def __post_init__(self) -> None:
+        _check(self, above_0=("learning_rate", "clip_norm"), shares=("ema",))
+        if not 0 < self.layer_decay <= 1:
+            raise InputError(
+                f"layer_decay is {self.layer_decay}, but must be above 0 and at most 1."
+            )
+        if self.accumulate < 1:
+            raise InputError(f"accumulate is {self.accumulate}, but must be at least 1.")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Rises linearly to `peak` over the warm-up steps, then falls linearly to 0 at the end.
 
-    The first step already moves: step s (from 0) has peak · (s + 1) / warmup_steps.
+    The first step already moves: step s (from 0) has peak · (s + 1) / warmup_steps. With
+    `accumulate` batches to a step it is called with batches, as Keras does.
     """
 
-    def __init__(self, peak: float, warmup_steps: int, total_steps: int) -> None:
+    def __init__(
+        self, peak: float, warmup_steps: int, total_steps: int, accumulate: int = 1
+    ) -> None:
         self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
+        self.accumulate = accumulate
 
     def __call__(self, step: Any) -> Any:
         """Learning rate of a step, float32."""
-        step = ops.cast(step, "float32")
+        step = ops.cast(step // self.accumulate, "float32")
         rising = (step + 1.0) / max(self.warmup_steps, 1)
         falling = (self.total_steps - step) / max(self.total_steps - self.warmup_steps, 1)
         return self.peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
@@ -67,7 +98,66 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "peak": self.peak,
             "warmup_steps": self.warmup_steps,
             "total_steps": self.total_steps,
+            "accumulate": self.accumulate,
         }
+
+
+class LayerwiseAdamW(AdamW):
+    """AdamW with a learning rate, and so a decay, of its own for each weight; it may average them.
+
+    `scales`: learning rate of each weight as a share of the learning rate, in the order of the
+    variables that it is built on. `ema`: memory of the averages, which begin as the weights; at
+    step t (from 0) no more than t / (t + 9), so that a short run forgets where it began.
+    Keras' own averages, `use_ema`, count every batch that is accumulated as a step, and replace
+    the weights when `fit` ends.
+    """
+
+    def __init__(
+        self, learning_rate: Any, *, scales: Sequence[float], ema: float = 0.0, **kwargs: Any
+    ) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.scales, self.ema = tuple(scales), ema
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Make the slots."""
+        if self.built:
+            return
+        super().build(variables)
+        self.averages = self.add_optimizer_variables(variables if self.ema else [], "average")
+        for average, variable in zip(self.averages, variables, strict=False):  # none without ema
+            average.assign(variable)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight, what is remembered of it, and its average."""
+        index = self._get_variable_index(variable)
+        super().update_step(gradient, variable, learning_rate * self.scales[index])
+        if self.ema:
+            step, average = ops.cast(self.iterations, "float32"), self.averages[index]
+            fresh = 1 - ops.minimum(self.ema, step / (step + 9))
+            self.assign_add(average, fresh * ops.subtract(variable, average))
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Shrink weights by their own learning rates; Keras knows one for all."""
+        for variable in variables:
+            if self._use_weight_decay(variable):
+                rate = self.learning_rate * self.scales[self._get_variable_index(variable)]
+                self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
+
+
+@contextmanager
+def averaged(model: keras.Model) -> Iterator[None]:
+    """Give a compiled model its averaged weights for a while, where its optimizer keeps any.
+
+    With `accumulate` or without, on both backends, in `fit` (after a step) or outside.
+    """
+    sync(model)
+    averages = getattr(model.optimizer, "averages", [])
+    pairs = list(zip(model.trainable_variables, averages, strict=False))  # all, or none
+    _swap(pairs)
+    try:
+        yield
+    finally:
+        _swap(pairs)
 
 
 class Muon(AdamW):
@@ -154,27 +244,100 @@ def make_optimizer(
 
     `product_dtype`: what Muon multiplies in, such as the model's compute dtype.
     """
-    variables = list(variables)
-    settings: dict[str, Any] = {
-        "learning_rate": LinearWarmupDecay(
-            config.learning_rate, round(config.warmup * steps), steps
-        ),
-        "weight_decay": config.weight_decay,
-        "beta_2": config.beta_2,
-        "epsilon": 1e-6,
-        "global_clipnorm": config.clip_norm,
-    }
+    settings = _settings(config, steps)
     if config.optimizer == "muon":
         optimizer: AdamW = Muon(
             **settings, matrix_rate=config.matrix_rate, product_dtype=product_dtype
         )
     else:
         optimizer = AdamW(**settings)
+    _build(optimizer, list(variables))
+    return optimizer
+
+
+def make_finetune_optimizer(
+    config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
+) -> LayerwiseAdamW:
+    """The optimizer of a run of so many batches, its slots made, for `compile`.
+
+    A step takes `accumulate` batches; what is left over at the end makes none. Raises InputError
+    where there are too few for a single step.
+    """
+    if batches < config.accumulate:
+        raise InputError(
+            f"the run has {batches} batches, fewer than the {config.accumulate} of one step. "
+            "Lower --accumulate, or give more epochs."
+        )
+    scales = layer_scales(model.named_variables(), config.layer_decay)
+    names = {id(variable): name for name, variable in model.named_variables().items()}
+    variables = model.trainable_variables
+    optimizer = LayerwiseAdamW(
+        **_settings(config, batches // config.accumulate, config.accumulate),
+        scales=[scales[names[id(v)]] for v in variables],
+        ema=config.ema,
+        gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
+    )
+    _build(optimizer, variables)
+    return optimizer
+
+
+def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
+    """Learning rate of weights as a share of the head's: decay^(layers above them).
+
+    The head is a layer of its own above the uppermost, the embeddings one below the lowest:
+    of 12 layers, 1 for the head, decay for layer 11, decay^12 for layer 0, decay^13 for them.
+    """
+    found = {name: re.match(r"encoder/(?:layer_(\d+)|embeddings)/", name) for name in names}
+    levels = {name: int(x[1] or -1) if x else None for name, x in found.items()}
+    top = max(level for level in levels.values() if level is not None) + 1
+    return {n: 1.0 if level is None else decay ** (top - level) for n, level in levels.items()}
+
+
+def _settings(
+    config: OptimizerConfig | FinetuneOptimizerConfig, steps: int, accumulate: int = 1
+) -> dict[str, Any]:
+    """What AdamW is made with."""
+    warmup = round(config.warmup * steps)
+    return {
+        "learning_rate": LinearWarmupDecay(config.learning_rate, warmup, steps, accumulate),
+        "weight_decay": config.weight_decay,
+        "beta_2": config.beta_2,
+        "epsilon": 1e-6,
+        "global_clipnorm": config.clip_norm,
+    }
+
+
+def _build(optimizer: AdamW, variables: list[keras.Variable]) -> None:
+    """Make the slots, and leave norms and biases out of the decay."""
     # By variable: Keras would compare names like "LayerNorm" with "gamma", and find none.
     optimizer.exclude_from_weight_decay(var_list=[v for v in variables if not _decays(v)])
     optimizer.build(variables)
-    return optimizer
 
 
 def _decays(variable: keras.Variable) -> bool:
     return variable.name not in ("gamma", "beta", "bias")
+
+
+def _swap(pairs: list[tuple[keras.Variable, keras.Variable]]) -> None:
+    for one, other in pairs:
+        value = ops.copy(one)
+        one.assign(other)
+        other.assign(value)
+
+
+def _check(
+    config: OptimizerConfig | FinetuneOptimizerConfig,
+    above_0: tuple[str, ...],
+    shares: tuple[str, ...] = (),
+) -> None:
+    """Raise InputError for a number outside its range."""
+    for name in above_0:
+        if not getattr(config, name) > 0:
+            raise InputError(f"{name} is {getattr(config, name)}, but must be above 0.")
+    for name in ("warmup", "beta_2", *shares):
+        if not 0 <= getattr(config, name) < 1:
+            raise InputError(
+                f"{name} is {getattr(config, name)}, but must be at least 0 and less than 1."
+            )
+    if not config.weight_decay >= 0:
+        raise InputError(f"weight_decay is {config.weight_decay}, but must not be negative.")

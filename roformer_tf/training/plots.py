@@ -1,8 +1,9 @@
-"""Pictures of a run as PNG files, with Chinese drawn as characters.
+"""Pictures of a run as PNG files, or as SVG for a page, with Chinese drawn as characters.
 
 No pyplot: nothing global is left behind, and no display is needed.
 """
 
+import io
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from matplotlib.ticker import PercentFormatter
 
 from roformer_tf.files import file_beside
 
-_TRAINING, _HELD_OUT = "tab:blue", "tab:orange"
+_TRAINING, _HELD_OUT, _OTHER = "tab:blue", "tab:orange", "tab:gray"
 
 
 class FilledMask(NamedTuple):
@@ -78,6 +79,89 @@ def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) ->
         panels[-1].set_xlabel("probability (orange: what stood there)")
 
 
+class Range(NamedTuple):
+    """A figure and its interval."""
+
+    name: str
+    value: float
+    ends: Sequence[float]
+    """The lowest and the highest value of the interval."""
+    ours: bool
+    """Whether it is the model's; a baseline's is drawn in another colour."""
+
+
+def draw_ranges(ranges: Sequence[Range], axis_name: str, shares: bool) -> bytes:
+    """Draw figures below each other with their intervals, the first on top: SVG."""
+    with _page(width=6, height=0.7 + 0.38 * len(ranges)) as figure:
+        axes = figure.subplots()
+        for row, (_, value, ends, ours) in enumerate(ranges):
+            colour = _TRAINING if ours else _OTHER
+            axes.plot(ends, [row, row], color=colour, linewidth=5, alpha=0.35)
+            axes.plot(value, row, "o", color=colour)
+        axes.set_yticks(range(len(ranges)), [one.name for one in ranges])
+        axes.set_ylim(len(ranges) - 0.5, -0.5)
+        axes.set_xlabel(axis_name)
+        if shares:
+            axes.xaxis.set_major_formatter(PercentFormatter(1))
+        _lighten(axes)
+        return _svg(figure)
+
+
+def draw_curve(
+    lines: Sequence[Mapping[str, Any]], key: str, axis_name: str, *, held_out: bool, shares: bool
+) -> bytes:
+    """Draw one of the values that lines hold, by their `step`: SVG."""
+    with _page(width=4.4, height=3) as figure:
+        axes = figure.subplots()
+        if held_out:
+            axes.plot(*_curve(lines, key), "o-", color=_HELD_OUT, markersize=4)
+        else:
+            axes.plot(*_curve(lines, key), color=_TRAINING, linewidth=1)
+        axes.set(xlabel="step", ylabel=axis_name)
+        if shares:
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
+        _lighten(axes)
+        return _svg(figure)
+
+
+def draw_calibration(bins: Sequence[Mapping[str, Any]]) -> bytes:
+    """Draw how often claims of a probability are right, and below how many there are: SVG."""
+    with _page(width=4.6, height=4.6) as figure:
+        shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        shares.plot([0, 1], [0, 1], "--", color=_OTHER, linewidth=1)
+        said, right = [one["probability"] for one in bins], [one["right"] for one in bins]
+        shares.plot(said, right, "o-", color=_TRAINING)
+        shares.set(ylabel="how often it was so", ylim=(-0.03, 1.03), xlim=(-0.03, 1.03))
+        shares.yaxis.set_major_formatter(PercentFormatter(1))
+        edges = [one["from"] for one in bins]
+        widths = [one["to"] - one["from"] for one in bins]
+        counts.bar(edges, [one["count"] for one in bins], widths, align="edge", edgecolor="white")
+        counts.set(xlabel="how likely the model said it is", ylabel="how many")
+        counts.xaxis.set_major_formatter(PercentFormatter(1))
+        for axes in (shares, counts):
+            _lighten(axes)
+        return _svg(figure)
+
+
+def draw_numbers(points: Sequence[Sequence[float]]) -> bytes:
+    """Draw a regression's (in the data, answered) points around the diagonal: SVG."""
+    with _page(width=4.6, height=4.6) as figure:
+        axes = figure.subplots()
+        ends = [min(map(min, points)), max(map(max, points))]
+        axes.plot(ends, ends, "--", color=_OTHER, linewidth=1)
+        x, y = zip(*points, strict=True)
+        axes.scatter(x, y, s=12, alpha=0.5, linewidths=0, color=_TRAINING)
+        axes.set(xlabel="in the data", ylabel="answered")
+        _lighten(axes)
+        return _svg(figure)
+
+
+def _lighten(axes: Any) -> None:
+    """Leave only what helps reading."""
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def _curve(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
     """Steps and values of the lines that have the key."""
     having = [line for line in lines if key in line]
@@ -87,16 +171,31 @@ def _curve(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], lis
 @contextmanager
 def _drawing(target: Path, *, width: float, height: float) -> Iterator[Figure]:
     """Yield a figure, its size in inches, that is written to `target` when the block ends well."""
+    with _page(width=width, height=height) as figure:
+        yield figure
+        with file_beside(target) as beside:
+            figure.savefig(beside, format="png")
+
+
+@contextmanager
+def _page(*, width: float, height: float) -> Iterator[Figure]:
+    """Yield a figure, its size in inches; it has to be saved before the block ends."""
     with matplotlib.rc_context(
         {
             "font.family": [_chinese_font(), "DejaVu Sans"],  # the second for what the first lacks
             "text.parse_math": False,  # a review may hold dollar signs
+            "svg.fonttype": "path",  # glyphs as shapes: no font is needed to see them
+            "svg.hashsalt": "roformer_tf",  # the same picture is the same bytes
         }
     ):
-        figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-        yield figure
-        with file_beside(target) as beside:
-            figure.savefig(beside, format="png")
+        yield Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def _svg(figure: Figure) -> bytes:
+    """The picture as a file for pages, sharp at every size."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
 
 
 @cache

@@ -9,7 +9,6 @@ OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
 
 import dataclasses
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any, Literal
 import grain
 import keras
 import numpy as np
-import yaml
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
@@ -28,7 +26,6 @@ from roformer_tf.data.packing import TOKEN
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import sweep, write_text
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
@@ -41,9 +38,9 @@ from roformer_tf.training.resume import (
     RunState,
     checkpoints,
     publish,
-    restore_checkpoint,
     save_checkpoint,
 )
+from roformer_tf.training.runs import CHECKPOINTS, check_output, resume, tidy, write_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +112,6 @@ class PretrainConfig(PreparationConfig):
         return PreparationConfig(**settings | {"output": str(Path(self.output) / "rows")})
 
 
-SETTINGS, CHECKPOINTS = "settings.yaml", "checkpoints"
-
 MAY_CHANGE = ("corpus", "output", "rows", "save_every", "log_every", "keep", "workers", "strict")
 """Settings that may differ when a run continues, since they change no weight."""
 
@@ -139,7 +134,7 @@ COUNTED_ROWS = 5000
 def pretrain(config: PretrainConfig) -> None:
     """Pretrain a masked language model, from scratch or from a checkpoint."""
     output = Path(config.output)
-    _check_output(config)
+    check_output(config, MAY_CHANGE)
     keras.utils.set_random_seed(config.seed)
     begin = _beginning(config)  # what is wrong with it is said before the long preparation
     rows_folder = Path(config.rows) if config.rows else prepare(config.preparation())
@@ -155,17 +150,15 @@ def pretrain(config: PretrainConfig) -> None:
         jit_compile=choose_jit(),
     )
     fingerprint = read_manifest(rows_folder)["fingerprint"]
-    start = _resume(output, model, fingerprint)
-    if (output / SETTINGS).exists():  # else nothing here is of this run
-        sweep(output)
-        sweep(output / CHECKPOINTS)
+    start, checkpoint = resume(output / CHECKPOINTS, model, fingerprint)
+    if checkpoint is not None:
+        publish(checkpoint / "model", output / "model")  # unless the run was killed before it did
+    tidy(output)
     _describe(model, rows, held_out)
     if start >= config.steps:
         print(f"the run is finished: {start:,} steps. Its model: {output / 'model'}")
         return
-    write_text(
-        output / SETTINGS, yaml.safe_dump(_plain(config), allow_unicode=True, sort_keys=False)
-    )
+    write_settings(config)
     masked: dict[str, Any] = {
         "batch_size": config.batch_size,
         "seed": config.seed,
@@ -198,7 +191,7 @@ def train(
 ) -> None:
     """Train a compiled model from `begun` to the last step, evaluating and saving on the way."""
     output, start = Path(config.output), begun.step
-    span = {"start": start, "last": config.steps}
+    span: dict[str, Any] = {"start": start, "last": config.steps}
     scores = MaskedTokenScores(model)
     board = output / "tensorboard"
     with (
@@ -230,7 +223,7 @@ def train(
         def save(step: int) -> None:
             state = RunState(step, begun.rows)
             checkpoint = save_checkpoint(output / CHECKPOINTS, state, model, config.keep)
-            publish(checkpoint, output / "model")
+            publish(checkpoint / "model", output / "model")
 
         if start == 0 and len(held_out):
             test(0)
@@ -324,75 +317,6 @@ def _check_vocabulary(
             f"the vocabulary has {tokenizer.vocab_size:,} ids, but {source} only "
             f"{model.config.vocab_size:,} embeddings. Give the vocab.txt that belongs to it."
         )
-
-
-def _check_output(config: PretrainConfig) -> None:
-    """Raise InputError unless the run's folder is new, or holds a run with the same settings."""
-    output = Path(config.output)
-    settings = output / SETTINGS
-    if not settings.exists():
-        in_the_way = [path for path in (output / "model", output / CHECKPOINTS) if path.exists()]
-        if output.is_file() or in_the_way:
-            raise InputError(
-                f"{(in_the_way or [output])[0]} exists, but is of no run that began here. "
-                "Choose another --output."
-            )
-        return
-    began = yaml.safe_load(settings.read_text(encoding="utf-8"))
-    changed = [
-        f"{key} was {began.get(key)!r} and is {value!r}"
-        for key, value in _plain(config).items()
-        if key not in MAY_CHANGE and began.get(key) != value
-    ]
-    if changed:
-        raise InputError(
-            f"{output} holds a run with other settings: {'; '.join(changed)}. "
-            "Give those to continue it, or another --output to start anew."
-        )
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    """A settings dataclass as YAML knows values, flags of nested ones beside the others."""
-    plain: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            plain |= _plain(value)
-        elif isinstance(value, tuple):
-            plain[field.name] = list(value)
-        else:
-            plain[field.name] = value
-    return plain
-
-
-def _resume(output: Path, model: RoFormerForMaskedLM, fingerprint: str) -> int:
-    """Continue from the newest checkpoint that can be read; give the steps done.
-
-    Raises InputError where there are checkpoints, but none that this run can continue from.
-    """
-    damaged = []
-    for checkpoint in checkpoints(output / CHECKPOINTS):
-        try:
-            state = restore_checkpoint(checkpoint, model)
-        except InputError as error:
-            damaged.append(str(error))
-            continue
-        if state.rows != fingerprint:
-            raise InputError(
-                f"{checkpoint} was trained on other rows than these. Give the same corpus and "
-                "settings to continue, or another --output to start anew."
-            )
-        for message in damaged:
-            print(message, file=sys.stderr)
-        print(f"continuing from {checkpoint}")
-        publish(checkpoint, output / "model")  # unless the run was killed before it did
-        return state.step
-    if damaged:
-        raise InputError(
-            f"{damaged[0]} No other checkpoint is left to continue from. "
-            "Choose another --output to start anew."
-        )
-    return 0
 
 
 def _describe(model: RoFormerForMaskedLM, rows: PreparedRows, held_out: PreparedRows) -> None:

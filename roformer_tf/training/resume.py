@@ -89,16 +89,16 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     return state
 
 
-def publish(checkpoint: Path, target: Path) -> None:
-    """Make a checkpoint's model the run's: the same files under another name, not copies.
+def publish(model: Path, target: Path) -> None:
+    """Make a saved model the run's: the same files under another name, not copies.
 
     Does nothing where it is already.
     """
     weights = target / WEIGHTS
-    if weights.is_file() and filecmp.cmp(checkpoint / "model" / WEIGHTS, weights, shallow=False):
+    if weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False):
         return
     with folder_beside(target) as beside:
-        shutil.copytree(checkpoint / "model", beside, copy_function=_link, dirs_exist_ok=True)
+        shutil.copytree(model, beside, copy_function=_link, dirs_exist_ok=True)
 
 
 def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:

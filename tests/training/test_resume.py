@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_model_is_refused(checkpoint, other):
 
 
 def test_the_published_model_is_the_checkpoints(checkpoint, tmp_path):
-    publish(checkpoint, tmp_path / "model")
+    publish(checkpoint / "model", tmp_path / "model")
     assert content(tmp_path / "model") == content(checkpoint / "model")
     shutil.rmtree(checkpoint)
     RoFormerForMaskedLM.from_pretrained(tmp_path / "model")
@@ -180,10 +180,10 @@ def test_the_published_model_is_the_checkpoints(checkpoint, tmp_path):
 
 def test_what_is_published_takes_no_room_and_is_not_published_again(checkpoint, tmp_path):
     weights_file = tmp_path / "model" / "model.safetensors"
-    publish(checkpoint, tmp_path / "model")
+    publish(checkpoint / "model", tmp_path / "model")
     assert weights_file.samefile(checkpoint / "model" / "model.safetensors")
     stamp = (tmp_path / "model").stat()
-    publish(checkpoint, tmp_path / "model")
+    publish(checkpoint / "model", tmp_path / "model")
     assert (tmp_path / "model").stat().st_ino == stamp.st_ino
 
 
@@ -192,15 +192,15 @@ def test_without_hard_links_it_is_copied(checkpoint, tmp_path, monkeypatch):
         raise OSError("not supported")
 
     monkeypatch.setattr(os, "link", refuse)
-    publish(checkpoint, tmp_path / "model")
+    publish(checkpoint / "model", tmp_path / "model")
     assert content(tmp_path / "model") == content(checkpoint / "model")
 
 
 def test_an_older_model_is_replaced_whole(trained, checkpoint, tmp_path):
-    publish(checkpoint, tmp_path / "model")
+    publish(checkpoint / "model", tmp_path / "model")
     (tmp_path / "model" / "old.txt").write_text("old")
     spoil(trained, 3.0)
     newer = save_checkpoint(checkpoint.parent, RunState(4, "rows"), trained, keep=2)
-    publish(newer, tmp_path / "model")
+    publish(newer / "model", tmp_path / "model")
     assert content(tmp_path / "model") == content(newer / "model")
     assert content(tmp_path / "model") != content(checkpoint / "model")

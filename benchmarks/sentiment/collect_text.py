@@ -1,0 +1,89 @@
+"""Gather the free Chinese text for pretraining: python benchmarks/sentiment/collect_text.py OUT …
+
+Debian's packages of Chinese documentation (fetched with apt and unpacked, not installed), and any
+.jsonl, .tsv or .txt file given; of a .tsv the column `text`. Writes one jsonl document a line.
+"""
+
+import gzip
+import html
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
+_BLOCK = re.compile(r"</?(?:p|div|li|td|th|tr|h\d|pre|dt|dd|br|title|table|ul|ol)\b[^>]*>", re.I)
+_HIDDEN = re.compile(r"<(script|style|head)\b.*?</\1>", re.S | re.I)
+_TAG = re.compile(r"<[^>]+>")
+_ROFF = re.compile(r"\\f.|\\&|\\\(..|\\[-|^e ]|\\s[-+]?\d")
+_CHINESE = re.compile("[一-鿿]")
+
+
+def main() -> None:
+    """Write the documents of the packages and of the files named."""
+    target, *files = sys.argv[1:]
+    documents, characters = 0, 0
+    seen: set[str] = set()
+    with open(target, "w", encoding="utf-8") as out:
+        for text in (*from_debian(), *(text for file in files for text in from_file(Path(file)))):
+            text = text.strip()
+            if text in seen or len(_CHINESE.findall(text)) < 5:
+                continue
+            seen.add(text)
+            out.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+            documents, characters = documents + 1, characters + len(text)
+    print(f"{documents:,} documents, {characters:,} characters: {target}")
+
+
+def from_debian() -> Iterator[str]:
+    """The pages of the packages that are mostly Chinese, tags and markup removed."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["apt-get", "download", "-q", *PACKAGES], cwd=folder, check=True)
+        for package in sorted(Path(folder).glob("*.deb")):
+            root = Path(folder, package.stem)
+            subprocess.run(["dpkg-deb", "-x", str(package), str(root)], check=True)
+            before = 0
+            for path in sorted(root.rglob("*")):
+                if path.is_file() and (text := readable(path)):
+                    before += len(text)
+                    yield text
+            print(f"{package.name}: {before:,} characters", file=sys.stderr)
+
+
+def readable(path: Path) -> str:
+    """The text of one file of documentation; empty where it is none, or not Chinese."""
+    suffixes = path.suffixes
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if ".html" in suffixes:
+        text = html.unescape(_TAG.sub("", _BLOCK.sub("\n", _HIDDEN.sub("", raw.decode("utf-8", "ignore")))))
+    elif "man" in str(path) and ".gz" in suffixes:
+        lines = raw.decode("utf-8", "ignore").split("\n")
+        kept = [re.sub(r"^\.[A-Za-z]+ ?", "", line) for line in lines if not line.startswith('.\\"')]
+        text = _ROFF.sub("", "\n".join(kept))
+    elif ".txt" in suffixes:
+        text = raw.decode("utf-8", "ignore")
+    else:
+        return ""
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    text = "\n".join(line for line in lines if _CHINESE.search(line))
+    return text if len(_CHINESE.findall(text)) > 0.3 * len(text) else ""
+
+
+def from_file(path: Path) -> Iterator[str]:
+    """The documents of a .jsonl or .tsv file, or the lines of a text, gzipped or plain."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        if ".jsonl" in path.suffixes:
+            yield from (json.loads(line)["text"] for line in lines)
+        elif ".tsv" in path.suffixes:
+            column = next(lines).rstrip("\n").split("\t").index("text")
+            yield from (line.rstrip("\n").split("\t")[column] for line in lines)
+        else:
+            yield from lines
+
+
+if __name__ == "__main__":
+    main()

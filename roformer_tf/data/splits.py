@@ -1,0 +1,191 @@
+"""Examples → training, validation and test sets that share no text; what given sets do share.
+
+Texts are equal here if they differ in white space and in the width of characters (NFKC) alone.
+"""
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.data.tasks import Example, Label, TaskName
+from roformer_tf.errors import InputError
+
+QUANTILES = 10
+"""Parts of equal size into which a regression's numbers are cut: each side gets some of each."""
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Equal texts in a training and a test set. Of a pair or triple, all texts have to be equal."""
+
+    in_train: npt.NDArray[np.bool_]
+    """(test examples,): whether its texts stand in train, too."""
+    repeated: npt.NDArray[np.bool_]
+    """(test examples,): whether its texts stand earlier in test, too."""
+    within: int
+    """Training examples whose texts stand earlier in train, too."""
+    contradicting: int
+    """Different texts with more than one label, in both sets together."""
+
+    @property
+    def unseen(self) -> npt.NDArray[np.bool_]:
+        """(test examples,): where texts are met for the first time."""
+        return ~(self.in_train | self.repeated)
+
+
+def duplicates(train: Sequence[Example], test: Sequence[Example]) -> Duplicates:
+    """Find equal texts within and between two sets, in time that grows with their size."""
+    keys = [text_key(example.texts) for example in train]
+    test_keys = [text_key(example.texts) for example in test]
+    known = set(keys)
+    first: dict[bytes, Label | None] = {}
+    contradicting = {
+        key
+        for key, example in zip(keys + test_keys, (*train, *test), strict=True)
+        if first.setdefault(key, example.label) != example.label
+    }
+    return Duplicates(
+        in_train=np.array([key in known for key in test_keys], np.bool_),
+        repeated=_repeats(test_keys),
+        within=len(keys) - len(known),
+        contradicting=len(contradicting),
+    )
+
+
+def text_key(texts: Iterable[str]) -> bytes:
+    """16 bytes that equal texts share, and no others."""
+    plain = ("".join(unicodedata.normalize("NFKC", text).split()) for text in texts)
+    return blake2b("\0".join(plain).encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def split(
+    examples: Sequence[Example],
+    task: TaskName,
+    shares: tuple[float, float] = (0.1, 0.1),
+    seed: int = 0,
+) -> tuple[list[Example], list[Example], list[Example]]:
+    """Part examples into training, validation and test sets, each in the order of the data.
+
+    `shares` are those of validation and test; either may be 0. Equal texts stay together. Each
+    set gets its share of every label (of every combination of labels, or every tenth of a
+    regression's numbers), but what is the first of its label is for training. Raises InputError
+    where a set would be empty.
+    """
+    if min(shares) < 0 or sum(shares) >= 1:
+        raise InputError(
+            f"validation and test have shares of {shares[0]:g} and {shares[1]:g}. Give shares of "
+            "at least 0 that leave something for training."
+        )
+    wanted = np.array([1 - sum(shares), *shares])
+    sides = _deal(examples, task, wanted, seed, all_labels_in_first=True)
+    if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
+        names = " and ".join(("training", "validation", "test")[side] for side in sorted(missing))
+        raise InputError(
+            f"{len(examples)} examples are too few to part: none is left for {names}. "
+            "Give --valid and --test, or more examples."
+        )
+    train, valid, test = (_of_side(examples, sides == side) for side in range(3))
+    return train, valid, test
+
+
+def folds(
+    examples: Sequence[Example], task: TaskName, k: int, seed: int = 0
+) -> list[tuple[list[Example], list[Example]]]:
+    """Part examples into k folds as `split` does; give each beside all the others.
+
+    → k pairs of a training set and what is held out of it. Raises InputError where a fold would
+    be empty, or hold every example of a label.
+    """
+    if k < 2:
+        raise InputError(f"{k} folds are too few: one is held out, the others are trained on.")
+    sides = _deal(examples, task, np.full(k, 1 / k), seed, all_labels_in_first=False)
+    pairs = [(_of_side(examples, sides != i), _of_side(examples, sides == i)) for i in range(k)]
+    for train, held_out in pairs:
+        _check_fold(train, held_out, task, k)
+    return pairs
+
+
+def _check_fold(
+    train: Sequence[Example], held_out: Sequence[Example], task: TaskName, k: int
+) -> None:
+    """Raise InputError unless there is something to train on and to test."""
+    if not held_out:
+        raise InputError(
+            f"{len(train)} examples are too few for {k} folds. Give fewer folds, or more examples."
+        )
+    unseen = _all_labels(held_out, task) - _all_labels(train, task)
+    if unseen:
+        raise InputError(
+            f"all examples of the label {min(unseen)!r} fall into one of {k} folds: it would be "
+            "tested and not trained. Give more examples of it, fewer folds or another --seed."
+        )
+
+
+def _deal(
+    examples: Sequence[Example],
+    task: TaskName,
+    shares: npt.NDArray[np.float64],
+    seed: int,
+    all_labels_in_first: bool,
+) -> npt.NDArray[np.int64]:
+    """Give every example a side: (examples,) places in `shares`.
+
+    Groups of equal texts lie in random order, but those of like label behind each other; each
+    goes to the side that is farthest behind its share of what is dealt so far.
+    """
+    groups, strata = _equal_texts(examples), _strata(examples, task)
+    order = np.random.default_rng(seed).permutation(len(groups))
+    sides = np.zeros(len(examples), np.int64)
+    counts, seen = np.zeros(len(shares)), set[str]()
+    for group in sorted((groups[i] for i in order), key=lambda group: strata[group[0]]):
+        labels = _all_labels([examples[i] for i in group], task)
+        wanted = shares * (counts.sum() + len(group))
+        behind = np.where(shares > 0, wanted - counts, -np.inf)
+        side = 0 if all_labels_in_first and labels - seen else int(behind.argmax())
+        seen |= labels if side == 0 else set()
+        sides[group] = side
+        counts[side] += len(group)
+    return sides
+
+
+def _equal_texts(examples: Sequence[Example]) -> list[list[int]]:
+    """Numbers of the examples that have the same texts, in the order of the data."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for i, example in enumerate(examples):
+        groups[text_key(example.texts)].append(i)
+    return list(groups.values())
+
+
+def _strata(examples: Sequence[Example], task: TaskName) -> list[Any]:
+    """What of an example should be as frequent on every side: label, set of labels, or quantile."""
+    labels = [example.label for example in examples]
+    if task == "regression":
+        bounds = np.quantile(np.array(labels, np.float64), np.linspace(0, 1, QUANTILES + 1)[1:-1])
+        return np.searchsorted(bounds, np.array(labels, np.float64)).tolist()
+    return [sorted(_all_labels([example], task)) for example in examples]
+
+
+def _all_labels(examples: Iterable[Example], task: TaskName) -> set[str]:
+    """The labels of examples; a number is none, and an example can have several."""
+    if task == "regression":
+        return set()
+    if task in ("multilabel", "tagging"):
+        return {label for example in examples for label in example.label}  # type: ignore[union-attr]
+    return {str(example.label) for example in examples}
+
+
+def _of_side(examples: Sequence[Example], chosen: npt.NDArray[np.bool_]) -> list[Example]:
+    return list(compress(examples, chosen))
+
+
+def _repeats(keys: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+    """(keys,): whether a key stands earlier, too."""
+    first: dict[bytes, int] = {}
+    return np.array([first.setdefault(key, i) < i for i, key in enumerate(keys)], np.bool_)

@@ -1,0 +1,301 @@
+"""A fine-tuned model → a folder that runs without this package: SavedModel, ONNX, int8 ONNX.
+
+savedmodel   saved_model.pb, variables/   for TensorFlow Serving, or `tf.saved_model.load`
+onnx         model.onnx                   for ONNX Runtime
+int8         model.onnx                   the same, its weights in 8 bits: for CPUs
+
+All take `token_ids` and `segment_ids` int32 (batch, length), whatever the batch and the length,
+and give `logits` and `probabilities` float32 (a regression: `value`). Beside them stand the
+tokenizer's files and `task.json`, for a service makes rows of texts.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from roformer_tf.data.encoding import combine, encode_examples
+from roformer_tf.data.labelled import ColumnsConfig, find_layout, read_examples
+from roformer_tf.data.tasks import FILE, Example, Label, Prediction, Task
+from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.files import folder_beside
+from roformer_tf.inference.predict import Run, load_finetuned, predict_logits
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    import keras
+
+    from roformer_tf.models.pretrained import PretrainedModel
+
+Format = Literal["savedmodel", "onnx", "int8"]
+Score: TypeAlias = Callable[[Task, Sequence[Label], Sequence[Prediction]], dict[str, float]]
+
+ONNX = "model.onnx"
+INPUTS = ("token_ids", "segment_ids")
+AXES = ("batch", "length")
+COMPARED_AT = ((1, 8), (3, 64), (2, 300))  # batch, length: what is fixed by mistake shows
+LARGEST_DIFFERENCE = 1e-4
+MEGABYTE = 1e6
+MOST_MEASURED = 2_000
+"""Labelled examples that int8 is judged by: each is answered twice."""
+
+
+class Comparison(NamedTuple):
+    """Labelled examples on which int8 is compared with float32, and how."""
+
+    examples: Sequence[Example]
+    score: Score
+
+
+class Measured(NamedTuple):
+    """A model file: bytes, seconds an example, and how well it answers."""
+
+    size: int
+    seconds: float
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """Write a fine-tuned model as a folder that runs without roformer_tf."""
+
+    model: str
+    """The model/ folder of a run of `finetune`."""
+    to: Format
+    """savedmodel: for TensorFlow Serving; onnx: for ONNX Runtime; int8: smaller, for CPUs."""
+    output: Path
+    """The folder to write. TensorFlow Serving wants a number as its name, such as sentiment/1."""
+    data: Path | None = None
+    """Labelled examples with the columns of training; on them int8 is compared with float32."""
+
+
+def export_model(config: ExportConfig) -> None:
+    """Export, and print what was measured."""
+    comparison = None
+    if config.data is not None:
+        comparison = Comparison(_read(config.data, Task.load(config.model)), right_answers)
+    export(config.model, config.output, config.to, comparison)
+
+
+def export(
+    model_folder: str | Path, output: str | Path, to: Format, comparison: Comparison | None = None
+) -> None:
+    """Write the folder `output`, whole or not at all, and print what was measured.
+
+    An earlier export in its place is replaced. Raises InputError as `check_export` does, where
+    there is no fine-tuned model, and for int8 without labelled examples; DifferenceError where
+    ONNX Runtime computes something else than the model.
+    """
+    check_export(to, Path(output))
+    if to == "int8" and not (comparison and comparison.examples):
+        raise InputError(
+            "int8 changes the answers a little, and is written only where that is measured. Give "
+            "--data, a file of labelled examples that the model was not trained on."
+        )
+    model, tokenizer, task = load_finetuned(model_folder)
+    with folder_beside(output) as folder:
+        if to == "savedmodel":
+            servable(model, task).export(folder, format="tf_saved_model", verbose=False)
+        elif to == "onnx":
+            _write_onnx(model, task, folder / ONNX)
+        elif comparison is not None:
+            _write_int8(model, tokenizer, task, folder / ONNX, comparison)
+        tokenizer.save_pretrained(folder)
+        task.save(folder)
+    print(f"{output} is written: {to}, {_megabytes(Path(output)):.1f} MB.")
+
+
+def check_export(to: Format, output: Path) -> None:
+    """Raise InputError where an export cannot succeed; asked before hours of training.
+
+    That is: another backend than TensorFlow, missing packages, or something else in the output's
+    place.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise InputError(
+            f"TensorFlow writes exports, but Keras runs on {keras.backend.backend()}. Models are "
+            "the same on every backend: set KERAS_BACKEND=tensorflow for the export."
+        )
+    needed = () if to == "savedmodel" else ("onnx", "tf2onnx", "onnxruntime")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")
+    if output.exists() and not _is_export(output):
+        raise InputError(f"{output} exists, and is no earlier export. Choose another --output.")
+
+
+def servable(model: "PretrainedModel", task: Task) -> "keras.Model":
+    """{"token_ids", "segment_ids"} int32 (B, T) → {"logits", and what they mean} float32."""
+    import keras
+    from keras import ops
+
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+    logits = model(inputs)
+    if task.name == "regression":
+        return keras.Model(inputs, {"logits": logits, "value": logits * task.deviation + task.mean})
+    squash = ops.sigmoid if task.name in ("multilabel", "ranking") else ops.softmax
+    return keras.Model(inputs, {"logits": logits, "probabilities": squash(logits)})
+
+
+def load_exported(folder: str | Path) -> tuple[Run, RoFormerTokenizer, Task]:
+    """Open an export to onnx or int8 on the CPU. Raises InputError where that cannot be done."""
+    folder = Path(folder)
+    task = Task.load(folder)
+    return load_onnx(folder / ONNX), RoFormerTokenizer.from_pretrained(folder), task
+
+
+def load_onnx(path: str | Path) -> Run:
+    """Open an exported model.onnx on the CPU. Raises InputError where that cannot be done."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        raise InputError(f"{path} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of many kinds, all its own, with no parent in common
+        raise InputError(f"cannot read {path}: {error}. Export it again.") from None
+    return lambda rows: session.run(["logits"], {name: rows[name] for name in INPUTS})[0]
+
+
+def right_answers(
+    task: Task, labels: Sequence[Label], predictions: Sequence[Prediction]
+) -> dict[str, float]:
+    """Share of right answers, for tagging of units; of a regression the mean absolute error."""
+    pairs: Iterable[Any] = zip((one.label for one in predictions), labels, strict=True)
+    if task.name == "regression":
+        return {"mean absolute error": float(np.mean([abs(answer - x) for answer, x in pairs]))}
+    if task.name == "tagging":
+        pairs = chain.from_iterable(zip(*pair, strict=True) for pair in pairs)
+    return {"accuracy": float(np.mean([answer == label for answer, label in pairs]))}
+
+
+def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
+    """Convert, and compare ONNX Runtime's logits with the model's at several lengths."""
+    import onnx
+    from keras import InputSpec
+
+    signature = [{name: InputSpec("int32", (None, None), name=name) for name in INPUTS}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of names that NumPy once had
+        servable(model, task).export(path, "onnx", verbose=False, input_signature=signature)
+    converted = onnx.load(path)
+    for value in (*converted.graph.input, *converted.graph.output):
+        for dimension, name in zip(value.type.tensor_type.shape.dim, AXES, strict=False):
+            if dimension.dim_param:
+                dimension.dim_param = name
+    onnx.save(converted, path)
+    difference = largest_difference(load_onnx(path), model, model.config.vocab_size)
+    if not difference <= LARGEST_DIFFERENCE:
+        raise DifferenceError(
+            f"ONNX Runtime's logits are {difference:.1e} from the model's, where "
+            f"{LARGEST_DIFFERENCE:.0e} is allowed. Nothing was written."
+        )
+    lengths = ", ".join(str(length) for _, length in COMPARED_AT)
+    print(f"ONNX Runtime's logits are at most {difference:.1e} from ours at lengths {lengths}.")
+
+
+def largest_difference(one: Run, other: Run, vocabulary_size: int) -> float:
+    """Largest difference between the logits of two models, on random rows with padding."""
+    chance = np.random.default_rng(0)
+    found = []
+    for shape in COMPARED_AT:
+        rows = {
+            "token_ids": chance.integers(1, vocabulary_size, shape, "int32"),
+            "segment_ids": chance.integers(0, 2, shape, "int32"),
+        }
+        rows["token_ids"][-1, shape[1] // 2 :] = 0
+        first, second = (np.asarray(model(rows)) for model in (one, other))
+        seen = rows["token_ids"] != 0 if first.ndim == 3 else ...  # padding gives anything
+        found.append(np.abs(first[seen] - second[seen]).max())
+    return float(np.max(found))
+
+
+def _write_int8(
+    model: "PretrainedModel",
+    tokenizer: RoFormerTokenizer,
+    task: Task,
+    path: Path,
+    comparison: Comparison,
+) -> None:
+    """Convert, make the weights int8, and print what that gains and what it costs."""
+    examples = comparison.examples[:: -(-len(comparison.examples) // MOST_MEASURED)]
+    encoded = encode_examples(examples, tokenizer, task)
+    labels = [example.label for example in examples if example.label is not None]
+
+    def measure(file: Path) -> Measured:
+        run = load_onnx(file)
+        start = time.perf_counter()
+        logits = combine(predict_logits(run, encoded), encoded, task)
+        seconds = (time.perf_counter() - start) / len(labels)
+        answers = [task.answer(one) for one in logits]
+        return Measured(file.stat().st_size, seconds, comparison.score(task, labels, answers))
+
+    with TemporaryDirectory(dir=path.parent) as folder:
+        exact = Path(folder) / ONNX
+        _write_onnx(model, task, exact)
+        quantize(exact, path)
+        print("\n".join(cost(measure(exact), measure(path), len(labels))))
+
+
+def quantize(source: Path, target: Path) -> None:
+    """Round the weights of an ONNX model to int8; activations are rounded as they come.
+
+    A scale for each column of a weight; and 7 bits of 8, for some older processors add products
+    of two full bytes in 16 bits, which overflow: the answers are then the same on all.
+    """
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with TemporaryDirectory() as folder:
+        prepared = Path(folder) / ONNX
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        model = onnx.load(prepared)
+        for node in model.graph.node:
+            if node.op_type == "Gemm" and len(node.input) == 2:
+                # It weighs a third input, which these lack; 0, as it stands here, is skipped.
+                for beta in [a for a in node.attribute if a.name == "beta"]:
+                    node.attribute.remove(beta)
+        quantize_dynamic(model, target, per_channel=True, reduce_range=True)
+
+
+def cost(exact: Measured, rounded: Measured, examples: int) -> list[str]:
+    """What int8 gains and what it costs, in lines to print."""
+    return [
+        f"float32: {exact.size / MEGABYTE:.1f} MB, {1e3 * exact.seconds:.2f} ms an example. "
+        f"int8: {rounded.size / MEGABYTE:.1f} MB, {1e3 * rounded.seconds:.2f} ms an example.",
+        f"On {examples:,} labelled examples, from float32 to int8:",
+        *(
+            f"  {name}: {value:.4f} → {rounded.scores[name]:.4f} "
+            f"({rounded.scores[name] - value:+.4f})"
+            for name, value in exact.scores.items()
+        ),
+    ]
+
+
+def _read(path: Path, task: Task) -> list[Example]:
+    """Labelled examples from a file with the columns of training."""
+    columns = ColumnsConfig(
+        text_columns=task.text_columns,
+        label_column=task.label_column,
+        label_separator=task.label_separator,
+    )
+    return read_examples(path, find_layout(path, columns, task.name), columns)
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether a folder is of the kind that `export` writes, or empty."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    return not names or (FILE in names and bool(names & {ONNX, "saved_model.pb"}))
+
+
+def _megabytes(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / MEGABYTE

@@ -1,0 +1,448 @@
+"""The body of `finetune`: labelled examples → a model that answers, and a report on it.
+
+OUTPUT/settings.yaml   every setting; usable as --config
+OUTPUT/model/          the best weights, the tokenizer, task.json: for `predict` and `serve`
+OUTPUT/report.md, report.html, report.json, predictions.tsv
+OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
+OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
+OUTPUT/export/         what --export asks for
+"""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from roformer_tf.data.encoding import encode_examples, pick_max_length
+from roformer_tf.data.labelled import (
+    ColumnsConfig,
+    Layout,
+    find_layout,
+    read_examples,
+    words_are_units,
+)
+from roformer_tf.data.splits import duplicates, folds, split
+from roformer_tf.data.tasks import Example, LongTexts, Prediction, Task, TaskName, make_task
+from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.files import write_text
+from roformer_tf.inference.answers import cells, tsv_line
+from roformer_tf.inference.export import Comparison, Format, check_export, export
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.baselines import baseline
+from roformer_tf.training.callbacks import read_lines
+from roformer_tf.training.devices import Precision, choose_precision, describe_machine
+from roformer_tf.training.objectives import ObjectiveConfig, check_objective
+from roformer_tf.training.optimizers import FinetuneOptimizerConfig
+from roformer_tf.training.report import Part, Run, analyse, write_report
+from roformer_tf.training.resume import publish
+from roformer_tf.training.runs import check_output, plain, tidy, write_settings
+from roformer_tf.training.scores import main_metric, score
+from roformer_tf.training.trials import (
+    BEST,
+    EVALUATIONS,
+    METRICS,
+    Outcome,
+    Recipe,
+    Start,
+    Trial,
+    run_trial,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Fine-tune a checkpoint on labelled texts, and report on what came out.
+
+    Killed, the same command continues where the last checkpoint stands.
+    """
+
+    checkpoint: str
+    """Released zip or name, folder with a checkpoint, or the model/ of a run."""
+    train: str
+    """Labelled examples: tsv, csv, jsonl, parquet, or CoNLL; gzipped or plain."""
+    output: str
+    """Folder of the run: `model/`, the report, metrics, checkpoints."""
+    valid: str | None = None
+    """Examples that choose the best epoch; unset, a part of --train."""
+    test: str | None = None
+    """Examples that the report judges by; unset, a part of --train, unless --valid is given."""
+    valid_share: float = 0.1
+    """Share of --train that becomes the validation set."""
+    test_share: float = 0.1
+    """Share of --train that becomes the test set; 0 for none."""
+    task: TaskName | None = None
+    """What is learnt; unset, it is guessed from the data, and said."""
+    columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
+    max_length: int | Literal["auto"] = "auto"
+    """Most tokens of a row; "auto" is where hardly a training text is longer."""
+    long_texts: LongTexts = "head"
+    """Longer texts are cut, cut in the middle, or read in overlapping windows."""
+    pooling: Literal["cls", "mean"] | None = None
+    """What a text's answer is read from; unset, the first token ("mean" for ranking)."""
+    from_scratch: bool = False
+    """Take only the checkpoint's architecture and vocabulary, for comparison."""
+    epochs: int = 3
+    """Passes over the training examples."""
+    batch_size: int = 32
+    """Examples a batch."""
+    optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
+    objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    dropout: float | None = None
+    """Dropout rate on hidden states and attention; unset, what the checkpoint says."""
+    precision: Precision = "auto"
+    """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
+    metric: str | None = None
+    """Figure on the validation set that the best weights are kept by; unset, the task's usual."""
+    patience: int = 0
+    """Stop after so many epochs without a better figure; 0, never early."""
+    seed: int = 0
+    """Seed of the split, the new head, the order of the examples and dropout."""
+    seeds: int = 1
+    """Trainings with seeds of their own; the report gives mean and deviation."""
+    folds: int = 0
+    """Cross-validation: so many trainings, each judged on the part it has not seen."""
+    sweep: bool = False
+    """Try half, two times and four times the learning rate too, and keep the best."""
+    baseline: bool = True
+    """Fit a simple baseline (TF-IDF) on the same examples, to compare with."""
+    export: tuple[Format, ...] = ()
+    """Formats to write under OUTPUT/export/ when done."""
+    save_every: int = 500
+    """Steps between two checkpoints, beside those at the end of an epoch."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "seeds", "save_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        for name in ("patience", "folds"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, but must not be negative.")
+        for name in ("valid_share", "test_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, but must be at least 0 and below 1."
+                )
+        if not 0 <= self.seed < 2**32 - self.seeds:
+            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
+        if self.folds == 1:
+            raise InputError("folds is 1, but cross-validation needs at least 2.")
+        if self.folds and (self.valid or self.seeds > 1 or self.sweep):
+            raise InputError(
+                "--folds makes validation sets of its own: leave --valid, --seeds and --sweep out."
+            )
+        if self.max_length != "auto" and self.max_length < 3:
+            raise InputError(
+                f"max_length is {self.max_length}, but a row holds at least [CLS], one token and "
+                "[SEP]. Give 3 or more, such as 256."
+            )
+
+
+MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline")
+"""Settings that may differ when a run continues, since they change no weight."""
+
+SWEEP = (0.5, 1.0, 2.0, 4.0)
+"""Multiples of the learning rate that --sweep tries."""
+
+POOLING = {"ranking": "mean"}
+"""Where a text's answer is read from other than the first token: as the released script has it."""
+
+PREDICTIONS = "predictions.tsv"
+
+WHOLE = 1 << 30
+"""A length that no text reaches, to see how long they are."""
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The examples of a run."""
+
+    train: list[Example]
+    valid: list[Example]
+    test: list[Example]
+
+
+def finetune(config: FinetuneConfig) -> None:
+    """Fine-tune a checkpoint on labelled texts, and report on what came out."""
+    output = Path(config.output)
+    check_output(config, MAY_CHANGE)
+    for to in config.export:
+        check_export(to, output / "export" / to)
+    layout = find_layout(config.train, config.columns, config.task)
+    print(layout.said)
+    sets = read_sets(config, layout)
+    task = define_task(config, layout, sets)
+    start = make_start(config, layout.task)
+    task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
+    trials = Trials(config, sets, start, task, _metric(config, task, sets))
+    tidy(output)
+    write_settings(config)
+    try:
+        outcomes = trials.folds() if config.folds else trials.search()
+    except DivergedError as error:
+        raise DivergedError(
+            f"training stopped: {error} Start again under another --output with a lower "
+            "--learning-rate or a longer --warmup."
+        ) from None
+    best = max(outcomes, key=lambda outcome: outcome.goodness)
+    publish(best.trial.folder / BEST, output / "model")
+    for name in (METRICS, EVALUATIONS):
+        if best.trial.folder != output:
+            write_text(output / name, (best.trial.folder / name).read_text(encoding="utf-8"))
+    report = analyse(_for_report(config, trials, outcomes, best))
+    write_report(output, report)
+    judged, examples = report["judged"], sets.test or best.trial.valid
+    _write_answers(output / PREDICTIONS, task, examples, best.predictions[judged])
+    _say_result(output, report)
+    for to in config.export:
+        export(output / "model", output / "export" / to, to, Comparison(examples, score))
+
+
+def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
+    """Read the files, and split off what is not given. Raises InputError for bad examples."""
+
+    def read(path: str | None) -> list[Example]:
+        return read_examples(path, layout, config.columns) if path else []
+
+    given, valid, test = read(config.train), read(config.valid), read(config.test)
+    shares = (
+        0.0 if config.valid or config.folds else config.valid_share,
+        0.0 if config.valid or config.test else config.test_share,
+    )
+    train, own_valid, own_test = split(given, layout.task, shares, config.seed)
+    return Sets(train, valid or own_valid, test or own_test)
+
+
+def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
+    """The task as the training examples define it; its rows have no greatest length yet.
+
+    Raises InputError for a label of the other sets that training does not have, and for settings
+    that the task has no use for.
+    """
+    task = make_task(
+        layout.task,
+        sets.train,
+        text_columns=layout.text_columns,
+        label_column=layout.label_column,
+        label_separator=config.columns.label_separator,
+        spaced_units=words_are_units(sets.train),
+        long_texts=config.long_texts,
+        max_length=WHOLE,
+    )
+    if config.long_texts != "head" and (task.name == "tagging" or len(sets.train[0].texts) > 1):
+        raise InputError(
+            f"long_texts is {config.long_texts}, but of a {task.name} "
+            + ("all is read, in windows." if task.name == "tagging" else "the longer text is cut.")
+            + " Leave it out."
+        )
+    for example in (*sets.valid, *sets.test):
+        task.target(example)
+    check_objective(task, config.objective)
+    return task
+
+
+def make_start(config: FinetuneConfig, task: TaskName) -> Start:
+    """Read the checkpoint. Raises InputError where there is none, or none with a vocabulary."""
+    changes: dict[str, Any] = {"pooling": config.pooling or POOLING.get(task, "cls")}
+    if config.dropout is not None:
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        changes |= dict.fromkeys(names, config.dropout)
+    encoder = RoFormerEncoder.from_pretrained(config.checkpoint, **changes)
+    if encoder.tokenizer is None:
+        raise InputError(
+            f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
+        )
+    weights = {} if config.from_scratch else encoder.named_variables()
+    return Start(
+        encoder.config,
+        {name: keras.ops.convert_to_numpy(variable) for name, variable in weights.items()},
+        encoder.tokenizer,
+        choose_precision(config.precision),
+    )
+
+
+def choose_length(
+    config: FinetuneConfig, task: Task, sets: Sets, tokenizer: RoFormerTokenizer
+) -> int:
+    """Most tokens of a row, as asked or by the training texts' lengths; say so."""
+    lengths = encode_examples(sets.train, tokenizer, task).lengths
+    chosen = pick_max_length(lengths) if config.max_length == "auto" else config.max_length
+    print(
+        f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
+        f"{len(sets.test):,} to judge by\n"
+        f"rows of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training texts "
+        f"are longer ({config.long_texts})"
+    )
+    return chosen
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trainings of a run: one, or those that seeds, folds and a sweep ask for."""
+
+    config: FinetuneConfig
+    sets: Sets
+    start: Start
+    task: Task
+    metric: str
+
+    def search(self) -> list[Outcome]:
+        """Train with each learning rate to try, then with each further seed at the best."""
+        config = self.config
+        given = config.optimizer.learning_rate
+        rates = [given * factor for factor in SWEEP] if config.sweep else [given]
+        outcomes = [self._run(rate, config.seed) for rate in rates]
+        best = max(outcomes, key=lambda outcome: outcome.goodness)
+        rate = best.trial.recipe.optimizer.learning_rate
+        seeds = range(config.seed + 1, config.seed + config.seeds)
+        return outcomes + [self._run(rate, seed) for seed in seeds]
+
+    def folds(self) -> list[Outcome]:
+        """Train once for each fold, without it, and choose by it."""
+        config = self.config
+        parts = folds(self.sets.train, self.task.name, config.folds, config.seed)
+        rate = config.optimizer.learning_rate
+        return [
+            self._run(rate, config.seed, train, valid, f"fold-{number}")
+            for number, (train, valid) in enumerate(parts, 1)
+        ]
+
+    def _run(
+        self,
+        learning_rate: float,
+        seed: int,
+        train: list[Example] | None = None,
+        valid: list[Example] | None = None,
+        name: str = "",
+    ) -> Outcome:
+        """Do one training, in a folder of its own if there are several."""
+        config = self.config
+        name = name or f"rate-{learning_rate:g}-seed-{seed}"
+        several = config.sweep or config.seeds > 1 or config.folds
+        output = Path(config.output)
+        if several:
+            print(f"\n{name}")
+        return run_trial(
+            Trial(
+                name=name,
+                folder=output / "trials" / name if several else output,
+                seed=seed,
+                train=train or self.sets.train,
+                valid=valid or self.sets.valid,
+                recipe=Recipe(
+                    dataclasses.replace(config.optimizer, learning_rate=learning_rate),
+                    config.objective,
+                    self.metric,
+                    config.epochs,
+                    config.batch_size,
+                    config.patience,
+                    config.save_every,
+                    config.log_every,
+                ),
+            ),
+            self.start,
+            self.task,
+            self.sets.test,
+        )
+
+
+def _metric(config: FinetuneConfig, task: Task, sets: Sets) -> str:
+    """The figure to choose by. Raises InputError for one that the task does not have."""
+    examples = sets.valid or sets.train
+    one = (2,) if task.name == "ranking" else (task.outputs,)
+    blank = [
+        task.answer(np.zeros((len(example.units), task.outputs) if example.units else one))
+        for example in examples
+    ]
+    known = score(task, [x.label for x in examples if x.label is not None], blank)
+    if config.metric and config.metric not in known:
+        raise InputError(
+            f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
+        )
+    return config.metric or main_metric(task.name)
+
+
+def _for_report(
+    config: FinetuneConfig, trials: Trials, outcomes: list[Outcome], best: Outcome
+) -> Run:
+    """Everything that the report is made of; the baseline is fitted here."""
+    task, sets, trial = trials.task, trials.sets, best.trial
+    judged = "test" if sets.test else "valid"
+    began = time.perf_counter()
+    examples = {"train": trial.train, "valid": trial.valid, "test": sets.test}
+    name, simple = "", list[Prediction]()
+    if config.baseline:
+        name, simple = baseline(task, trial.train, examples[judged])
+    fitted = time.perf_counter() - began
+    parts = {
+        key: Part(
+            examples=part,
+            lengths=encode_examples(part, trials.start.tokenizer, task).lengths,
+            predictions=best.predictions.get(key, ()),
+            baseline=simple if key == judged else (),
+            duplicates=duplicates(trial.train, part) if key == judged else None,
+        )
+        for key, part in examples.items()
+        if part
+    }
+    several = [
+        {
+            "name": outcome.trial.name,
+            "learning_rate": outcome.trial.recipe.optimizer.learning_rate,
+            "seconds": outcome.seconds,
+            **outcome.scores,
+        }
+        for outcome in outcomes
+    ]
+    return Run(
+        task=task,
+        metric=trials.metric,
+        train=parts["train"],
+        valid=parts["valid"],
+        test=parts.get("test"),
+        baseline=name,
+        losses=read_lines(trial.folder / METRICS),
+        evaluations=read_lines(trial.folder / EVALUATIONS),
+        trials=several if len(several) > 1 else (),
+        settings=plain(config),
+        hardware=describe_machine(),
+        seconds={"training": sum(outcome.seconds for outcome in outcomes), "baseline": fitted},
+    )
+
+
+def _write_answers(
+    path: Path, task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]
+) -> None:
+    """Write the texts judged by, their labels and the answers, for a spreadsheet."""
+    rows = [
+        dict(zip(task.text_columns, example.texts, strict=False))
+        | {"gold": example.label}
+        | cells(example, prediction, task)
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
+    lines = ["\t".join(rows[0]), *(tsv_line(row, task) for row in rows)]
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _say_result(output: Path, report: dict[str, Any]) -> None:
+    """Print the figures that the report begins with, and where all is."""
+    judged, simple = report["judged"], report.get("baseline", {})
+    for name in (judged, f"{judged}_unseen"):
+        if name in report:
+            print(f"{name}: {_figures(report[name])}")
+            if name in simple:
+                print(f"  {simple['name']}: {_figures(simple[name])}")
+    for warning in report["warnings"]:
+        print(f"! {warning}")
+    print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
+
+
+def _figures(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())

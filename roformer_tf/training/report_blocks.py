@@ -1,0 +1,84 @@
+"""What the sections of a report consist of; the templates know how each is written."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    words: str
+    kind: str = "text"
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """What to know before quoting a figure."""
+
+    sentences: Sequence[str]
+    kind: str = "warnings"
+
+
+class Tile(NamedTuple):
+    """A figure to see first."""
+
+    name: str
+    value: str
+    detail: str
+    ours: bool
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Figures to see first, side by side."""
+
+    tiles: Sequence[Tile]
+    kind: str = "tiles"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words and figures."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: int = 1
+    """How many of the columns are words; the others are figures."""
+    shades: Sequence[Sequence[float]] = ()
+    """How dark, from 0 to 1, each cell beyond those of words is."""
+    kind: str = "table"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing, which Markdown does without."""
+
+    svg: bytes
+    words: str
+    kind: str = "picture"
+
+    @property
+    def source(self) -> str:
+        """The drawing within its own address: an image runs no scripts."""
+        return address("image/svg+xml", self.svg)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer: what is known of it, and texts under names, in pieces that may be marked."""
+
+    place: str
+    facts: Sequence[tuple[str, str]]
+    texts: Sequence[tuple[str, Sequence[Sequence[str]]]]
+    kind: str = "mistake"
+
+
+Block: TypeAlias = Text | Warnings | Tiles | Table | Picture | Mistake
+
+
+def address(kind: str, content: bytes) -> str:
+    """A file as an address that holds it, for a page that needs no other file."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

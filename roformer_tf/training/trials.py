@@ -1,0 +1,263 @@
+"""One training of a fine-tuning run: from a checkpoint's encoder to the best weights' answers.
+
+FOLDER/best/          the best weights so far, as a model folder
+FOLDER/checkpoints/   what a killed training continues from; gone when it is done
+FOLDER/result.json    that it is done
+FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.data.batches import finetuning_batches, prefetched, steps_per_epoch
+from roformer_tf.data.encoding import EncodedTexts, combine, encode_examples, row_targets
+from roformer_tf.data.tasks import Example, Label, Prediction, Task
+from roformer_tf.files import folder_beside, remove, write_text
+from roformer_tf.inference.predict import predict_logits
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
+from roformer_tf.training.devices import choose_jit
+from roformer_tf.training.objectives import ObjectiveConfig, make_loss, trainable
+from roformer_tf.training.optimizers import (
+    FinetuneOptimizerConfig,
+    averaged,
+    make_finetune_optimizer,
+)
+from roformer_tf.training.resume import RunState, save_checkpoint
+from roformer_tf.training.runs import CHECKPOINTS, resume
+from roformer_tf.training.scores import score
+
+FALLING = ("mae", "rmse")
+"""Metrics of which less is better."""
+
+BEST, RESULT, METRICS, EVALUATIONS = "best", "result.json", "metrics.jsonl", "evaluations.jsonl"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What every training begins with: a checkpoint's encoder and vocabulary."""
+
+    architecture: RoFormerConfig
+    weights: dict[str, np.ndarray]
+    """The encoder's, under the checkpoints' names; none from scratch."""
+    tokenizer: RoFormerTokenizer
+    precision: str
+    """A Keras dtype policy's name."""
+
+    def model(self, task: Task) -> PretrainedModel:
+        """A model for the task, its head new, its encoder the checkpoint's."""
+        names = {
+            "id2label": {str(number): label for number, label in enumerate(task.labels)},
+            "label2id": {label: number for number, label in enumerate(task.labels)},
+        }
+        architecture = self.architecture.replace(
+            num_labels=task.outputs, unknown={**self.architecture.unknown, **names}
+        )
+        head = (
+            RoFormerForTokenClassification
+            if task.name == "tagging"
+            else RoFormerForSequenceClassification
+        )
+        model: PretrainedModel = head(architecture, dtype=self.precision)
+        variables = model.named_variables()
+        for name, array in self.weights.items():
+            variables[name].assign(array)
+        model.tokenizer = self.tokenizer
+        return model
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How every training of a run is done."""
+
+    optimizer: FinetuneOptimizerConfig
+    objective: ObjectiveConfig
+    metric: str
+    """Figure on the validation set that the best weights are kept by."""
+    epochs: int
+    batch_size: int
+    patience: int
+    """Epochs without a better figure after which to stop; 0, never early."""
+    save_every: int
+    log_every: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is a training's own."""
+
+    name: str
+    folder: Path
+    seed: int
+    train: Sequence[Example]
+    valid: Sequence[Example]
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training gave: the answers of its best weights, and how good they are."""
+
+    trial: Trial
+    predictions: dict[str, list[Prediction]]
+    """By set: "valid" and, if there is one, "test"."""
+    scores: dict[str, dict[str, float]]
+    """By set, every figure by its name."""
+    seconds: float
+    """That training took, in the process that finished it."""
+
+    @property
+    def goodness(self) -> float:
+        """The validation set's figure, its sign such that more is better."""
+        return goodness(self.scores["valid"], self.trial.recipe.metric)
+
+
+def goodness(scores: dict[str, float], metric: str) -> float:
+    """A figure, its sign such that more is better."""
+    return -scores[metric] if metric in FALLING else scores[metric]
+
+
+def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -> Outcome:
+    """Train, or go on, or find it done; then have the best weights answer valid and test."""
+    keras.utils.set_random_seed(trial.seed)
+    model = start.model(task)
+    sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
+    encoded = {name: encode_examples(x, start.tokenizer, task) for name, x in sets.items()}
+    result = trial.folder / RESULT
+    if not result.exists():
+        began = time.perf_counter()
+        fit(trial, model, task, encoded["valid"])
+        write_text(result, json.dumps({"seconds": time.perf_counter() - began}) + "\n")
+    remove(trial.folder / CHECKPOINTS)  # large, and of no more use
+    model.load_pretrained(trial.folder / BEST)
+    predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
+    return Outcome(
+        trial,
+        predictions,
+        {name: score(task, _labels(x), predictions[name]) for name, x in sets.items()},
+        json.loads(result.read_text(encoding="utf-8"))["seconds"],
+    )
+
+
+def fit(trial: Trial, model: PretrainedModel, task: Task, valid: EncodedTexts) -> None:
+    """Train from the last checkpoint to the end, keeping the best weights on the way."""
+    recipe, folder = trial.recipe, trial.folder
+    assert model.tokenizer is not None
+    encoded = encode_examples(trial.train, model.tokenizer, task)
+    targets, weights = row_targets(encoded, trial.train, task)
+    an_epoch = steps_per_epoch(encoded, recipe.batch_size)
+    steps = recipe.epochs * an_epoch
+    trained = trainable(model, recipe.objective)
+    trained.compile(
+        make_finetune_optimizer(recipe.optimizer, model, steps),
+        make_loss(task, recipe.objective, [task.target(example) for example in trial.train]),
+        jit_compile=choose_jit(),
+    )
+    data = _fingerprint([*encoded.token_ids, *targets])
+    begun, _ = resume(folder / CHECKPOINTS, trained, data)
+    span: dict[str, Any] = {"start": begun, "last": steps}
+    board = folder / "tensorboard"
+    with (
+        MetricsFile(folder / METRICS, resumed_at=begun, tensorboard=board / "training") as lines,
+        MetricsFile(folder / EVALUATIONS, resumed_at=begun, tensorboard=board / "valid") as judged,
+        StepLog(
+            lines,
+            every=recipe.log_every,
+            tokens_per_step=round(recipe.batch_size * float(np.mean(encoded.row_lengths))),
+            uniform_loss=math.log(max(task.outputs, 2)),
+            name="fine-tuning",
+            **span,
+        ) as log,
+    ):
+
+        def judge(step: int) -> None:
+            before = read_lines(judged.path)
+            with averaged(trained):
+                scores = score(task, _labels(trial.valid), _answers(model, task, valid))
+                if _is_best(scores, before, recipe.metric):
+                    _keep(model, task, folder / BEST)
+            judged.write({"step": step, "epoch": step / an_epoch} | scores)
+            figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            log.say(f"epoch {step / an_epoch:g}: {figures}")
+            stop_if_done()
+
+        def save(step: int) -> None:
+            save_checkpoint(folder / CHECKPOINTS, RunState(step, data), trained, keep=1)
+
+        def stop_if_done() -> bool:
+            trained.stop_training = _is_exhausted(judged.path, recipe)
+            return trained.stop_training
+
+        if begun >= steps or stop_if_done():
+            return
+        trained.fit(
+            prefetched(
+                finetuning_batches(
+                    encoded,
+                    targets,
+                    weights,
+                    batch_size=recipe.batch_size,
+                    seed=trial.seed,
+                    repeat=2 if recipe.objective.r_drop else 1,
+                )[begun:]
+            ),
+            steps_per_epoch=steps - begun,
+            shuffle=False,  # the batches are in their order already
+            callbacks=[
+                log,
+                Schedule(judge, every=an_epoch, log=log, **span),
+                Schedule(save, every=recipe.save_every, log=log, **span),
+            ],
+            verbose=0,
+        )
+
+
+def _is_best(scores: dict[str, float], before: Sequence[dict[str, float]], metric: str) -> bool:
+    """Whether the scores are better than every line's before; a tie goes to the earlier."""
+    return all(goodness(scores, metric) > goodness(line, metric) for line in before)
+
+
+def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
+    """Whether the last `patience` evaluations have brought nothing better."""
+    figures = [goodness(line, recipe.metric) for line in read_lines(evaluations)]
+    if not recipe.patience or len(figures) <= recipe.patience:
+        return False
+    return len(figures) - 1 - int(np.argmax(figures)) >= recipe.patience
+
+
+def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
+    """Write a fine-tuned model's folder."""
+    with folder_beside(folder) as beside:
+        model.save_pretrained(beside)
+        task.save(beside)
+
+
+def _answers(model: PretrainedModel, task: Task, encoded: EncodedTexts) -> list[Prediction]:
+    return [task.answer(x) for x in combine(predict_logits(model, encoded), encoded, task)]
+
+
+def _labels(examples: Sequence[Example]) -> list[Label]:
+    return [example.label for example in examples if example.label is not None]  # all have one
+
+
+def _fingerprint(arrays: Iterable[np.ndarray]) -> str:
+    """Of what is trained on."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes() + b"|")
+    return digest.hexdigest()

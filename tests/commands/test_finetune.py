@@ -1,0 +1,195 @@
+"""Each task from labelled file to report to `predict`, as a user types it."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+from scipy.stats import pearsonr
+from seqeval.metrics import f1_score as span_f1
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.preprocessing import MultiLabelBinarizer
+
+from roformer_tf.cli import main
+
+CHARACTERS = list(
+    "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
+)
+PLACES = {"北京": "LOC", "上海": "LOC"}
+
+
+def sentences(count, seed, length=(8, 30)):
+    """Random characters, in every second one a place: 北京, 上海, or both."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        characters = list(rng.choice(CHARACTERS, rng.integers(*length)))
+        for place in [[], ["北京"], ["上海"], ["北京", "上海"]][number % 4]:
+            characters.insert(rng.integers(len(characters) + 1), place)
+        yield "".join(characters)
+
+
+def classification(count, seed):
+    yield "text", "label"
+    for text in sentences(count, seed):
+        yield text, "有地名" if "北京" in text or "上海" in text else "无地名"
+
+
+def pair(count, seed):
+    yield "text_a", "text_b", "label"
+    texts = list(sentences(count, seed))
+    for number, text in enumerate(texts):
+        same = number % 3 == 0
+        yield text, text[2:] if same else texts[number - 1], int(same)
+
+
+def multilabel(count, seed):
+    yield "text", "labels"
+    for text in sentences(count, seed):
+        yield text, ",".join(place for place in PLACES if place in text)
+
+
+def regression(count, seed):
+    yield "text", "score"
+    for text in sentences(count, seed):
+        yield text, 0.5 + text.count("北京") + 2 * text.count("上海")
+
+
+def ranking(count, seed):
+    yield "A", "B", "C", "label"
+    texts = list(sentences(count, seed))
+    for number, text in enumerate(texts):
+        near, far = text[1:], texts[number - 1]
+        yield (text, near, far, "B") if number % 2 else (text, far, near, "C")
+
+
+def tagging(count, seed):
+    for text in sentences(count, seed):
+        tags = ["O"] * len(text)
+        for place in PLACES:
+            for match in re.finditer(place, text):
+                tags[match.start() : match.end()] = ["B-LOC", "I-LOC"]
+        yield from zip(text, tags, strict=True)
+        yield ()
+
+
+TASKS = {f.__name__: f for f in (classification, pair, multilabel, regression, ranking, tagging)}
+
+
+METRICS = {"regression": "pearson", "tagging": "f1", "multilabel": "micro_f1"}
+LEARNT = {"regression": 0.7, "tagging": 0.6}  # by so small a model, in so few steps
+
+
+def write(folder, task, name, count, seed):
+    path = folder / f"{name}.{'conll' if task == 'tagging' else 'tsv'}"
+    rows = TASKS[task](count, seed)
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def finetune(checkpoint, train, output, *flags, **more):
+    settings = {
+        "checkpoint": checkpoint,
+        "train": train,
+        "output": output,
+        "epochs": 2,
+        "learning_rate": 1e-2,
+        "layer_decay": 1.0,
+        "batch_size": 16,
+        "precision": "float32",
+        "log_every": 3,
+    }
+    given = {f"--{key.replace('_', '-')}": str(x) for key, x in (settings | more).items()}
+    return main(["finetune", *(word for pair in given.items() for word in pair), *flags])
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def by_others(task, rows):
+    """The task's main metric, of predictions.tsv, by those who are trusted with it."""
+    gold = [row["gold"] for row in rows]
+    if task == "regression":
+        return pearsonr([*map(float, gold)], [float(row["value"]) for row in rows]).statistic
+    if task == "tagging":
+        return span_f1([x.split() for x in gold], [row["tags"].split() for row in rows])
+    if task == "multilabel":
+        marks = MultiLabelBinarizer(classes=list(PLACES))
+        return f1_score(
+            *(
+                marks.fit_transform([x.split(",") if x else [] for x in labels])
+                for labels in (gold, [row["labels"] for row in rows])
+            ),
+            average="micro",
+        )
+    return accuracy_score(gold, [row["label"] for row in rows])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_from_labelled_file_to_report_to_predict(task, released, tmp_path, capsys):
+    train = write(tmp_path, task, "train", 96, seed=1)
+    test = write(tmp_path, task, "test", 32, seed=2)
+    run = tmp_path / "run"
+    more = {"epochs": 12} if task in LEARNT else {}
+    assert finetune(released("char"), train, run, test=test, **more) == 0
+    assert f"task {task}" in capsys.readouterr().out
+
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    metric = METRICS.get(task, "accuracy")
+    predicted = rows_of(run / "predictions.tsv")
+    assert len(predicted) == 32
+    assert report["test"][metric] == pytest.approx(by_others(task, predicted), abs=1e-4)
+    assert report["test"][metric] > LEARNT.get(task, -1)
+    low, high = report["intervals"]["test"][metric]
+    assert low <= report["test"][metric] <= high
+    for name in ("report.md", "report.html", "settings.yaml", "metrics.jsonl", "model/task.json"):
+        assert (run / name).stat().st_size > 0
+    assert not (run / "checkpoints").exists()
+
+    answers = tmp_path / "answers.tsv"
+    flags = ["--model", str(run / "model"), "--input", str(test), "--output", str(answers)]
+    assert main(["predict", *flags]) == 0
+    for again, row in zip(rows_of(answers), predicted, strict=True):
+        assert {key: row[key] for key in again if not key.startswith(("p(", "value"))} == {
+            key: value for key, value in again.items() if not key.startswith(("p(", "value"))
+        }
+
+
+@pytest.mark.slow
+def test_every_way_to_train_at_once(released, tmp_path):
+    """A sweep and seeds, each training with all that makes a step dearer, on windows."""
+    train = write(tmp_path, "multilabel", "train", 48, seed=1)
+    run = tmp_path / "run"
+    flags = "--sweep --r-drop 1 --fgm 0.5 --accumulate 2 --ema 0.9 --class-weights balanced"
+    more = "--focal 2 --label-smoothing 0.1 --long-texts windows --max-length 16 --patience 1"
+    words = [*flags.split(), *more.split(), "--metric", "macro_f1"]
+    assert finetune(released("char"), train, run, *words, seeds=2, epochs=1) == 0
+    names = {path.name for path in (run / "trials").iterdir()}
+    rates = {name.rpartition("-seed-")[0] for name in names}
+    assert rates == {"rate-0.005", "rate-0.01", "rate-0.02", "rate-0.04"}
+    assert len(names) == 5  # the best rate has a second seed
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert {trial["name"] for trial in report["trials"]} == names
+    best = max(report["trials"], key=lambda trial: trial["valid"]["macro_f1"])
+    weights = run / "trials" / best["name"] / "best" / "model.safetensors"
+    assert (run / "model" / "model.safetensors").read_bytes() == weights.read_bytes()
+
+
+def test_folds_judge_every_part_once(released, tmp_path):
+    train = write(tmp_path, "classification", "train", 48, seed=1)
+    run = tmp_path / "run"
+    assert finetune(released("char"), train, run, folds=3, epochs=1, test_share=0) == 0
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert [trial["name"] for trial in report["trials"]] == ["fold-1", "fold-2", "fold-3"]
+    assert "test" not in report
+
+
+def test_patience_ends_a_training_that_gets_no_better(released, tmp_path):
+    train = write(tmp_path, "classification", "train", 48, seed=1)
+    run = tmp_path / "run"
+    settings = {"epochs": 9, "patience": 2, "learning_rate": 1e-9}
+    assert finetune(released("char"), train, run, "--no-baseline", **settings) == 0
+    lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]

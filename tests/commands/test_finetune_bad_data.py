@@ -1,0 +1,122 @@
+"""Bad data end in one message and exit code 2 before anything is trained or written."""
+
+import gzip
+import re
+
+import pytest
+
+from roformer_tf.cli import main
+
+ROWS = [
+    (f"第{number}条评论很{'好' if number % 2 else '差'}", str(number % 2)) for number in range(20)
+]
+
+
+def tsv(rows, header="text\tlabel"):
+    return "\n".join([header, *("\t".join(row) for row in rows)]) + "\n"
+
+
+def changed(number, *row):
+    return [*ROWS[:number], row, *ROWS[number + 1 :]]
+
+
+FILES = {
+    "good.tsv": tsv(ROWS),
+    "one_label.tsv": tsv([(text, "1") for text, _ in ROWS]),
+    "unseen.tsv": tsv([("很好", "1"), ("一般", "2")]),
+    "empty.tsv": "",
+    "header.tsv": "text\tlabel\n",
+    "newline.tsv": tsv(changed(3, '"第一行\n第二行"', "1")),
+    "nan.tsv": tsv(changed(3, "很好", "nan")),
+    "blank.tsv": tsv(changed(3, "很好", "")),
+    "cells.tsv": tsv(changed(3, "很好", "1", "多余")),
+    "three.tsv": tsv(ROWS[:3]),
+    "mixed.tsv": tsv(ROWS).encode() + "编码不同\t1\n".encode("gb18030"),
+    "numbers.tsv": tsv([(text, f"{n / 7:.3f}") for n, (text, _) in enumerate(ROWS)]),
+    "word.tsv": tsv([*((t, f"{n}.5") for n, (t, _) in enumerate(ROWS)), ("很好", "很高")]),
+    "cut.tsv.gz": gzip.compress(tsv(ROWS * 50).encode())[:-20],
+    "untagged.conll": "北\tB-LOC\n京\n",
+    "text.docx": "文本",
+}
+
+BAD = {  # flags: what the message has to name
+    "--train nowhere.tsv": ["nowhere.tsv"],
+    "--train empty.tsv": ["empty.tsv"],
+    "--train header.tsv": ["header.tsv"],
+    "--train text.docx": ["text.docx"],
+    "--train . ": ["folder"],
+    "--train good.tsv --label-column stars": ["good.tsv", "stars", "text", "label"],
+    "--train good.tsv --text-columns review": ["good.tsv", "review"],
+    "--train one_label.tsv": ["'1'", "nothing can be learnt"],
+    "--train good.tsv --test unseen.tsv": ["unseen.tsv", "'2'", "0, 1"],
+    "--train blank.tsv": ["blank.tsv:5"],
+    "--train nan.tsv --task regression": ["nan.tsv:5"],
+    "--train cells.tsv": ["cells.tsv:5"],
+    "--train mixed.tsv": ["mixed.tsv"],
+    "--train word.tsv --task regression": ["word.tsv:22", "很高"],
+    "--train cut.tsv.gz": ["cut.tsv.gz"],
+    "--train untagged.conll": ["untagged.conll:2"],
+    "--train three.tsv": ["3 examples"],
+    "--train good.tsv --task ranking": ["good.tsv", "3 columns"],
+    "--train good.tsv --task tagging": ["good.tsv"],
+    "--train good.tsv --metric f2": ["f2", "macro_f1"],
+    "--train good.tsv --max-length 2": ["max_length is 2"],
+    "--train good.tsv --epochs 0": ["epochs is 0"],
+    "--train good.tsv --folds 1": ["folds is 1"],
+    "--train good.tsv --folds 3 --seeds 2": ["--seeds"],
+    "--train good.tsv --layer-decay 0": ["layer_decay is 0"],
+    "--train good.tsv --label-smoothing 1": ["label_smoothing is 1"],
+    "--train numbers.tsv --focal 2": ["focal", "regression"],
+    "--train good.tsv --checkpoint nothing": ["nothing"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def run(*flags):
+    """The exit code of a command, whether it returns it or exits with it."""
+    try:
+        return main(["finetune", *map(str, flags)])
+    except SystemExit as stop:
+        return stop.code
+
+
+def words(message):
+    """A message as one line, without the frame that wrong flags have."""
+    return " ".join(re.sub("[╭╮╰╯─│]", " ", message).split())
+
+
+@pytest.mark.parametrize(("flags", "named"), BAD.items(), ids=BAD)
+def test_bad_data_end_in_one_message(flags, named, folder, released, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    output = tmp_path / "run"
+    checkpoint = [] if "--checkpoint" in flags else ["--checkpoint", released("char")]
+    assert run(*checkpoint, *flags.split(), "--output", output) == 2
+    message = words(capsys.readouterr().err)
+    assert "Traceback" not in message
+    for name in named:
+        assert name in message
+    assert not output.exists()
+
+
+def test_a_line_break_in_quotes_and_an_endless_text_are_read(folder, released, tmp_path):
+    long = tmp_path / "long.tsv"
+    long.write_text(tsv([*ROWS, ("长" * 100_000, "1")]), encoding="utf-8")
+    for number, path in enumerate((folder / "newline.tsv", long)):
+        flags = ["--checkpoint", released("char"), "--train", path, "--epochs", 1]
+        output = tmp_path / f"run-{number}"
+        assert run(*flags, "--output", output, "--max-length", 32, "--no-baseline") == 0
+        assert (output / "report.html").exists()
+
+
+def test_an_output_folder_of_something_else_is_left_alone(folder, released, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    flags = ["--checkpoint", released("char"), "--train", folder / "good.tsv"]
+    assert run(*flags, "--output", tmp_path) == 2
+    assert "is of no run that began here" in capsys.readouterr().err

@@ -1,0 +1,241 @@
+"""`roformer-tf predict`, as it is typed but in this process: TensorFlow takes long to start."""
+
+import gzip
+import io
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.data.tasks import Example, Task
+from roformer_tf.errors import InputError
+from roformer_tf.inference import predict_file
+from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
+TASKS = {
+    "classification": Task(name="classification", labels=("坏", "好")),
+    "pair": Task(name="pair", labels=("0", "1"), text_columns=("text_a", "text_b")),
+    "tagging": Task(name="tagging", labels=("B-LOC", "I-LOC", "O")),
+}
+HEADER = "label\tp(坏)\tp(好)\terror"
+
+
+@pytest.fixture(scope="module")
+def finetuned(tmp_path_factory):
+    """finetuned(name) → the folder of a random model for that task."""
+    tokenizer = RoFormerTokenizer({t: i for i, t in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
+    config = RoFormerConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.5,
+    )
+    made = {}
+    for name, task in TASKS.items():
+        tagging = name == "tagging"
+        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
+        model = kind(config, num_labels=task.outputs)
+        model.tokenizer = tokenizer
+        made[name] = tmp_path_factory.mktemp("finetuned") / "model"
+        model.save_pretrained(made[name])
+        task.save(made[name])
+    return made.__getitem__
+
+
+@pytest.fixture
+def type_in(monkeypatch):
+    """type_in(bytes): what comes from the standard input."""
+
+    def set_input(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return set_input
+
+
+def texts_of(count, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(2.5, 1, count), 1, 300).astype(int)
+    return ["".join(rng.choice(list(LETTERS), length)) for length in lengths]
+
+
+def expected(folder, texts):
+    """Label and probability of 好 of each text, each predicted alone."""
+    model, tokenizer, task = load_finetuned(folder)
+    alone = [predict(model, tokenizer, task, [Example((t,), None, "")])[0] for t in texts]
+    return [(one.label, float(one.scores[1])) for one in alone]
+
+
+def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
+    """Several chunks, and in each batches sorted by length: a line for each text, in order."""
+    monkeypatch.setattr(predict_file, "CHUNK", 30)
+    texts = texts_of(100)
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    output = tmp_path / "new" / "answers.tsv"
+    flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "texts.txt")]
+    assert main(["predict", *flags, "--output", str(output), "--batch-size", "8"]) == 0
+    header, *lines = output.read_text(encoding="utf-8").split("\n")[:-1]
+    assert header == HEADER
+    rows = [line.split("\t") for line in lines]
+    for (label, probability), (got, _, p_good, error) in zip(
+        expected(finetuned("classification"), texts), rows, strict=True
+    ):
+        assert (got, error) == (label, "")
+        assert float(p_good) == pytest.approx(probability, abs=1e-5)
+    assert len({label for label, *_ in rows}) == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_from_stdin_to_stdout(finetuned, type_in, capfd):
+    type_in("今天很好\n我们去公园\n".encode())
+    assert main(["predict", "--model", str(finetuned("classification"))]) == 0
+    out, err = capfd.readouterr()
+    header, *lines = out.splitlines()
+    assert (header, len(lines), err) == (HEADER, 2, "")
+    assert all(line.split("\t")[0] in ("坏", "好") for line in lines)
+
+
+def test_nothing_in_is_a_header_out(finetuned, type_in, capfd):
+    type_in(b"")
+    assert main(["predict", "--model", str(finetuned("classification"))]) == 0
+    assert capfd.readouterr() == (HEADER + "\n", "")
+
+
+def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):
+    rows = [{"text": "今天"}, {"title": "?"}, "no object", {"text": "a\tb\nc"}, {"text": "天气"}]
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    with gzip.open(tmp_path / "texts.jsonl.gz", "wt") as file:
+        file.write("\n".join(lines))
+    flags = ["--model", str(finetuned("classification"))]
+    assert main(["predict", *flags, "--input", str(tmp_path / "texts.jsonl.gz")]) == 0
+    out, err = capfd.readouterr()
+    answers = [line.split("\t") for line in out.splitlines()[1:]]
+    assert [bool(error) for *_, error in answers] == [False, True, True, False, False]
+    assert [len(answer) for answer in answers] == [4] * 5
+    assert answers[1][:3] == ["", "", ""]
+    assert err.startswith("2 of 5 lines could not be read, the first of them:\n")
+    assert "texts.jsonl.gz:2 " in err
+    assert "texts.jsonl.gz:3 " in err
+
+
+def test_the_first_bad_lines_are_told_the_others_counted(finetuned, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(predict_file, "CHUNK", 3)
+    (tmp_path / "x.txt").write_text("今天\n" + "\n" * 10, encoding="utf-8")
+    flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
+    assert main(["predict", *flags]) == 0
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == 12
+    assert err.startswith("10 of 11 lines")
+    assert len(err.splitlines()) == 1 + predict_file.SHOWN
+
+
+def test_where_no_line_is_good_nothing_is_written(finetuned, tmp_path, capfd):
+    (tmp_path / "x.txt").write_text(" \n\n", encoding="utf-8")
+    output = tmp_path / "answers.tsv"
+    flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
+    assert main(["predict", *flags, "--output", str(output)]) == 2
+    assert "2 of 2 lines could not be read" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
+
+
+def test_columns_of_training_and_json_lines(finetuned, tmp_path):
+    content = "id\ttext_b\ttext_a\n7\t今天\t天气\n8\t天气\t今天\n"
+    (tmp_path / "pairs.tsv").write_text(content, encoding="utf-8")
+    output = tmp_path / "answers.jsonl"
+    flags = ["--model", str(finetuned("pair")), "--input", str(tmp_path / "pairs.tsv")]
+    assert main(["predict", *flags, "--output", str(output)]) == 0
+    found = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    examples = [Example(texts, None, "") for texts in (("天气", "今天"), ("今天", "天气"))]
+    for got, want in zip(found, predict(*load_finetuned(finetuned("pair")), examples), strict=True):
+        assert (got["label"], got["error"]) == (want.label, None)
+        assert [got["p(0)"], got["p(1)"]] == pytest.approx(want.scores.tolist(), abs=1e-5)
+
+
+def test_tags_stand_where_the_text_has_them(finetuned, type_in, capfd):
+    type_in("我们 去公园\n".encode())
+    assert main(["predict", "--model", str(finetuned("tagging"))]) == 0
+    header, line = capfd.readouterr().out.splitlines()
+    tags, found, error = line.split("\t")
+    assert (header, error) == ("tags\tentities\terror", "")
+    assert len(tags.split(" ")) == 6  # a space, too, is a character
+    for start, end, kind, text in json.loads(found):
+        assert (kind, text) == ("LOC", "我们 去公园"[start:end])
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(finetuned, type_in, monkeypatch):
+    """As `| head -1` closes the pipe."""
+    type_in("今天\n".encode() * 5)
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["predict", "--model", str(finetuned("classification"))]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--input", "missing.txt"], "missing.txt"),
+        (["--encoding", "klingon"], "klingon"),
+        (["--output", "x.txt/answers.tsv"], "cannot write x.txt/answers.tsv"),
+        (["--input", "other.tsv"], "text"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_message(
+    finetuned, tmp_path, monkeypatch, capfd, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.txt").write_text("今天\n", encoding="utf-8")
+    (tmp_path / "other.tsv").write_text("a\tb\n今天\t1\n", encoding="utf-8")
+    model = ["--model", str(finetuned("classification"))]
+    given = model + (flags if "--input" in flags else [*flags, "--input", "x.txt"])
+    assert main(["predict", *given]) == 2
+    out, err = capfd.readouterr()
+    assert message in err
+    assert out == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.tsv", "x.txt"]
+
+
+@pytest.mark.parametrize("settings", [{"output": "."}, {"batch_size": 0}])
+def test_settings_that_cannot_be_are_refused(settings):
+    with pytest.raises(InputError):
+        predict_file.PredictConfig(model="x", **settings)
+
+
+def test_a_model_that_is_not_fine_tuned_is_refused(released, capfd):
+    assert main(["predict", "--model", str(released("hf_word"))]) == 2
+    assert "no fine-tuned model" in capfd.readouterr().err
+
+
+def test_no_more_is_read_than_is_answered(monkeypatch):
+    """Memory does not grow with the input: a chunk is whole before the next one is begun."""
+    monkeypatch.setattr(predict_file, "CHUNK", 100)
+    monkeypatch.setattr(predict_file, "CHUNK_CHARACTERS", 1000)
+    read = []
+
+    def lines():
+        for number in range(10_000):
+            read.append(number)
+            yield Example(("好" * (number % 50),), None, f"x:{number}")
+
+    seen = chunks = 0
+    for chunk in predict_file._chunks(lines()):
+        seen += len(chunk)
+        chunks += 1
+        assert len(read) == seen
+        assert len(chunk) <= 100
+        assert sum(len(item.texts[0]) for item in chunk[:-1]) < 1000
+    assert seen == 10_000
+    assert chunks < 300  # of 1000 characters, each text having 24.5 on average

@@ -1,0 +1,78 @@
+"""Fine-tuning killed in the middle, and the same command again: the same weights and figures."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from roformer_tf.cli import main
+
+WEIGHTS = Path("model", "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def flags(released, tmp_path_factory):
+    """flags(output) of two trainings of nine steps, dropout on, saved within an epoch too."""
+    train = tmp_path_factory.mktemp("data") / "train.tsv"
+    rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(60)]
+    train.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    settings = {
+        "checkpoint": released("char"),
+        "train": train,
+        "epochs": 3,
+        "batch-size": 16,
+        "seeds": 2,
+        "save-every": 2,
+        "log-every": 2,
+        "learning-rate": 1e-3,
+        "ema": 0.9,
+    }
+    given = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return lambda output: [*given, "--output", str(output)]
+
+
+def figures(run):
+    """report.json but for the times and where the run lies."""
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    for trial in report["trials"]:
+        trial.pop("seconds")
+    report["settings"].pop("output")
+    report.pop("seconds")
+    return report
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills process groups")
+def test_the_same_command_again_ends_with_the_same_weights_and_figures(flags, typed, tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert main(["finetune", *flags(whole)]) == 0
+    process = typed("finetune/run_classifier.py", *flags(run))
+    deadline = time.monotonic() + 180
+    second = run / "trials" / "rate-0.001-seed-1" / "checkpoints"
+    while not any(second.glob("step-*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (run / "model").exists()
+
+    assert main(["finetune", *flags(run)]) == 0
+    assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    for trial in ("rate-0.001-seed-0", "rate-0.001-seed-1"):
+        best = Path("trials", trial, "best", "model.safetensors")
+        assert (run / best).read_bytes() == (whole / best).read_bytes()
+    assert figures(run) == figures(whole)
+    again = (run / "report.html").stat().st_mtime_ns
+    assert main(["finetune", *flags(run)]) == 0  # all is trained: only the report is made again
+    assert (run / "report.html").stat().st_mtime_ns > again
+    assert figures(run) == figures(whole)
+
+
+def test_other_settings_do_not_continue_a_run(flags, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["finetune", *flags(run), "--seeds", "1", "--no-baseline"]) == 0
+    assert main(["finetune", *flags(run), "--seeds", "1", "--learning-rate", "1e-4"]) == 2
+    assert "learning_rate was 0.001 and is 0.0001" in capsys.readouterr().err

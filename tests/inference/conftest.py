@@ -1,0 +1,75 @@
+"""Fine-tuned models that several tests read and none changes, and a server for them."""
+
+import threading
+from contextlib import contextmanager
+from functools import cache
+
+import keras
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.data.tasks import Task
+from roformer_tf.inference.serve import listening, make_server
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+TOKENS = [*SPECIAL_TOKENS, *dict.fromkeys("今天天气很好我们去公园学习北京上海的了")]
+TASKS = {
+    "classification": Task(name="classification", labels=("坏", "好")),
+    "multilabel": Task(name="multilabel", labels=("甲", "乙", "丙")),
+    "regression": Task(name="regression", mean=3.0, deviation=1.5),
+    "ranking": Task(name="ranking", text_columns=("a", "b", "c")),
+    "tagging": Task(name="tagging", labels=("O", "B-LOC", "I-LOC")),
+}
+
+
+@pytest.fixture(scope="session")
+def finetuned(tmp_path_factory):
+    """finetuned("tagging") → a folder as `finetune` writes it, of a random model."""
+
+    @cache
+    def make(name):
+        task, folder = TASKS[name], tmp_path_factory.mktemp(name) / "model"
+        tagging = name == "tagging"
+        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
+        keras.utils.set_random_seed(1)
+        config = RoFormerConfig(
+            vocab_size=len(TOKENS),
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            initializer_range=0.3,  # large, so that every weight shows
+        )
+        model = kind(config, num_labels=task.outputs)
+        model.tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(TOKENS)}, "char")
+        model.save_pretrained(folder)
+        task.save(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def running():
+    """running(app) → a context with a real server on a free port; its value is (host, port)."""
+    pytest.importorskip("uvicorn", reason="needs the extra [serve]")
+
+    @contextmanager
+    def run(app):
+        with listening("127.0.0.1", 0) as at:
+            server = make_server(app)
+            thread = threading.Thread(target=server.run, args=([at],), daemon=True)
+            thread.start()
+            try:
+                yield at.getsockname()
+            finally:
+                server.should_exit = True
+                thread.join(30)
+            assert not thread.is_alive()
+
+    return run

@@ -1,0 +1,266 @@
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.data.tasks import Example, Prediction, Task
+from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.inference import export as exporting
+from roformer_tf.inference.export import (
+    Comparison,
+    ExportConfig,
+    Measured,
+    check_export,
+    cost,
+    export,
+    export_model,
+    load_exported,
+    right_answers,
+    servable,
+)
+from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.serve import load
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports"
+)
+needs_onnx = pytest.mark.skipif(not find_spec("tf2onnx"), reason="needs the extra [onnx]")
+
+TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 9]
+EXAMPLES = [Example((text,), "好坏"[i % 2], f"{i}") for i, text in enumerate(TEXTS * 4)]
+TASKS = ("classification", "multilabel", "regression", "ranking", "tagging")
+VOCABULARY_SIZE = 23
+
+
+def rows(batch, length, seed=0):
+    chance = np.random.default_rng(seed)
+    token_ids = chance.integers(1, VOCABULARY_SIZE, (batch, length), "int32")
+    token_ids[-1, length * 2 // 3 :] = 0
+    segment_ids = np.broadcast_to(np.arange(length) > length // 2, (batch, length))
+    return {"token_ids": token_ids, "segment_ids": segment_ids.astype("int32")}
+
+
+ROWS = [rows(*shape) for shape in ((1, 5), (2, 64), (5, 33), (1, 600))]
+
+
+def logits_of(folder, inputs):
+    model, _, _ = load_finetuned(folder)
+    return [np.asarray(model(one)) for one in inputs]
+
+
+BARE = """
+import json, sys
+sys.modules["roformer_tf"] = sys.modules["keras"] = None  # whoever imports them fails
+import numpy as np
+import tensorflow as tf
+for folder in sys.argv[1:]:
+    run = tf.saved_model.load(folder).signatures["serving_default"]
+    with np.load(folder + ".npz") as arrays:
+        rows = [{k: arrays[f"{k}{i}"] for k in ("token_ids", "segment_ids")} for i in range(4)]
+    answers = [run(**{k: tf.constant(x) for k, x in row.items()}) for row in rows]
+    found = {f"{name}{i}": x for i, answer in enumerate(answers) for name, x in answer.items()}
+    np.savez(folder + ".out.npz", **found)
+"""
+
+
+def test_saved_models_run_in_tensorflow_alone(finetuned, tmp_path):
+    names = ("classification", "tagging")
+    for name in names:
+        export(finetuned(name), tmp_path / name, "savedmodel")
+        np.savez(
+            tmp_path / f"{name}.npz",
+            **{f"{k}{i}": x for i, row in enumerate(ROWS) for k, x in row.items()},
+        )
+    subprocess.run(
+        [sys.executable, "-c", BARE, *(str(tmp_path / name) for name in names)],
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        timeout=300,
+    )
+    for name in names:
+        with np.load(tmp_path / f"{name}.out.npz") as found:
+            for i, want in enumerate(logits_of(finetuned(name), ROWS)):
+                assert np.abs(found[f"logits{i}"] - want).max() <= 1e-5
+                shares = np.exp(want) / np.exp(want).sum(-1, keepdims=True)
+                assert np.abs(found[f"probabilities{i}"] - shares).max() <= 1e-5
+        _, tokenizer, task = load_finetuned(finetuned(name))
+        exported = RoFormerTokenizer.from_pretrained(tmp_path / name)
+        assert exported.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
+        assert Task.load(tmp_path / name) == task
+
+
+@needs_onnx
+def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, capsys):
+    import onnxruntime
+
+    export(finetuned("tagging"), tmp_path / "onnx", "onnx")
+    assert "ONNX Runtime's logits are at most" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
+    assert {one.name: one.shape for one in session.get_inputs()} == {
+        "token_ids": ["batch", "length"],
+        "segment_ids": ["batch", "length"],
+    }
+    for row, want in zip(ROWS, logits_of(finetuned("tagging"), ROWS), strict=True):
+        logits, shares = session.run(["logits", "probabilities"], row)
+        seen = row["token_ids"] != 0
+        assert np.abs(logits - want)[seen].max() <= 1e-4
+        assert shares.sum(-1) == pytest.approx(1)
+    assert sorted(path.name for path in (tmp_path / "onnx").iterdir()) == [
+        *("model.onnx", "task.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+    ]
+
+
+@needs_onnx
+def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
+    import onnx
+
+    data = tmp_path / "test.tsv"
+    lines = [f"{example.texts[0]}\t{example.label}\n" for example in EXAMPLES]
+    data.write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+    folder = finetuned("classification")
+    export_model(ExportConfig(model=str(folder), to="int8", output=tmp_path / "int8", data=data))
+    said = capsys.readouterr().out
+    assert "float32: " in said
+    assert "int8: " in said
+    model, tokenizer, task = load_finetuned(folder)
+    answers = [one.label for one in predict(model, tokenizer, task, EXAMPLES)]
+    right = np.mean([a == b.label for a, b in zip(answers, EXAMPLES, strict=True)])
+    assert f"On {len(EXAMPLES)} labelled examples" in said
+    assert f"  accuracy: {right:.4f} → " in said
+
+    graph = onnx.load(tmp_path / "int8" / "model.onnx").graph
+    weights = {one.name: one for one in graph.initializer if len(one.dims) > 1}
+    floats = [n for n, one in weights.items() if one.data_type == onnx.TensorProto.FLOAT]
+    assert all(min(weights[name].dims) == 1 for name in floats)  # norms and biases alone
+    assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 6 + 2
+    assert load(tmp_path / "int8", 8).answer(EXAMPLES[:1])[0].label in task.labels  # to serve it
+    run, _, _ = load_exported(tmp_path / "int8")
+    for row, want in zip(ROWS, logits_of(folder, ROWS), strict=True):
+        assert 0 < np.abs(run(row) - want).max() < 0.2 * np.abs(want).max()
+
+
+@needs_onnx
+@pytest.mark.parametrize("found", [2e-4, float("nan")])
+def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, found):
+    monkeypatch.setattr(exporting, "largest_difference", lambda *_: found)
+    monkeypatch.setattr(exporting, "servable", lambda *_: Written())
+    with pytest.raises(DifferenceError, match="Nothing was written"):
+        export(finetuned("tagging"), tmp_path / "onnx", "onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Written:
+    """Exports an ONNX model that gives its input."""
+
+    def export(self, path, *_, **__):
+        from onnx import TensorProto, helper, save
+
+        value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+        answer = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+        node = helper.make_node("Identity", ["x"], ["y"])
+        graph = helper.make_graph([node], "graph", [value], [answer])
+        save(
+            helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]),
+            path,
+        )
+
+
+def test_the_difference_is_that_of_the_worst_row():
+    def one(rows):
+        return np.zeros((*rows["token_ids"].shape, 2), "float32")
+
+    def other(rows):
+        answer = one(rows)
+        answer[rows["token_ids"] == 0] = 9  # padding may be anything
+        if rows["token_ids"].shape[1] == 64:
+            answer[1, 3, 1] = -0.5
+        return answer
+
+    assert exporting.largest_difference(one, other, 50) == 0.5
+    assert exporting.largest_difference(other, other, 50) == 0
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_servable_model_means_what_predictions_say(finetuned, name):
+    """One row alone: its scores are those of the prediction."""
+    model, tokenizer, task = load_finetuned(finetuned(name))
+    texts = (TEXTS[0],) * len(task.text_columns)
+    units = tuple(TEXTS[0]) if name == "tagging" else ()
+    want = predict(model, tokenizer, task, [Example(texts, None, "", units)])[0].scores
+    ids, segments = tokenizer.encode(*texts[:2])
+    row = {"token_ids": np.array([ids]), "segment_ids": np.array([segments])}
+    answer = servable(model, task)(row)
+    (meaning,) = answer.keys() - {"logits"}
+    assert meaning == ("value" if name == "regression" else "probabilities")
+    got = np.asarray(answer[meaning])[0]
+    got = got[1:-1] if name == "tagging" else got  # between [CLS] and [SEP]
+    assert got == pytest.approx(want[:1] if name == "ranking" else want, abs=1e-5)
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else(finetuned, tmp_path):
+    output = tmp_path / "1"
+    output.mkdir()
+    for _ in range(2):  # empty, then an export
+        check_export("savedmodel", output)
+        (output / "saved_model.pb").touch()
+        (output / "task.json").touch()
+    for folder in (finetuned("tagging"), tmp_path):
+        with pytest.raises(InputError, match="is no earlier export"):
+            check_export("savedmodel", folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is no earlier export"):
+        check_export("savedmodel", tmp_path / "file")
+
+
+def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"there is no task\.json"):
+        export(tmp_path, tmp_path / "out", "savedmodel")
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "tf2onnx" else 1)
+    check_export("savedmodel", tmp_path / "out")
+    with pytest.raises(InputError, match=r"needs tf2onnx: run `pip install 'roformer-tf\[onnx\]'`"):
+        check_export("onnx", tmp_path / "out")
+    monkeypatch.setattr(exporting, "find_spec", lambda name: 1)
+    for comparison in (None, Comparison([], right_answers)):
+        with pytest.raises(InputError, match="Give --data"):
+            export(tmp_path, tmp_path / "out", "int8", comparison)
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(InputError, match="KERAS_BACKEND=tensorflow"):
+        check_export("savedmodel", tmp_path / "out")
+
+
+def test_a_damaged_onnx_file_is_said(tmp_path):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(InputError, match="Export it again"):
+        exporting.load_onnx(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "answers", "want"),
+    [
+        ("classification", ["好", "坏", "好"], ["好", "好", "好"], {"accuracy": 2 / 3}),
+        ("multilabel", [("甲", "乙"), ()], [("甲",), ()], {"accuracy": 1 / 2}),
+        ("tagging", [("O", "O"), ("B-LOC",)], [("O", "B-LOC"), ("B-LOC",)], {"accuracy": 2 / 3}),
+        ("regression", [1.0, 2.0], [1.5, 0.5], {"mean absolute error": 1.0}),
+    ],
+)
+def test_right_answers(name, labels, answers, want):
+    predictions = [Prediction(answer, np.zeros(1)) for answer in answers]
+    assert right_answers(Task(name=name), labels, predictions) == pytest.approx(want)
+
+
+def test_the_cost_of_int8_is_told_in_plain_figures():
+    exact = Measured(40_000_000, 0.004, {"accuracy": 0.9, "f1": 0.85})
+    rounded = Measured(10_500_000, 0.0015, {"accuracy": 0.895, "f1": 0.86})
+    assert cost(exact, rounded, 1234) == [
+        "float32: 40.0 MB, 4.00 ms an example. int8: 10.5 MB, 1.50 ms an example.",
+        "On 1,234 labelled examples, from float32 to int8:",
+        "  accuracy: 0.9000 → 0.8950 (-0.0050)",
+        "  f1: 0.8500 → 0.8600 (+0.0100)",
+    ]

@@ -1,0 +1,199 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.data.encoding import bucket, encode_examples
+from roformer_tf.data.tasks import Example, Task
+from roformer_tf.errors import InputError
+from roformer_tf.inference.predict import load_finetuned, predict, predict_logits
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
+TOKENIZER = RoFormerTokenizer({t: i for i, t in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
+LENGTHS = [1, 300, 7, 7, 64, 31, 2, 129, 250, 16, 14, 15, 90]
+TASKS = {
+    "classification": Task(name="classification", labels=("好", "坏", "一般"), max_length=512),
+    "tagging": Task(name="tagging", labels=("B-LOC", "I-LOC", "O"), max_length=512),
+}
+
+
+def texts_of(lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return ["".join(rng.choice(list(LETTERS), length)) for length in lengths]
+
+
+def examples_of(*texts):
+    return [Example((text,), None, f"x:{i}", tuple(text)) for i, text in enumerate(texts)]
+
+
+def new_model(task):
+    config = RoFormerConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        initializer_range=0.3,  # large, so that every weight shows
+    )
+    tagging = task.name == "tagging"
+    kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
+    model = kind(config, num_labels=task.outputs)
+    model.tokenizer = TOKENIZER
+    return model
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: new_model(task) for name, task in TASKS.items()}
+
+
+@pytest.fixture(scope="module")
+def folder(models, tmp_path_factory):
+    """What `finetune` writes, of a random model."""
+    path = tmp_path_factory.mktemp("finetuned") / "model"
+    models["classification"].save_pretrained(path)
+    TASKS["classification"].save(path)
+    return path
+
+
+class Recorder:
+    """A model whose logits are each row's number of tokens; it keeps the shapes it was given."""
+
+    def __init__(self):
+        self.shapes = []
+
+    def __call__(self, inputs):
+        assert inputs["token_ids"].dtype == inputs["segment_ids"].dtype == np.int32
+        assert inputs["token_ids"].shape == inputs["segment_ids"].shape
+        self.shapes.append(inputs["token_ids"].shape)
+        return (inputs["token_ids"] != 0).sum(axis=1, keepdims=True).astype("float32")
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+@pytest.mark.parametrize("name", TASKS)
+def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_size):
+    model, task = models[name], TASKS[name]
+    examples = examples_of(*texts_of(LENGTHS))
+    got = predict_logits(model, encode_examples(examples, TOKENIZER, task), batch_size)
+    for example, logits in zip(examples, got, strict=True):
+        ids, segments = np.int32(TOKENIZER.encode(example.texts[0]))
+        (want,) = np.asarray(model({"token_ids": ids[None], "segment_ids": segments[None]}))
+        assert logits.shape == want.shape
+        assert np.abs(logits - want).max() <= 1e-5
+    answers = predict(model, TOKENIZER, task, examples, batch_size)
+    for answer, logits in zip(answers, got, strict=True):
+        own = logits if name == "classification" else logits[1:-1]  # without [CLS] and [SEP]
+        best = np.argmax(own, axis=-1)
+        if name == "classification":
+            assert answer.label == task.labels[best]
+        else:
+            assert answer.label == tuple(task.labels[i] for i in best)
+
+
+def test_a_text_in_windows_is_answered_by_their_mean(models):
+    task = Task(**vars(TASKS["classification"]) | {"max_length": 50, "long_texts": "windows"})
+    (text,) = texts_of([90])
+    ids = TOKENIZER.encode(text)[0][1:-1]
+    logits = [
+        np.asarray(models["classification"]({"token_ids": np.int32([[2, *part, 3]])}))[0]
+        for part in (ids[:48], ids[36:84], ids[42:])
+    ]
+    (answer,) = predict(models["classification"], TOKENIZER, task, examples_of(text))
+    want = np.exp(np.mean(logits, axis=0))
+    np.testing.assert_allclose(answer.scores, want / want.sum(), atol=1e-5)
+
+
+def test_the_order_is_kept_and_shapes_are_few():
+    rng = np.random.default_rng(0)
+    texts = texts_of(np.clip(rng.lognormal(3.5, 1, 2000), 1, 2000).astype(int))
+    encoded = encode_examples(
+        examples_of(*texts), TOKENIZER, Task(name="regression", max_length=4096)
+    )
+    run = Recorder()
+    got = predict_logits(run, encoded, batch_size=32)
+    assert [int(answer[0]) for answer in got] == [len(text) + 2 for text in texts]
+    assert len(set(run.shapes)) < 20
+    assert all(length == bucket(length) for _, length in run.shapes)
+    positions = sum(rows * length for rows, length in run.shapes)
+    assert encoded.row_lengths.sum() > 0.75 * positions
+
+
+def test_memory_of_attention_does_not_grow_with_the_length():
+    texts = texts_of([4000, 3000, 2000, 1000, 500, *[10] * 40])
+    encoded = encode_examples(
+        examples_of(*texts), TOKENIZER, Task(name="regression", max_length=8192)
+    )
+    run = Recorder()
+    predict_logits(run, encoded, batch_size=16)
+    assert all(rows == 1 or rows * length**2 <= 16 * 512**2 for rows, length in run.shapes)
+    assert max(rows for rows, _ in run.shapes) == 16
+
+
+@pytest.mark.parametrize(("texts", "rows"), [(1, 1), (3, 4), (8, 8), (9, 10)])
+def test_a_batch_that_is_not_full_is_filled_to_few_sizes(texts, rows):
+    encoded = encode_examples(
+        examples_of(*texts_of([5] * texts)), TOKENIZER, Task(name="regression")
+    )
+    run = Recorder()
+    assert len(predict_logits(run, encoded, batch_size=10)) == texts
+    assert run.shapes == [(rows, 16)]
+
+
+def test_nothing_is_answered_by_nothing():
+    assert predict(Recorder(), TOKENIZER, TASKS["classification"], []) == []
+
+
+def test_a_saved_model_answers_as_before(models, folder):
+    model, tokenizer, task = load_finetuned(folder)
+    assert task == TASKS["classification"]
+    assert tokenizer.vocabulary == TOKENIZER.vocabulary
+    examples = examples_of(*texts_of(LENGTHS[:4]))
+    before, after = (
+        predict(one, TOKENIZER, task, examples) for one in (models["classification"], model)
+    )
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+
+
+def changed(folder, tmp_path, change):
+    copy = shutil.copytree(folder, tmp_path / "model")
+    change(copy)
+    return copy
+
+
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def with_another_label(folder):
+    task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    (folder / "task.json").write_text(json.dumps(task | {"labels": ["好", "坏"]}))
+
+
+def with_another_vocabulary(folder):
+    with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("甲\n乙\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("task.json"), "no fine-tuned model"),
+        (without("vocab.txt"), r"no vocab\.txt"),
+        (with_another_label, "do not belong together: its task has 2 labels"),
+        (with_another_vocabulary, "do not belong together"),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, change, message):
+    copy = changed(folder, tmp_path, change)
+    with pytest.raises(InputError, match=message) as error:
+        load_finetuned(copy)
+    assert str(copy) in str(error.value)

@@ -1,0 +1,448 @@
+import http.client
+import json
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from roformer_tf.data.tasks import Task, softmax
+from roformer_tf.errors import InputError
+from roformer_tf.inference import serve as serving
+from roformer_tf.inference.serve import (
+    Batcher,
+    Limits,
+    OverloadedError,
+    ServeConfig,
+    Served,
+    as_example,
+    as_json,
+    is_loopback,
+    listening,
+    load,
+    make_app,
+    serve,
+)
+
+pytest.importorskip("fastapi", reason="needs the extra [serve]")
+
+TASK = Task(name="classification", labels=("坏", "好"))
+PAIR = Task(name="pair", labels=("0", "1"), text_columns=("a", "b"))
+RANKING = Task(name="ranking", text_columns=("a", "b", "c"))
+TAGGING = Task(name="tagging", labels=("O", "B-LOC", "I-LOC"))
+
+
+def by_length(examples):
+    """What a test's model answers: the longer a text, the better."""
+    return [TASK.answer(np.array([0.0, len(e.texts[0]) / 10], "float32")) for e in examples]
+
+
+def share(text):
+    return float(softmax(np.array([0.0, len(text) / 10], "float32"))[1])
+
+
+def ask(address, method="POST", path="/predict", body=None, **headers):
+    """One request: its status, and the JSON of the answer."""
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def address(running):
+    limits = Limits(max_texts=8, max_characters=1000, max_megabytes=1)
+    with running(make_app(Served("酒店", TASK, by_length), limits=limits)) as at:
+        yield at
+
+
+@pytest.fixture
+def predicted(address):
+    def post(question):
+        status, answer = ask(address, body=json.dumps(question))
+        assert status == 200, answer
+        return answer["predictions"]
+
+    return post
+
+
+def test_a_text_and_several_texts_are_answered_in_their_order(predicted):
+    assert predicted({"text": "很好"}) == predicted({"texts": ["很好"]})
+    texts = ["很" * n for n in (5, 1, 8, 3)]
+    for text, answer in zip(texts, predicted({"texts": texts}), strict=True):
+        assert answer["label"] == "好"
+        assert answer["probabilities"]["好"] == pytest.approx(share(text))
+        assert sum(answer["probabilities"].values()) == pytest.approx(1)
+
+
+def test_health_says_what_is_served(address):
+    status, health = ask(address, "GET", "/health")
+    assert status == 200
+    assert health["ready"] is True
+    assert (health["model"], health["task"]) == ("酒店", "classification")
+    assert (health["labels"], health["text_columns"]) == (["坏", "好"], ["text"])
+    assert health["limits"]["max_texts"] == 8
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b'{"text": ', 400, "Invalid JSON"),
+        (b"", 400, "Invalid JSON"),
+        (b"text=%E5%A5%BD", 400, "Invalid JSON"),
+        (b"[" * 100_000, 400, "Invalid JSON"),
+        (b'{"text": "\xff"}', 400, "Invalid JSON"),
+        (rb'{"text": "\ud800"}', 400, "Invalid JSON"),
+        (b'{"text": "a", "colour": "red"}', 422, "colour: Extra inputs are not permitted"),
+        (b'{"text": ""}', 422, "text: the text is empty"),
+        (b'{"text": " \\n\\u3000"}', 422, "text: the text is empty"),
+        (b'{"texts": ["a", ""]}', 422, "texts.1: the text is empty"),
+        (b'{"texts": []}', 422, "texts: List should have at least 1 item"),
+        (b'{"texts": ' + json.dumps(["a"] * 9).encode() + b"}", 422, "at most 8 items"),
+        (b'{"text": "' + b"a" * 1001 + b'"}', 422, "at most 1000 characters"),
+        (b'{"text": 3}', 422, "text: Input should be a valid string"),
+        (b'{"text": ["a", "b"]}', 422, "text: Input should be a valid string"),
+        (b'{"texts": "a"}', 422, "texts: Input should be a valid array"),
+        (b"{}", 422, "give either text or texts"),
+        (b'{"text": "a", "texts": ["a"]}', 422, "give either text or texts"),
+        (b'["a"]', 422, "Input should be an object"),
+        (b"null", 422, "Input should be an object"),
+        (b"1" * 5000, 400, "Invalid JSON"),
+    ],
+)
+def test_a_bad_question_is_answered_with_a_reason(address, predicted, body, status, reason):
+    got, answer = ask(address, body=body)
+    assert got == status
+    assert reason in answer["error"]
+    assert answer["example"] == {"text": "…"}
+    assert predicted({"text": "好"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/predict", 405), ("POST", "/", 405), ("GET", "/x", 404)]
+)
+def test_other_addresses_are_answered_in_json(address, method, path, status):
+    got, answer = ask(address, method, path)
+    assert got == status
+    assert answer["error"]
+
+
+def test_a_large_body_is_refused_before_it_is_read_whole(address, predicted):
+    """The reason arrives after little more than a megabyte of fifty was sent."""
+    with socket.create_connection(address, timeout=30) as connection:
+        size = 50_000_000
+        connection.sendall(
+            f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode()
+        )
+        connection.sendall(b'{"text": "' + b"a" * 1_100_000)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert response.status == 413
+        assert json.loads(response.read())["error"] == "the body is larger than 1,000,000 bytes"
+    status, answer = ask(address, body=b"a" * size)  # whoever sends all of it hears it, too
+    assert (status, answer["error"]) == (413, "the body is larger than 1,000,000 bytes")
+    assert predicted({"text": "好"})
+
+
+def test_requests_of_many_clients_share_batches_and_each_gets_its_own_answers(address, running):
+    batches = []
+
+    def slowly(examples):
+        batches.append(len(examples))
+        time.sleep(0.01)
+        return by_length(examples)
+
+    def client(number):
+        connection = http.client.HTTPConnection(*at, timeout=60)
+        for _ in range(20):
+            texts = ["好" * (number + 1)] * (number % 3 + 1)
+            connection.request("POST", "/predict", json.dumps({"texts": texts}))
+            response = connection.getresponse()
+            answers = json.loads(response.read())["predictions"]
+            assert len(answers) == len(texts)
+            assert answers[0]["probabilities"]["好"] == pytest.approx(share(texts[0]))
+        connection.close()
+
+    with (
+        running(make_app(Served("m", TASK, slowly), batch_size=8)) as at,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        list(pool.map(client, range(16)))
+    texts = 20 * sum(number % 3 + 1 for number in range(16))
+    assert sum(batches) == texts
+    assert len(batches) < texts / 3
+    assert max(batches) < 8 + 3  # full, but for the last request's texts
+
+
+LETTERS = "今天气很好我们去公园学习北京上海"
+
+
+@pytest.fixture(scope="module")
+def model(finetuned):
+    return load(finetuned("classification"), batch_size=32)
+
+
+def test_a_thousand_requests_of_sixteen_clients_are_answered(model, running):
+    """Each as if it had come alone, whatever it shared a batch with."""
+    chance = np.random.default_rng(0)
+    texts = ["".join(chance.choice(list(LETTERS), n)) for n in chance.integers(1, 120, 1000)]
+
+    def client(number):
+        answers = []
+        with closing(http.client.HTTPConnection(*at, timeout=60)) as connection:
+            for text in texts[number::16]:
+                connection.request("POST", "/predict", json.dumps({"text": text}))
+                response = connection.getresponse()
+                answers.append((response.status, json.loads(response.read())))
+        return answers
+
+    with running(make_app(model)) as at, ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(client, range(16)))
+    for number, answers in enumerate(found):
+        assert {status for status, _ in answers} == {200}
+        for text, (_, answer) in list(zip(texts[number::16], answers, strict=True))[:5]:
+            alone = model.answer([as_example([text], model.task)])[0]
+            (got,) = answer["predictions"]
+            assert got["label"] == alone.label
+            assert list(got["probabilities"].values()) == pytest.approx(alone.scores, abs=1e-5)
+
+
+def test_too_many_waiting_requests_are_asked_to_come_later():
+    go = threading.Event()
+
+    def blocked(examples):
+        assert go.wait(30)
+        return by_length(examples)
+
+    batcher = Batcher(blocked, 1, max_waiting=2)
+    example = as_example(["好"], TASK)
+    try:
+        first = batcher.ask([example])
+        wait_until(lambda: first.running())
+        others = [batcher.ask([example]) for _ in range(2)]
+        with pytest.raises(OverloadedError):
+            batcher.ask([example])
+        assert others[0].cancel()  # its client has gone
+    finally:
+        go.set()
+        batcher.close()
+    assert first.result()[0].label == others[1].result()[0].label == "好"
+
+
+def wait_until(holds, seconds=30):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_an_overloaded_service_says_503_and_recovers(running):
+    go, inside = threading.Event(), threading.Event()
+
+    def blocked(examples):
+        inside.set()
+        assert go.wait(30)
+        return by_length(examples)
+
+    app = make_app(Served("m", TASK, blocked), batch_size=1, limits=Limits(max_waiting=1))
+    body = json.dumps({"text": "好"})
+    with running(app) as at, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, at, body=body)]
+        assert inside.wait(30)
+        asked += [pool.submit(ask, at, body=body) for _ in range(7)]
+        wait_until(lambda: sum(one.done() for one in asked) == 6)
+        assert ask(at, "GET", "/health")[0] == 200  # while the model works
+        go.set()
+        statuses = sorted(one.result()[0] for one in asked)
+        assert statuses == [200, 200, *[503] * 6]
+        assert ask(at, body=body)[0] == 200
+
+
+def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(running):
+    def fails(examples):
+        if examples[0].texts == ("坏",):
+            raise ZeroDivisionError("secret")
+        return by_length(examples)
+
+    with running(make_app(Served("m", TASK, fails))) as at:
+        status, answer = ask(at, body=json.dumps({"text": "坏"}))
+        assert status == 500
+        assert answer == {"error": "the service failed; its log says why"}
+        assert ask(at, body=json.dumps({"text": "好"}))[0] == 200
+
+
+def test_requests_begun_are_finished_when_the_service_ends(running):
+    inside = threading.Event()
+    before = set(threading.enumerate())
+
+    def slowly(examples):
+        inside.set()
+        time.sleep(0.3)
+        return by_length(examples)
+
+    with ThreadPoolExecutor(1) as pool:
+        with running(make_app(Served("m", TASK, slowly))) as at:
+            asked = pool.submit(ask, at, body=json.dumps({"text": "好"}))
+            assert inside.wait(30)
+        assert asked.result()[0] == 200
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_client_that_sends_nothing_more_is_not_waited_for(running, monkeypatch):
+    """Neither while the service runs nor when it ends."""
+    monkeypatch.setattr(serving, "PATIENCE", 1)
+    begun = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+    with running(make_app(Served("m", TASK, by_length))) as at:
+        with socket.create_connection(at, timeout=30) as connection:
+            connection.sendall(begun)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert response.status == 408
+            assert json.loads(response.read())["error"] == "no whole body came in 1 seconds"
+        last = socket.create_connection(at, timeout=30)
+        last.sendall(begun)
+    last.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "right", "wrong"),
+    [
+        (PAIR, ["a", "b"], ["a", "b", "c"]),
+        (PAIR, ["a", "b"], "a"),
+        (RANKING, ["a", "b", "c"], ["a", "b"]),
+        (RANKING, ["a", "b", "c"], ["a", "b", " "]),
+    ],
+)
+def test_a_question_has_as_many_texts_as_the_task(task, right, wrong):
+    question = serving.question_type(task, Limits())
+
+    def texts(asked):
+        return serving.asked_texts(question, json.dumps(asked).encode(), task)
+
+    assert texts({"text": right}) == [right]
+    assert texts({"texts": [right, right]}) == [right, right]
+    for asked in ({"text": wrong}, {"texts": [right, wrong]}):
+        with pytest.raises(Exception, match="422") as error:
+            texts(asked)
+        assert error.value.detail["example"] == {"text": ["…"] * len(right)}
+
+
+def test_answers_of_each_task_as_json():
+    def answer(task, texts, logits):
+        example = as_example(texts, task)
+        found = as_json(example, task.answer(np.array(logits, "float32")), task)
+        return json.loads(json.dumps(found))  # plain values alone
+
+    assert answer(PAIR, ["a", "b"], [0, 0]) == {
+        "label": "0",
+        "probabilities": {"0": 0.5, "1": 0.5},
+    }
+    several = Task(name="multilabel", labels=("甲", "乙", "丙"))
+    assert answer(several, ["a"], [50, 0, 50])["labels"] == ["甲", "丙"]
+    assert answer(several, ["a"], [-50, 0, -50]) == {
+        "labels": [],
+        "probabilities": {"甲": 0, "乙": 0.5, "丙": 0},
+    }
+    assert answer(Task(name="regression", mean=3, deviation=2), ["a"], [0.5]) == {"value": 4}
+    assert answer(RANKING, ["a", "b", "c"], [0, 50]) == {
+        "label": "C",
+        "probabilities": {"B": 0.5, "C": 1},
+    }
+    tags = answer(TAGGING, ["在北京"], 50 * np.eye(3))
+    assert tags["tags"] == [
+        {"unit": unit, "label": label, "probability": 1}
+        for unit, label in zip("在北京", TAGGING.labels, strict=True)
+    ]
+    assert tags["entities"] == [{"start": 1, "end": 3, "label": "LOC", "text": "北京"}]
+    words = Task(name="tagging", labels=("n", "v"), spaced_units=True)
+    assert answer(words, [" 我们  去 "], [[50, 0], [0, 50]]) == {
+        "tags": [
+            {"unit": "我们", "label": "n", "probability": 1},
+            {"unit": "去", "label": "v", "probability": 1},
+        ]
+    }
+
+
+def test_the_page_loads_nothing_from_elsewhere(address):
+    connection = http.client.HTTPConnection(*address, timeout=30)
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    page = response.read().decode("utf-8")
+    connection.close()
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "innerHTML" not in page
+
+
+def test_openapi_shows_the_question(address):
+    _, api = ask(address, "GET", "/openapi.json")
+    body = api["paths"]["/predict"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"]["properties"].keys() == {"text", "texts"}
+
+
+def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path):
+    with listening("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            InputError, match=rf"cannot listen at 127\.0\.0\.1, port {port}: .*in use"
+        ):
+            serve(ServeConfig(model=tmp_path, port=port))
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("no.such.host.invalid", 0), ("127.0.0.1", 70_000), ("192.0.2.1", 0)]
+)
+def test_an_address_that_is_none_of_ours_is_said(host, port):
+    with pytest.raises(InputError, match="Give another --host or --port"):
+        listening(host, port)
+
+
+def test_a_folder_without_a_model_is_said(tmp_path):
+    with pytest.raises(InputError, match=r"there is no task\.json"):
+        serve(ServeConfig(model=tmp_path, port=0))
+
+
+def test_missing_packages_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "find_spec", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"serve needs fastapi, uvicorn: `pip install 'roformer-tf\["
+    ):
+        serve(ServeConfig(model=tmp_path))
+
+
+@pytest.mark.slow  # TensorFlow starts anew
+def test_the_command_serves_until_it_is_told_to_end(typed, finetuned):
+    process = typed("roformer-tf", "serve", finetuned("classification"), "--port", 0)
+    try:
+        said = process.stdout.readline()
+        at = urlsplit(next(word for word in said.split() if word.startswith("http://")))
+        assert at.hostname == "127.0.0.1"
+        assert ask((at.hostname, at.port), body=json.dumps({"text": "好"}))[0] == 200
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGTERM
+    assert errors == ""
+
+
+def test_limits_are_positive():
+    with pytest.raises(InputError, match="max_texts is 0"):
+        Limits(max_texts=0)
+
+
+def test_loopback():
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("::1")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("::")
+    assert serving.url("::1", 8000) == "http://[::1]:8000"

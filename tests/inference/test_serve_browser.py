@@ -1,0 +1,164 @@
+"""The page in a real browser: needs Chromium and its driver, and selenium."""
+
+import shutil
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from roformer_tf.data.tasks import Task
+from roformer_tf.inference.serve import Limits, Served, make_app
+
+pytestmark = pytest.mark.browser
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    from selenium import webdriver
+
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert program, "install chromium"
+    assert driver, "install chromium-driver"
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as chrome:
+        yield chrome
+
+
+@pytest.fixture
+def page(browser, running):
+    """page(task, logits) → a Page of a service whose model always gives these logits."""
+    with ExitStack() as servers:
+
+        def show(task, logits, **limits):
+            def answer(examples):
+                units = [len(example.units) for example in examples]
+                return [task.answer(np.array(logits, "float32")[: n or None]) for n in units]
+
+            app = make_app(Served("酒店", task, answer), limits=Limits(**limits))
+            host, port = servers.enter_context(running(app))
+            browser.get(f"http://{host}:{port}/")
+            return Page(browser)
+
+        yield show
+        browser.get("about:blank")
+
+
+class Page:
+    """What a person does with the page, and sees of it."""
+
+    def __init__(self, browser):
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        self.browser = browser
+        self.wait = WebDriverWait(browser, 30)
+        self.wait.until(lambda _: self.areas())
+
+    def find(self, selector):
+        return self.browser.find_elements("css selector", selector)
+
+    def areas(self):
+        return [area for area in self.find("textarea") if area.is_displayed()]
+
+    def text(self, selector):
+        return self.find(selector)[0].text
+
+    def ask(self, *texts, key=None):
+        """Type, send, and wait: the lines of the answer."""
+        self.browser.execute_script("result.hidden = error.hidden = true")  # an earlier one
+        for area, text in zip(self.areas(), texts, strict=True):
+            area.clear()
+            area.send_keys(text)
+        if key:
+            self.areas()[-1].send_keys(*key)
+        else:
+            self.find("#ask")[0].click()
+        shown = "#result:not([hidden]), #error:not([hidden])"
+        answer = self.wait.until(lambda _: self.find(shown))[0].text
+        return [line.strip() for line in answer.splitlines()]
+
+
+TASK = Task(name="classification", labels=("坏", "好"))
+
+
+def test_a_text_is_answered_with_bars(page):
+    shown = page(TASK, [0, 2])
+    assert shown.text("h1") == "酒店"
+    assert shown.text("#task") == "文本分类 · Classification"
+    assert shown.ask("房间很干净") == ["好", "好", "88.1%", "坏", "11.9%"]
+    track, fill = shown.find(".track")[0], shown.find(".fill")[0]
+    assert fill.size["width"] / track.size["width"] == pytest.approx(0.881, abs=0.02)
+
+
+def test_the_keyboard_is_enough(page):
+    from selenium.webdriver.common.keys import Keys
+
+    shown = page(TASK, [0, 2])
+    assert shown.browser.switch_to.active_element == shown.areas()[0]
+    assert shown.ask("好", key=(Keys.CONTROL, Keys.ENTER))[0] == "好"
+
+
+def test_texts_and_labels_are_never_read_as_html(page):
+    entity = Task(name="tagging", labels=("O", f"B-{HOSTILE}"))
+    shown = page(entity, [[0, 9]] + [[9, 0]] * 100)
+    assert shown.ask(HOSTILE) == [f"<{HOSTILE}{HOSTILE[1:]}"]
+    assert page(Task(name="classification", labels=(HOSTILE, "b")), [2, 0]).ask("a")[0] == HOSTILE
+    assert shown.find("img") == []
+    assert shown.browser.get_log("browser") == []  # no error, and nothing that CSP had to stop
+
+
+def test_pairs_and_triples_have_a_field_for_each_text(page):
+    pair = Task(name="pair", labels=("0", "1"), text_columns=("a", "b"))
+    assert page(pair, [2, 0]).ask("怎么改密码", "密码在哪里改")[0] == "0"
+    triple = Task(name="ranking", text_columns=("a", "b", "c"))
+    assert page(triple, [0, 2]).ask("甲", "乙", "丙") == [
+        *("C 更接近 A C is nearer to A", "C", "88.1%", "B", "50.0%")
+    ]
+
+
+def test_numbers_and_several_labels(page):
+    assert page(Task(name="regression", mean=3, deviation=2), [0.25]).ask("好") == ["3.5"]
+    several = Task(name="multilabel", labels=tuple("甲乙丙"))
+    assert page(several, [5, -5, 4]).ask("好")[0] == "甲，丙"
+    assert page(several, [-5, -5, -5]).ask("好")[0] == "没有标签 No label"
+    many = Task(name="classification", labels=tuple(f"{i}" for i in range(30)))
+    assert page(many, range(30)).ask("好")[-1] == "另有 10 个标签 10 more labels"
+
+
+def test_entities_stand_in_their_text(page):
+    """Places are counted in characters: one outside the basic plane before them moves nothing."""
+    task = Task(name="tagging", labels=("O", "B-LOC", "I-LOC"))
+    logits = 9 * np.eye(3)[[0, 0, 1, 2, 0]]
+    shown = page(task, logits)
+    shown.browser.execute_script("arguments[0].value = '𠮷在北京。'", shown.areas()[0])
+    shown.find("#ask")[0].click()
+    shown.wait.until(lambda _: shown.find("#result:not([hidden])"))
+    assert shown.text("#result") == "𠮷在北京LOC。"
+    assert shown.text("mark") == "北京LOC"
+    words = Task(name="tagging", labels=("n", "v"), spaced_units=True)
+    shown = page(words, [[9, 0], [0, 9]])
+    assert "空格" in shown.text("label")
+    assert shown.ask("我们 去") == ["我们n 去v"]
+
+
+def test_what_is_wrong_is_said_and_can_be_put_right(page):
+    shown = page(TASK, [0, 2], max_characters=5)
+    assert shown.ask("一二三四五六") == ["text: String should have at most 5 characters"]
+    assert shown.ask("   ") == ["text: the text is empty"]
+    assert shown.ask("好")[0] == "好"
+    assert not shown.find("#error")[0].is_displayed()
+
+
+def test_a_service_that_has_gone_is_said(page, browser, running):
+    with running(make_app(Served("m", TASK, lambda examples: []))) as (host, port):
+        browser.get(f"http://{host}:{port}/")
+        shown = Page(browser)
+    assert shown.ask("好") == ["连接不上服务。 The service cannot be reached."]
