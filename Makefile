@@ -7,12 +7,13 @@ RUN := $(VENV)/bin/python
 TEST_FLAGS ?=
 
 
-.PHONY: help demo test test-slow lint bench
+.PHONY: help demo test test-slow test-browser lint bench
 .NOTPARALLEL:
 
 help:
 	@echo "make demo       pretrain a small RoFormer on real Chinese text, in about 10 minutes"
-	@echo "make test       run the tests; make test-slow runs the long ones"
+	@echo "make test       run the tests; make test-slow runs the long ones,"
+	@echo "                make test-browser those that need Chromium"
 	@echo "make lint       ruff (lint and format) and mypy"
 	@echo "make bench      run the benchmarks"
 
@@ -27,6 +28,10 @@ test: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"
 	@$(RUN) -m pytest -m slow $(TEST_FLAGS)
+
+test-browser: $(VENV)/.installed-dev
+	@echo "test-browser: running the tests that need Chromium and its driver"
+	@$(RUN) -m pytest -m browser $(TEST_FLAGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "lint: ruff check, ruff format, mypy"

@@ -43,6 +43,14 @@ COMMANDS = {
         "answer for each text of a file, with a fine-tuned model",
         _MODELS,
     ),
+    "export": Command(
+        "roformer_tf.inference.export:export_model",
+        "write a fine-tuned model as SavedModel, ONNX or int8",
+        _MODELS,
+    ),
+    "serve": Command(
+        "roformer_tf.inference.serve:serve", "answer over HTTP with a fine-tuned model", _MODELS
+    ),
     "fill-mask": Command(
         "roformer_tf.inference.fill_mask:fill_mask",
         "fill the [MASK] of a text with a model",

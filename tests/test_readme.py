@@ -38,13 +38,17 @@ def test_exactly_two_commands_set_up_run_and_test(name):
 def test_every_flag_exists(name):
     from roformer_tf.cli import COMMANDS, flag_types, load
 
+    scripts = {"run_mlm.py": "pretrain", "run_classifier.py": "finetune"}
     commands = [
-        line for line in typed_commands(name) if "run_mlm.py" in line or "roformer-tf" in line
+        line
+        for line in typed_commands(name)
+        if "roformer-tf" in line or any(script in line for script in scripts)
     ]
     assert commands
     for line in commands:
         named = [c for c in COMMANDS if line.startswith(f"roformer-tf {c} ") or line.endswith(c)]
-        command = "pretrain" if "run_mlm.py" in line else max(named, key=len)
+        script = next((command for x, command in scripts.items() if x in line), None)
+        command = script or max(named, key=len)
         known = {*flag_types(load(command)[1]), "config", "help"}
         assert set(re.findall(r"--([a-z-]+)", line)) <= known, line
 
@@ -53,7 +57,9 @@ def test_every_flag_exists(name):
 def test_every_named_file_exists(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     linked = re.findall(r"\]\(([^)#:]+)\)", text)
-    named = re.findall(r"`((?:roformer_tf|pretrain|benchmarks|docs|checkpoints)/[\w./-]*)`", text)
+    named = re.findall(
+        r"`((?:roformer_tf|pretrain|finetune|examples|benchmarks|docs|checkpoints)/[\w./-]*)`", text
+    )
     for path in linked + [path for path in named if not path.endswith(".zip")]:
         assert (ROOT / path).exists(), path
 

@@ -58,10 +58,14 @@ def readable(path: Path) -> str:
     suffixes = path.suffixes
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if ".html" in suffixes:
-        text = html.unescape(_TAG.sub("", _BLOCK.sub("\n", _HIDDEN.sub("", raw.decode("utf-8", "ignore")))))
+        text = html.unescape(
+            _TAG.sub("", _BLOCK.sub("\n", _HIDDEN.sub("", raw.decode("utf-8", "ignore"))))
+        )
     elif "man" in str(path) and ".gz" in suffixes:
         lines = raw.decode("utf-8", "ignore").split("\n")
-        kept = [re.sub(r"^\.[A-Za-z]+ ?", "", line) for line in lines if not line.startswith('.\\"')]
+        kept = [
+            re.sub(r"^\.[A-Za-z]+ ?", "", line) for line in lines if not line.startswith('.\\"')
+        ]
         text = _ROFF.sub("", "\n".join(kept))
     elif ".txt" in suffixes:
         text = raw.decode("utf-8", "ignore")

@@ -119,7 +119,9 @@ class Task:
 
     def save(self, folder: str | Path) -> None:
         """Write `task.json`."""
-        write_text(Path(folder) / FILE, json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n")
+        write_text(
+            Path(folder) / FILE, json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n"
+        )
 
     @classmethod
     def load(cls, folder: str | Path) -> "Task":

@@ -102,7 +102,7 @@ def export(
     model, tokenizer, task = load_finetuned(model_folder)
     with folder_beside(output) as folder:
         if to == "savedmodel":
-            servable(model, task).export(folder, format="tf_saved_model", verbose=False)
+            _write_saved_model(model, task, folder)
         elif to == "onnx":
             _write_onnx(model, task, folder / ONNX)
         elif comparison is not None:
@@ -177,15 +177,29 @@ def right_answers(
     return {"accuracy": float(np.mean([answer == label for answer, label in pairs]))}
 
 
+def _write_saved_model(model: "PretrainedModel", task: Task, folder: Path) -> None:
+    """Write a SavedModel; `Model.export` would write every weight twice (Keras 3.15)."""
+    from keras.export import ExportArchive
+
+    archive = ExportArchive()
+    archive.add_endpoint("serve", servable(model, task), signature())
+    archive.write_out(folder, verbose=False)
+
+
+def signature() -> "list[dict[str, keras.InputSpec]]":
+    """What a servable model is called with: int32 (batch, length), both of any size."""
+    from keras import InputSpec
+
+    return [{name: InputSpec("int32", (None, None), name=name) for name in INPUTS}]
+
+
 def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
     """Convert, and compare ONNX Runtime's logits with the model's at several lengths."""
     import onnx
-    from keras import InputSpec
 
-    signature = [{name: InputSpec("int32", (None, None), name=name) for name in INPUTS}]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of names that NumPy once had
-        servable(model, task).export(path, "onnx", verbose=False, input_signature=signature)
+        servable(model, task).export(path, "onnx", verbose=False, input_signature=signature())
     converted = onnx.load(path)
     for value in (*converted.graph.input, *converted.graph.output):
         for dimension, name in zip(value.type.tensor_type.shape.dim, AXES, strict=False):

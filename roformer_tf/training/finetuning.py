@@ -145,8 +145,9 @@ class FinetuneConfig:
             )
 
 
-MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline")
-"""Settings that may differ when a run continues, since they change no weight."""
+MAY_CHANGE = ("output", "test", "save_every", "log_every", "export", "baseline")
+"""Settings that may differ when a run continues, since they change no weight: another --test
+judges the same model anew."""
 
 SWEEP = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the learning rate that --sweep tries."""

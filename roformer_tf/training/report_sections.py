@@ -116,9 +116,23 @@ def _tile(metric: str, row: Scored) -> Tile:
 
 def _data(report: Report) -> Iterable[Block]:
     """Counts, lengths, labels, and what stands there more than once."""
-    sets, leaks = report["data"], report["leaks"]
+    sets = report["data"]
+    yield _lengths(sets)
+    if sets[0]["labels"]:
+        yield _label_balance(sets)
+    elif sets[0]["numbers"]:
+        yield Table(
+            ["set", *sets[0]["numbers"]],
+            [[one["name"], *(f"{x:.4g}" for x in one["numbers"].values())] for one in sets],
+        )
+    if report["leaks"]:
+        yield _met_again(report["judged"], report["leaks"])
+
+
+def _lengths(sets: Sequence[Mapping[str, Any]]) -> Table:
+    """How many examples each set has, and of how many tokens."""
     levels = list(sets[0]["tokens"])
-    yield Table(
+    return Table(
         ["set", "examples", *(f"tokens: {level}" for level in levels), "longer than a row"],
         [
             [
@@ -130,24 +144,19 @@ def _data(report: Report) -> Iterable[Block]:
             for one in sets
         ],
     )
-    if sets[0]["labels"]:
-        yield _label_balance(sets)
-    elif sets[0]["numbers"]:
-        yield Table(
-            ["set", *sets[0]["numbers"]],
-            [[one["name"], *(f"{x:.4g}" for x in one["numbers"].values())] for one in sets],
-        )
-    if leaks:
-        judged = report["judged"]
-        yield Table(
-            ["texts that are met again", ""],
-            [
-                [f"{judged}: stand in train, too", f"{leaks['in_train']:,}"],
-                [f"{judged}: repeat another that does not", f"{leaks['repeated']:,}"],
-                ["train: repeat another", f"{leaks['within']:,}"],
-                ["different texts with more than one label", f"{leaks['contradicting']:,}"],
-            ],
-        )
+
+
+def _met_again(judged: str, leaks: Mapping[str, int]) -> Table:
+    """What stands more than once in the data."""
+    return Table(
+        ["texts that are met again", ""],
+        [
+            [f"{judged}: stand in train, too", f"{leaks['in_train']:,}"],
+            [f"{judged}: repeat another that does not", f"{leaks['repeated']:,}"],
+            ["train: repeat another", f"{leaks['within']:,}"],
+            ["different texts with more than one label", f"{leaks['contradicting']:,}"],
+        ],
+    )
 
 
 def _label_balance(sets: Sequence[Mapping[str, Any]]) -> Table:

@@ -13,15 +13,16 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import finetuning_batches, prefetched, steps_per_epoch
-from roformer_tf.data.encoding import EncodedTexts, combine, encode_examples, row_targets
+from roformer_tf.data.encoding import EncodedTexts, Rows, combine, encode_examples, row_targets
 from roformer_tf.data.tasks import Example, Label, Prediction, Task
+from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
 from roformer_tf.inference.predict import predict_logits
 from roformer_tf.models.heads import (
@@ -40,10 +41,7 @@ from roformer_tf.training.optimizers import (
 )
 from roformer_tf.training.resume import RunState, save_checkpoint
 from roformer_tf.training.runs import CHECKPOINTS, resume
-from roformer_tf.training.scores import score
-
-FALLING = ("mae", "rmse")
-"""Metrics of which less is better."""
+from roformer_tf.training.scores import FALLING, score
 
 BEST, RESULT, METRICS, EVALUATIONS = "best", "result.json", "metrics.jsonl", "evaluations.jsonl"
 
@@ -109,6 +107,15 @@ class Trial:
     recipe: Recipe
 
 
+class Training(NamedTuple):
+    """What is trained on."""
+
+    rows: EncodedTexts
+    targets: Rows
+    weights: Rows
+    fingerprint: str
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a training gave: the answers of its best weights, and how good they are."""
@@ -138,11 +145,21 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     model = start.model(task)
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: encode_examples(x, start.tokenizer, task) for name, x in sets.items()}
+    rows = encode_examples(trial.train, start.tokenizer, task)
+    targets, weights = row_targets(rows, trial.train, task)
+    data = _fingerprint([*rows.token_ids, *targets])
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
-        fit(trial, model, task, encoded["valid"])
-        write_text(result, json.dumps({"seconds": time.perf_counter() - began}) + "\n")
+        fit(trial, model, task, Training(rows, targets, weights, data), encoded["valid"])
+        done = {"seconds": time.perf_counter() - began, "data": data}
+        write_text(result, json.dumps(done) + "\n")
+    done = json.loads(result.read_text(encoding="utf-8"))
+    if done["data"] != data:
+        raise InputError(
+            f"{trial.folder} holds a training on other examples than these. Give the same data "
+            "and settings to continue, or another --output to start anew."
+        )
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model.load_pretrained(trial.folder / BEST)
     predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
@@ -150,17 +167,16 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
         trial,
         predictions,
         {name: score(task, _labels(x), predictions[name]) for name, x in sets.items()},
-        json.loads(result.read_text(encoding="utf-8"))["seconds"],
+        done["seconds"],
     )
 
 
-def fit(trial: Trial, model: PretrainedModel, task: Task, valid: EncodedTexts) -> None:
+def fit(
+    trial: Trial, model: PretrainedModel, task: Task, training: Training, valid: EncodedTexts
+) -> None:
     """Train from the last checkpoint to the end, keeping the best weights on the way."""
     recipe, folder = trial.recipe, trial.folder
-    assert model.tokenizer is not None
-    encoded = encode_examples(trial.train, model.tokenizer, task)
-    targets, weights = row_targets(encoded, trial.train, task)
-    an_epoch = steps_per_epoch(encoded, recipe.batch_size)
+    an_epoch = steps_per_epoch(training.rows, recipe.batch_size)
     steps = recipe.epochs * an_epoch
     trained = trainable(model, recipe.objective)
     trained.compile(
@@ -168,8 +184,7 @@ def fit(trial: Trial, model: PretrainedModel, task: Task, valid: EncodedTexts) -
         make_loss(task, recipe.objective, [task.target(example) for example in trial.train]),
         jit_compile=choose_jit(),
     )
-    data = _fingerprint([*encoded.token_ids, *targets])
-    begun, _ = resume(folder / CHECKPOINTS, trained, data)
+    begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
     span: dict[str, Any] = {"start": begun, "last": steps}
     board = folder / "tensorboard"
     with (
@@ -178,7 +193,7 @@ def fit(trial: Trial, model: PretrainedModel, task: Task, valid: EncodedTexts) -
         StepLog(
             lines,
             every=recipe.log_every,
-            tokens_per_step=round(recipe.batch_size * float(np.mean(encoded.row_lengths))),
+            tokens_per_step=round(recipe.batch_size * float(np.mean(training.rows.row_lengths))),
             uniform_loss=math.log(max(task.outputs, 2)),
             name="fine-tuning",
             **span,
@@ -197,7 +212,9 @@ def fit(trial: Trial, model: PretrainedModel, task: Task, valid: EncodedTexts) -
             stop_if_done()
 
         def save(step: int) -> None:
-            save_checkpoint(folder / CHECKPOINTS, RunState(step, data), trained, keep=1)
+            save_checkpoint(
+                folder / CHECKPOINTS, RunState(step, training.fingerprint), trained, keep=1
+            )
 
         def stop_if_done() -> bool:
             trained.stop_training = _is_exhausted(judged.path, recipe)
@@ -208,9 +225,9 @@ def fit(trial: Trial, model: PretrainedModel, task: Task, valid: EncodedTexts) -
         trained.fit(
             prefetched(
                 finetuning_batches(
-                    encoded,
-                    targets,
-                    weights,
+                    training.rows,
+                    training.targets,
+                    training.weights,
                     batch_size=recipe.batch_size,
                     seed=trial.seed,
                     repeat=2 if recipe.objective.r_drop else 1,

@@ -72,6 +72,8 @@ def test_saved_models_run_in_tensorflow_alone(finetuned, tmp_path):
     names = ("classification", "tagging")
     for name in names:
         export(finetuned(name), tmp_path / name, "savedmodel")
+        (values,) = (tmp_path / name / "variables").glob("*.data-*")
+        assert values.stat().st_size < 1.3 * (finetuned(name) / "model.safetensors").stat().st_size
         np.savez(
             tmp_path / f"{name}.npz",
             **{f"{k}{i}": x for i, row in enumerate(ROWS) for k, x in row.items()},

@@ -413,9 +413,7 @@ def test_a_folder_without_a_model_is_said(tmp_path):
 
 def test_missing_packages_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "find_spec", lambda name: None)
-    with pytest.raises(
-        InputError, match=r"serve needs fastapi, uvicorn: `pip install 'roformer-tf\["
-    ):
+    with pytest.raises(InputError, match=r"needs fastapi, uvicorn: `pip install 'roformer-tf\["):
         serve(ServeConfig(model=tmp_path))
 
 

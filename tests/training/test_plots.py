@@ -7,7 +7,16 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from roformer_tf.training import plots
-from roformer_tf.training.plots import FilledMask, plot_fill_masks, plot_loss
+from roformer_tf.training.plots import (
+    FilledMask,
+    Range,
+    draw_calibration,
+    draw_curve,
+    draw_numbers,
+    draw_ranges,
+    plot_fill_masks,
+    plot_loss,
+)
 
 LINES = [{"step": step, "loss": 9 / (1 + step)} for step in range(5)]
 HELD_OUT = {"step": 4, "held_out_loss": 2.5, "held_out_accuracy": 0.125}
@@ -86,6 +95,37 @@ def test_plot_fill_masks_puts_the_likeliest_on_top_and_marks_the_answer(tmp_path
     assert first.patches[0].get_facecolor() != first.patches[1].get_facecolor()
     assert first.yaxis_inverted()
     assert second.get_title(loc="left") == "酒店" * 20 + "\n" + "酒店" * 20
+
+
+def test_ranges_stand_from_top_to_bottom_with_their_ends(drawn):
+    ranges = [Range("测试", 0.9, (0.85, 0.94), True), Range("baseline", 0.8, (0.7, 0.9), False)]
+    draw_ranges(ranges, "accuracy", shares=True)
+    axes = drawn[0].axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["测试", "baseline"]
+    assert axes.yaxis_inverted()
+    lines = [line.get_xydata().tolist() for line in axes.get_lines()]
+    assert lines == [[[0.85, 0], [0.94, 0]], [[0.9, 0]], [[0.7, 1], [0.9, 1]], [[0.8, 1]]]
+    assert axes.get_lines()[1].get_color() != axes.get_lines()[3].get_color()
+
+
+def test_curves_calibration_and_numbers_are_drawn_where_they_are(drawn):
+    draw_curve([*LINES, HELD_OUT], "loss", "loss", held_out=False, shares=False)
+    draw_calibration([{"from": 0.8, "to": 0.9, "count": 5, "probability": 0.85, "right": 0.6}])
+    draw_numbers([[1.0, 1.5], [2.0, 0.5]])
+    curve, calibration, numbers = drawn
+    assert curve.axes[0].get_lines()[0].get_xydata().tolist() == [
+        [x["step"], x["loss"]] for x in LINES
+    ]
+    assert calibration.axes[0].get_lines()[1].get_xydata().tolist() == [[0.85, 0.6]]
+    (bar,) = calibration.axes[1].patches
+    assert (bar.get_x(), bar.get_height()) == (0.8, 5)
+    assert numbers.axes[0].collections[0].get_offsets().tolist() == [[1.0, 1.5], [2.0, 0.5]]
+
+
+def test_a_drawing_is_the_same_bytes_again():
+    first, again = (draw_numbers([[1.0, 2.0], [3.0, 4.0]]) for _ in range(2))
+    assert first == again
+    assert first.startswith(b"<?xml")
 
 
 def test_settings_are_put_back_and_a_failure_leaves_no_file(tmp_path):

@@ -11,6 +11,7 @@ from fontTools.ttLib import TTFont
 
 from roformer_tf.data.splits import duplicates
 from roformer_tf.data.tasks import RANKED, Example, Prediction, Task
+from roformer_tf.training import report_pages
 from roformer_tf.training.report import Part, Run, analyse, write_report
 from roformer_tf.training.report_details import CHARACTERS, MISTAKES, calibration, mark, mistakes
 from roformer_tf.training.report_pages import html_page, markdown_page
@@ -119,6 +120,13 @@ def nothing_is_undefined_and_no_glyph_missing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+@pytest.fixture(autouse=True)
+def font(request, monkeypatch):
+    """Cutting the font takes most of a page's time: only the test that looks at it has it cut."""
+    if "the_page_needs_no_other_file" not in request.node.name:
+        monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 class Page(HTMLParser):
@@ -248,6 +256,15 @@ def test_few_examples_and_a_better_baseline_are_said():
     )
     assert "no better" in warned("simple baseline", test=Part(**ours))
     assert not [x for x in analyse(make_run(test=Part(**best)))["warnings"] if "baseline" in x]
+    right = score(run.task, [one.label for one in run.test.examples], run.test.predictions)
+    assert 0.5 < right["accuracy"] < 1
+    worse = [*run.test.predictions]  # by one answer
+    found = next(
+        i for i, one in enumerate(run.test.examples) if i > 10 and one.label == worse[i].label
+    )
+    worse[found] = answer(run.task, run.test.examples[found], -1)
+    hardly = run.test.__dict__ | {"baseline": worse}
+    assert "hardly better" in warned("simple baseline", test=Part(**hardly))
 
 
 def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
