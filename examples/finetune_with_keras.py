@@ -16,6 +16,7 @@ from roformer_tf.data.labelled import ColumnsConfig, find_layout, read_examples
 from roformer_tf.data.splits import split
 from roformer_tf.data.tasks import make_task
 from roformer_tf.inference.predict import predict
+from roformer_tf.training.feeding import fed
 
 checkpoint, file = sys.argv[1:]
 columns = ColumnsConfig()
@@ -34,7 +35,7 @@ model.compile(
 encoded = encode_examples(train, tokenizer, task)
 batches = finetuning_batches(encoded, *row_targets(encoded, train, task), batch_size=16, seed=0)
 steps = steps_per_epoch(encoded, 16)
-model.fit(prefetched(batches), epochs=3, steps_per_epoch=steps, shuffle=False)  # they are shuffled
+model.fit(fed(prefetched(batches)), epochs=3, steps_per_epoch=steps, shuffle=False)
 
 answers = predict(model, tokenizer, task, valid)
 right = sum(answer.label == example.label for answer, example in zip(answers, valid, strict=True))

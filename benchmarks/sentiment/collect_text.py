@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
@@ -23,19 +24,14 @@ _CHINESE = re.compile("[一-鿿]")
 
 
 def main() -> None:
-    """Write the documents of the packages and of the files named."""
-    target, *files = sys.argv[1:]
-    documents, characters = 0, 0
-    seen: set[str] = set()
-    with open(target, "w", encoding="utf-8") as out:
-        for text in (*from_debian(), *(text for file in files for text in from_file(Path(file)))):
-            text = text.strip()
-            if text in seen or len(_CHINESE.findall(text)) < 5:
-                continue
-            seen.add(text)
-            out.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-            documents, characters = documents + 1, characters + len(text)
-    print(f"{documents:,} documents, {characters:,} characters: {target}")
+    """Write the documents of the packages and of the files named, each once."""
+    target, *files = map(Path, sys.argv[1:])
+    texts = chain(from_debian(), *(from_file(file) for file in files))
+    unique = dict.fromkeys(text.strip() for text in texts)
+    documents = [text for text in unique if len(_CHINESE.findall(text)) >= 5]
+    lines = (json.dumps({"text": text}, ensure_ascii=False) for text in documents)
+    target.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{len(documents):,} documents, {sum(map(len, documents)):,} characters: {target}")
 
 
 def from_debian() -> Iterator[str]:

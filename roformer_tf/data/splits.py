@@ -27,6 +27,8 @@ class Duplicates:
 
     in_train: npt.NDArray[np.bool_]
     """(test examples,): whether its texts stand in train, too."""
+    in_valid: npt.NDArray[np.bool_]
+    """(test examples,): whether its texts stand in valid, too, and not in train."""
     repeated: npt.NDArray[np.bool_]
     """(test examples,): whether its texts stand earlier in test, too."""
     within: int
@@ -37,14 +39,20 @@ class Duplicates:
     @property
     def unseen(self) -> npt.NDArray[np.bool_]:
         """(test examples,): where texts are met for the first time."""
-        return ~(self.in_train | self.repeated)
+        return ~(self.in_train | self.in_valid | self.repeated)
 
 
-def duplicates(train: Sequence[Example], test: Sequence[Example]) -> Duplicates:
-    """Find equal texts within and between two sets, in time that grows with their size."""
+def duplicates(
+    train: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+) -> Duplicates:
+    """Find equal texts within and between sets, in time that grows with their size.
+
+    Those of `valid`, by which weights were chosen, are no more new to a model than train's.
+    """
     keys = [text_key(example.texts) for example in train]
     test_keys = [text_key(example.texts) for example in test]
     known = set(keys)
+    chosen_by = {text_key(example.texts) for example in valid} - known
     first: dict[bytes, Label | None] = {}
     contradicting = {
         key
@@ -53,6 +61,7 @@ def duplicates(train: Sequence[Example], test: Sequence[Example]) -> Duplicates:
     }
     return Duplicates(
         in_train=np.array([key in known for key in test_keys], np.bool_),
+        in_valid=np.array([key in chosen_by for key in test_keys], np.bool_),
         repeated=_repeats(test_keys),
         within=len(keys) - len(known),
         contradicting=len(contradicting),

@@ -30,6 +30,9 @@ RANKED = ("B", "C")
 FILE = "task.json"
 """Beside the weights of a fine-tuned model."""
 
+MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
+"""What a tag of an entity begins with → how BIOES has it: M is of BMES, L and U are of BILOU."""
+
 
 class Example(NamedTuple):
     """One labelled example, as it stands in the data."""
@@ -50,7 +53,7 @@ class Prediction(NamedTuple):
     label: Label
     """As spelled in training; of a multilabel task, possibly none: ()."""
     scores: np.ndarray
-    """float32 probabilities: (C,), of (A, B) and (A, C) (2,), or (units, C); a number's value (1,)."""
+    """float32: probabilities (C,), of (A, B) and (A, C) (2,), or (units, C); a number (1,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +178,14 @@ def make_task(name: TaskName, training: Sequence[Example], **settings: Any) -> T
             "Give examples of at least two labels, or another --label-column."
         )
     return Task(name=name, labels=tuple(sorted(found, key=_natural)), **settings)
+
+
+def as_bioes(tag: str) -> str | None:
+    """A tag as BIOES spells it, "M-LOC" as "I-LOC"; None for one that marks no entity, as "NN"."""
+    mark, dash, kind = tag.partition("-")
+    if tag == "O":
+        return tag
+    return f"{MARKS[mark]}-{kind}" if dash and mark in MARKS else None
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

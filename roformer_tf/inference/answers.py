@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.data.tasks import RANKED, Example, Prediction, Task
+from roformer_tf.data.tasks import RANKED, Example, Prediction, Task, as_bioes
 
 MANY_LABELS = 20
 """More labels than these have no column each."""
@@ -59,7 +59,7 @@ def one_line(text: str) -> str:
 
 
 def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[Any]]:
-    """[[start, end, type, text], …] of what BIO or BIOES tags mark, in characters of the text.
+    """[[start, end, type, text], …] of what tags of `tasks.MARKS` mark, in characters of the text.
 
     "北京你好", B-LOC I-LOC O O → [[0, 2, "LOC", "北京"]]. As seqeval, which judges the model, reads
     them: I after O begins an entity, too.
@@ -67,14 +67,14 @@ def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[
     from seqeval.metrics.sequence_labeling import get_entities
 
     places = _places(text, units)
-    found = get_entities(list(tags))
+    found = get_entities([as_bioes(tag) or tag for tag in tags])
     spans = [(places[first][0], places[last][1], kind) for kind, first, last in found]
     return [[start, end, kind, text[start:end]] for start, end, kind in spans]
 
 
 def marks_entities(labels: Sequence[str]) -> bool:
-    """Whether the tags are BIO or BIOES, and not, say, parts of speech."""
-    return all(label == "O" or label[:2] in ("B-", "I-", "E-", "S-") for label in labels)
+    """Whether the tags are BIO, BIOES or the like, and not, say, parts of speech."""
+    return all(map(as_bioes, labels))
 
 
 def _answer(example: Example, prediction: Prediction, task: Task) -> list[Any]:

@@ -9,8 +9,6 @@ OUTPUT/export/         what --export asks for
 """
 
 import dataclasses
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,33 +24,21 @@ from roformer_tf.data.labelled import (
     read_examples,
     words_are_units,
 )
-from roformer_tf.data.splits import duplicates, folds, split
-from roformer_tf.data.tasks import Example, LongTexts, Prediction, Task, TaskName, make_task
+from roformer_tf.data.splits import folds, split
+from roformer_tf.data.tasks import Example, LongTexts, Task, TaskName, make_task
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import write_text
-from roformer_tf.inference.answers import cells, tsv_line
 from roformer_tf.inference.export import Comparison, Format, check_export, export
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.baselines import baseline
-from roformer_tf.training.callbacks import read_lines
-from roformer_tf.training.devices import Precision, choose_precision, describe_machine
+from roformer_tf.training.devices import Precision, choose_precision
 from roformer_tf.training.objectives import ObjectiveConfig, check_objective
 from roformer_tf.training.optimizers import FinetuneOptimizerConfig
-from roformer_tf.training.report import Part, Run, analyse, write_report
-from roformer_tf.training.resume import publish
+from roformer_tf.training.report import analyse, write_report
+from roformer_tf.training.results import Results, say
 from roformer_tf.training.runs import check_output, plain, tidy, write_settings
-from roformer_tf.training.scores import main_metric, score
-from roformer_tf.training.trials import (
-    BEST,
-    EVALUATIONS,
-    METRICS,
-    Outcome,
-    Recipe,
-    Start,
-    Trial,
-    run_trial,
-)
+from roformer_tf.training.scores import METRICS, score
+from roformer_tf.training.search import Search, Sets
+from roformer_tf.training.trials import Recipe, Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +118,11 @@ class FinetuneConfig:
                 )
         if not 0 <= self.seed < 2**32 - self.seeds:
             raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
+        if not (self.valid_share or self.valid or self.folds):
+            raise InputError(
+                "valid_share is 0, but something must choose the best weights. Give --valid, or a "
+                "share above 0."
+            )
         if self.folds == 1:
             raise InputError("folds is 1, but cross-validation needs at least 2.")
         if self.folds and (self.valid or self.seeds > 1 or self.sweep):
@@ -145,35 +136,21 @@ class FinetuneConfig:
             )
 
 
-MAY_CHANGE = ("output", "test", "save_every", "log_every", "export", "baseline")
-"""Settings that may differ when a run continues, since they change no weight: another --test
-judges the same model anew."""
-
-SWEEP = (0.5, 1.0, 2.0, 4.0)
-"""Multiples of the learning rate that --sweep tries."""
+MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline")
+"""Settings that may differ when a run continues, since they change no weight. Beside --valid, so
+may --test, which then judges the same model anew: nothing is split off for it."""
 
 POOLING = {"ranking": "mean"}
 """Where a text's answer is read from other than the first token: as the released script has it."""
-
-PREDICTIONS = "predictions.tsv"
 
 WHOLE = 1 << 30
 """A length that no text reaches, to see how long they are."""
 
 
-@dataclass(frozen=True)
-class Sets:
-    """The examples of a run."""
-
-    train: list[Example]
-    valid: list[Example]
-    test: list[Example]
-
-
 def finetune(config: FinetuneConfig) -> None:
     """Fine-tune a checkpoint on labelled texts, and report on what came out."""
     output = Path(config.output)
-    check_output(config, MAY_CHANGE)
+    check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task)
@@ -182,28 +159,32 @@ def finetune(config: FinetuneConfig) -> None:
     task = define_task(config, layout, sets)
     start = make_start(config, layout.task)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
-    trials = Trials(config, sets, start, task, _metric(config, task, sets))
+    recipe = Recipe(
+        config.optimizer,
+        config.objective,
+        choose_metric(config, task),
+        config.epochs,
+        config.batch_size,
+        config.patience,
+        config.save_every,
+        config.log_every,
+    )
+    search = Search(output, sets, start, task, recipe, config.seed, config.seeds, config.sweep)
     tidy(output)
     write_settings(config)
     try:
-        outcomes = trials.folds() if config.folds else trials.search()
+        results = Results(search, search.run())
     except DivergedError as error:
         raise DivergedError(
             f"training stopped: {error} Start again under another --output with a lower "
             "--learning-rate or a longer --warmup."
         ) from None
-    best = max(outcomes, key=lambda outcome: outcome.goodness)
-    publish(best.trial.folder / BEST, output / "model")
-    for name in (METRICS, EVALUATIONS):
-        if best.trial.folder != output:
-            write_text(output / name, (best.trial.folder / name).read_text(encoding="utf-8"))
-    report = analyse(_for_report(config, trials, outcomes, best))
+    results.save()
+    report = analyse(results.for_report(plain(config), config.baseline))
     write_report(output, report)
-    judged, examples = report["judged"], sets.test or best.trial.valid
-    _write_answers(output / PREDICTIONS, task, examples, best.predictions[judged])
-    _say_result(output, report)
+    say(output, report)
     for to in config.export:
-        export(output / "model", output / "export" / to, to, Comparison(examples, score))
+        export(output / "model", output / "export" / to, to, Comparison(results.examples, score))
 
 
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
@@ -218,7 +199,8 @@ def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
         0.0 if config.valid or config.test else config.test_share,
     )
     train, own_valid, own_test = split(given, layout.task, shares, config.seed)
-    return Sets(train, valid or own_valid, test or own_test)
+    parts = folds(train, layout.task, config.folds, config.seed) if config.folds else []
+    return Sets(train, valid or own_valid, test or own_test, parts)
 
 
 def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
@@ -246,6 +228,12 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     for example in (*sets.valid, *sets.test):
         task.target(example)
     check_objective(task, config.objective)
+    rows = len(sets.train) * (2 if task.name == "ranking" else 1)
+    if (batches := config.epochs * -(-rows // config.batch_size)) < config.optimizer.accumulate:
+        raise InputError(
+            f"accumulate is {config.optimizer.accumulate}, but the run has only {batches} batches. "
+            "Lower --accumulate, or give more --epochs."
+        )
     return task
 
 
@@ -275,175 +263,21 @@ def choose_length(
     """Most tokens of a row, as asked or by the training texts' lengths; say so."""
     lengths = encode_examples(sets.train, tokenizer, task).lengths
     chosen = pick_max_length(lengths) if config.max_length == "auto" else config.max_length
+    long_texts = "windows" if task.name == "tagging" else config.long_texts
     print(
         f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
         f"{len(sets.test):,} to judge by\n"
         f"rows of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training texts "
-        f"are longer ({config.long_texts})"
+        f"are longer ({long_texts})"
     )
     return chosen
 
 
-@dataclass(frozen=True)
-class Trials:
-    """The trainings of a run: one, or those that seeds, folds and a sweep ask for."""
-
-    config: FinetuneConfig
-    sets: Sets
-    start: Start
-    task: Task
-    metric: str
-
-    def search(self) -> list[Outcome]:
-        """Train with each learning rate to try, then with each further seed at the best."""
-        config = self.config
-        given = config.optimizer.learning_rate
-        rates = [given * factor for factor in SWEEP] if config.sweep else [given]
-        outcomes = [self._run(rate, config.seed) for rate in rates]
-        best = max(outcomes, key=lambda outcome: outcome.goodness)
-        rate = best.trial.recipe.optimizer.learning_rate
-        seeds = range(config.seed + 1, config.seed + config.seeds)
-        return outcomes + [self._run(rate, seed) for seed in seeds]
-
-    def folds(self) -> list[Outcome]:
-        """Train once for each fold, without it, and choose by it."""
-        config = self.config
-        parts = folds(self.sets.train, self.task.name, config.folds, config.seed)
-        rate = config.optimizer.learning_rate
-        return [
-            self._run(rate, config.seed, train, valid, f"fold-{number}")
-            for number, (train, valid) in enumerate(parts, 1)
-        ]
-
-    def _run(
-        self,
-        learning_rate: float,
-        seed: int,
-        train: list[Example] | None = None,
-        valid: list[Example] | None = None,
-        name: str = "",
-    ) -> Outcome:
-        """Do one training, in a folder of its own if there are several."""
-        config = self.config
-        name = name or f"rate-{learning_rate:g}-seed-{seed}"
-        several = config.sweep or config.seeds > 1 or config.folds
-        output = Path(config.output)
-        if several:
-            print(f"\n{name}")
-        return run_trial(
-            Trial(
-                name=name,
-                folder=output / "trials" / name if several else output,
-                seed=seed,
-                train=train or self.sets.train,
-                valid=valid or self.sets.valid,
-                recipe=Recipe(
-                    dataclasses.replace(config.optimizer, learning_rate=learning_rate),
-                    config.objective,
-                    self.metric,
-                    config.epochs,
-                    config.batch_size,
-                    config.patience,
-                    config.save_every,
-                    config.log_every,
-                ),
-            ),
-            self.start,
-            self.task,
-            self.sets.test,
-        )
-
-
-def _metric(config: FinetuneConfig, task: Task, sets: Sets) -> str:
+def choose_metric(config: FinetuneConfig, task: Task) -> str:
     """The figure to choose by. Raises InputError for one that the task does not have."""
-    examples = sets.valid or sets.train
-    one = (2,) if task.name == "ranking" else (task.outputs,)
-    blank = [
-        task.answer(np.zeros((len(example.units), task.outputs) if example.units else one))
-        for example in examples
-    ]
-    known = score(task, [x.label for x in examples if x.label is not None], blank)
+    known = [name for name in METRICS[task.name] if name != "roc_auc" or len(task.labels) == 2]
     if config.metric and config.metric not in known:
         raise InputError(
             f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
         )
-    return config.metric or main_metric(task.name)
-
-
-def _for_report(
-    config: FinetuneConfig, trials: Trials, outcomes: list[Outcome], best: Outcome
-) -> Run:
-    """Everything that the report is made of; the baseline is fitted here."""
-    task, sets, trial = trials.task, trials.sets, best.trial
-    judged = "test" if sets.test else "valid"
-    began = time.perf_counter()
-    examples = {"train": trial.train, "valid": trial.valid, "test": sets.test}
-    name, simple = "", list[Prediction]()
-    if config.baseline:
-        name, simple = baseline(task, trial.train, examples[judged])
-    fitted = time.perf_counter() - began
-    parts = {
-        key: Part(
-            examples=part,
-            lengths=encode_examples(part, trials.start.tokenizer, task).lengths,
-            predictions=best.predictions.get(key, ()),
-            baseline=simple if key == judged else (),
-            duplicates=duplicates(trial.train, part) if key == judged else None,
-        )
-        for key, part in examples.items()
-        if part
-    }
-    several = [
-        {
-            "name": outcome.trial.name,
-            "learning_rate": outcome.trial.recipe.optimizer.learning_rate,
-            "seconds": outcome.seconds,
-            **outcome.scores,
-        }
-        for outcome in outcomes
-    ]
-    return Run(
-        task=task,
-        metric=trials.metric,
-        train=parts["train"],
-        valid=parts["valid"],
-        test=parts.get("test"),
-        baseline=name,
-        losses=read_lines(trial.folder / METRICS),
-        evaluations=read_lines(trial.folder / EVALUATIONS),
-        trials=several if len(several) > 1 else (),
-        settings=plain(config),
-        hardware=describe_machine(),
-        seconds={"training": sum(outcome.seconds for outcome in outcomes), "baseline": fitted},
-    )
-
-
-def _write_answers(
-    path: Path, task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]
-) -> None:
-    """Write the texts judged by, their labels and the answers, for a spreadsheet."""
-    rows = [
-        dict(zip(task.text_columns, example.texts, strict=False))
-        | {"gold": example.label}
-        | cells(example, prediction, task)
-        for example, prediction in zip(examples, predictions, strict=True)
-    ]
-    lines = ["\t".join(rows[0]), *(tsv_line(row, task) for row in rows)]
-    write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def _say_result(output: Path, report: dict[str, Any]) -> None:
-    """Print the figures that the report begins with, and where all is."""
-    judged, simple = report["judged"], report.get("baseline", {})
-    for name in (judged, f"{judged}_unseen"):
-        if name in report:
-            print(f"{name}: {_figures(report[name])}")
-            if name in simple:
-                print(f"  {simple['name']}: {_figures(simple[name])}")
-    for warning in report["warnings"]:
-        print(f"! {warning}")
-    print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
-
-
-def _figures(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    return config.metric or known[0]

@@ -125,7 +125,7 @@ class LayerwiseAdamW(AdamW):
         super().build(variables)
         self.averages = self.add_optimizer_variables(variables if self.ema else [], "average")
         for average, variable in zip(self.averages, variables, strict=False):  # none without ema
-            average.assign(variable)
+            average.assign(ops.copy(variable))  # JAX would share it, and give it away twice
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight, what is remembered of it, and its average."""

@@ -38,7 +38,7 @@ class Part:
     """The model's; none to the training examples."""
     baseline: Sequence[Prediction] = ()
     duplicates: Duplicates | None = None
-    """Which of its examples stand in training too."""
+    """Which of its examples stand in training, or in validation, too."""
 
     @property
     def gold(self) -> list[Label]:
@@ -93,8 +93,9 @@ def analyse(run: Run) -> Plain:
     {"judged": "test", "test": {"accuracy": 0.93, …}, "valid": {…}, "test_unseen": {…},
      "intervals": {"test": {"accuracy": [0.92, 0.94]}, …}, "baseline": {"name": …, "test": {…}},
      "leaks": {…}, "warnings": […], "per_class": […], "mistakes": […], …}
-    `…_unseen` are the examples whose texts stand neither in training nor before in their own set,
-    where others do. Without a test set the validation set is "judged", and there is no "test".
+    `…_unseen` are the examples whose texts stand neither in training, nor in validation, nor before
+    in their own set, where others do. Without a test set the validation set is "judged", and there
+    is no "test".
     """
     judged, part = ("test", run.test) if run.test else ("valid", run.valid)
     task = run.task
@@ -146,14 +147,16 @@ def _numbers(gold: Sequence[Any]) -> dict[str, float]:
 
 
 def _leaks(part: Part) -> Plain:
-    """What the judged set shares with training."""
+    """What the judged set shares with training and validation."""
     if part.duplicates is None:
         return {}
+    known = part.duplicates.in_train | part.duplicates.in_valid
     return {
         "in_train": int(np.sum(part.duplicates.in_train)),
+        "in_valid": int(np.sum(part.duplicates.in_valid)),
         "of": len(part.examples),
         "contradicting": part.duplicates.contradicting,
-        "repeated": int(np.sum(part.duplicates.repeated & ~part.duplicates.in_train)),
+        "repeated": int(np.sum(part.duplicates.repeated & ~known)),
         "unseen": int(np.sum(part.duplicates.unseen)),
         "within": part.duplicates.within,
     }

@@ -152,6 +152,7 @@ def _met_again(judged: str, leaks: Mapping[str, int]) -> Table:
         ["texts that are met again", ""],
         [
             [f"{judged}: stand in train, too", f"{leaks['in_train']:,}"],
+            *([[f"{judged}: stand in valid, too", f"{leaks['in_valid']:,}"]] * (judged != "valid")),
             [f"{judged}: repeat another that does not", f"{leaks['repeated']:,}"],
             ["train: repeat another", f"{leaks['within']:,}"],
             ["different texts with more than one label", f"{leaks['contradicting']:,}"],

@@ -29,7 +29,11 @@ def _leak(report: Report) -> Iterator[str]:
     if not leaks or leaks["unseen"] == leaks["of"]:
         return
     repeated = f", and {leaks['repeated']:,} repeat another" if leaks["repeated"] else ""
-    found = f"{leaks['in_train']:,} of {leaks['of']:,} {judged} texts also stand in train{repeated}"
+    in_valid = f", {leaks['in_valid']:,} more in valid" if leaks["in_valid"] else ""
+    found = (
+        f"{leaks['in_train']:,} of {leaks['of']:,} {judged} texts also stand in train"
+        f"{in_valid}{repeated}"
+    )
     if not leaks["unseen"]:
         yield f"{found}: no figure here tells how the model does on new texts. Give other texts."
         return

@@ -19,6 +19,9 @@ from roformer_tf.training.resume import checkpoints, restore_checkpoint
 
 SETTINGS, CHECKPOINTS = "settings.yaml", "checkpoints"
 
+RESULTS = ("model", CHECKPOINTS, "best", "trials", "result.json", "report.json", "report.md")
+"""Some of what a run writes, and would replace."""
+
 
 def check_output(config: Any, may_change: Sequence[str]) -> None:
     """Raise InputError unless the run's folder is new, or holds a run with the same settings.
@@ -28,7 +31,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
     output = Path(config.output)
     settings = output / SETTINGS
     if not settings.exists():
-        in_the_way = [path for path in (output / "model", output / CHECKPOINTS) if path.exists()]
+        in_the_way = [output / name for name in RESULTS if (output / name).exists()]
         if output.is_file() or in_the_way:
             raise InputError(
                 f"{(in_the_way or [output])[0]} exists, but is of no run that began here. "
@@ -57,8 +60,9 @@ def write_settings(config: Any) -> None:
 def tidy(output: Path) -> None:
     """Remove what a killed process was writing, in a folder that is known to be a run's."""
     if (output / SETTINGS).exists():
-        sweep(output)
-        sweep(output / CHECKPOINTS)
+        for folder in (output, output / "export", *output.glob("trials/*")):
+            sweep(folder)
+            sweep(folder / CHECKPOINTS)
 
 
 def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path | None]:

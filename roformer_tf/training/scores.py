@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.data.tasks import RANKED, Label, Prediction, Task, TaskName
+from roformer_tf.data.tasks import RANKED, Label, Prediction, Task, TaskName, as_bioes
 
 Figures: TypeAlias = dict[str, np.ndarray]
 """Of each metric its value (R,) in each of R samples."""
@@ -124,7 +124,7 @@ def tally(task: Task, labels: Sequence[Label]) -> dict[str, int]:
 
 
 def spans(labels: Sequence[str]) -> list[Span]:
-    """Entities that BIO or BIOES labels mark, as seqeval reads them (I- after O begins one, too).
+    """Entities that labels of `tasks.MARKS` mark, as seqeval reads them: I- after O begins one.
 
     ("B-LOC", "I-LOC", "O") → [("LOC", 0, 2)]. Labels without such prefixes, as for parts of
     speech, mark every unit other than "O" by itself.
@@ -332,5 +332,5 @@ def _units(gold: Sequence[Label], predictions: Sequence[Prediction]) -> tuple[np
 
 
 def _tag(label: str) -> str:
-    """The label if it follows BIO or BIOES, else as an entity of one unit."""
-    return label if label in {*"OBIES"} or label[:2] in ("B-", "I-", "E-", "S-") else f"S-{label}"
+    """The label in BIOES, or as an entity of one unit."""
+    return as_bioes(label) or (label if label in {*"BIES"} else f"S-{label}")

@@ -6,6 +6,7 @@ FOLDER/result.json    that it is done
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -33,6 +34,7 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
 from roformer_tf.training.devices import choose_jit
+from roformer_tf.training.feeding import fed
 from roformer_tf.training.objectives import ObjectiveConfig, make_loss, trainable
 from roformer_tf.training.optimizers import (
     FinetuneOptimizerConfig,
@@ -43,7 +45,12 @@ from roformer_tf.training.resume import RunState, save_checkpoint
 from roformer_tf.training.runs import CHECKPOINTS, resume
 from roformer_tf.training.scores import FALLING, score
 
-BEST, RESULT, METRICS, EVALUATIONS = "best", "result.json", "metrics.jsonl", "evaluations.jsonl"
+BEST, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
+    "best",
+    "result.json",
+    "metrics.jsonl",
+    "evaluations.jsonl",
+)
 
 
 @dataclass(frozen=True)
@@ -140,9 +147,11 @@ def goodness(scores: dict[str, float], metric: str) -> float:
 
 
 def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -> Outcome:
-    """Train, or go on, or find it done; then have the best weights answer valid and test."""
+    """Train, or go on, or find it done; then have the best weights answer valid and test.
+
+    They answer in float32, as `predict` has them do, whatever they were trained in.
+    """
     keras.utils.set_random_seed(trial.seed)
-    model = start.model(task)
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: encode_examples(x, start.tokenizer, task) for name, x in sets.items()}
     rows = encode_examples(trial.train, start.tokenizer, task)
@@ -151,7 +160,9 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
-        fit(trial, model, task, Training(rows, targets, weights, data), encoded["valid"])
+        fit(
+            trial, start.model(task), task, Training(rows, targets, weights, data), encoded["valid"]
+        )
         done = {"seconds": time.perf_counter() - began, "data": data}
         write_text(result, json.dumps(done) + "\n")
     done = json.loads(result.read_text(encoding="utf-8"))
@@ -161,6 +172,7 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
             "and settings to continue, or another --output to start anew."
         )
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
+    model = dataclasses.replace(start, precision="float32").model(task)
     model.load_pretrained(trial.folder / BEST)
     predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
     return Outcome(
@@ -188,13 +200,17 @@ def fit(
     span: dict[str, Any] = {"start": begun, "last": steps}
     board = folder / "tensorboard"
     with (
-        MetricsFile(folder / METRICS, resumed_at=begun, tensorboard=board / "training") as lines,
-        MetricsFile(folder / EVALUATIONS, resumed_at=begun, tensorboard=board / "valid") as judged,
+        MetricsFile(
+            folder / METRICS_FILE, resumed_at=begun, tensorboard=board / "training"
+        ) as lines,
+        MetricsFile(
+            folder / EVALUATIONS_FILE, resumed_at=begun, tensorboard=board / "valid"
+        ) as judged,
         StepLog(
             lines,
             every=recipe.log_every,
             tokens_per_step=round(recipe.batch_size * float(np.mean(training.rows.row_lengths))),
-            uniform_loss=math.log(max(task.outputs, 2)),
+            uniform_loss=math.inf,  # one batch, of rare labels or far numbers, may well be high
             name="fine-tuning",
             **span,
         ) as log,
@@ -209,12 +225,17 @@ def fit(
             judged.write({"step": step, "epoch": step / an_epoch} | scores)
             figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
             log.say(f"epoch {step / an_epoch:g}: {figures}")
+            save(step)
             stop_if_done()
 
         def save(step: int) -> None:
             save_checkpoint(
                 folder / CHECKPOINTS, RunState(step, training.fingerprint), trained, keep=1
             )
+
+        def save_within_epoch(step: int) -> None:
+            if step % an_epoch:  # else it is saved with its evaluation
+                save(step)
 
         def stop_if_done() -> bool:
             trained.stop_training = _is_exhausted(judged.path, recipe)
@@ -223,22 +244,24 @@ def fit(
         if begun >= steps or stop_if_done():
             return
         trained.fit(
-            prefetched(
-                finetuning_batches(
-                    training.rows,
-                    training.targets,
-                    training.weights,
-                    batch_size=recipe.batch_size,
-                    seed=trial.seed,
-                    repeat=2 if recipe.objective.r_drop else 1,
-                )[begun:]
+            fed(
+                prefetched(
+                    finetuning_batches(
+                        training.rows,
+                        training.targets,
+                        training.weights,
+                        batch_size=recipe.batch_size,
+                        seed=trial.seed,
+                        repeat=2 if recipe.objective.r_drop else 1,
+                    )[begun:]
+                )
             ),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[
                 log,
                 Schedule(judge, every=an_epoch, log=log, **span),
-                Schedule(save, every=recipe.save_every, log=log, **span),
+                Schedule(save_within_epoch, every=recipe.save_every, log=log, **span),
             ],
             verbose=0,
         )

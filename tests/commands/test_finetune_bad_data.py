@@ -63,6 +63,8 @@ BAD = {  # flags: what the message has to name
     "--train good.tsv --max-length 2": ["max_length is 2"],
     "--train good.tsv --epochs 0": ["epochs is 0"],
     "--train good.tsv --folds 1": ["folds is 1"],
+    "--train good.tsv --folds 21": ["too few for 21 folds"],
+    "--train good.tsv --valid-share 0": ["valid_share is 0", "--valid"],
     "--train good.tsv --folds 3 --seeds 2": ["--seeds"],
     "--train good.tsv --layer-decay 0": ["layer_decay is 0"],
     "--train good.tsv --label-smoothing 1": ["label_smoothing is 1"],
