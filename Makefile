@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
-TEST_FLAGS ?=
+TEST_FLAGS ?=  # such as "--numprocesses 8", "-k packing"
 
 
 .PHONY: help demo test test-slow test-browser lint bench
@@ -23,7 +23,7 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
-	@$(RUN) -m pytest $(TEST_FLAGS)
+	@$(RUN) -m pytest --numprocesses 2 --dist loadfile $(TEST_FLAGS)
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"

@@ -20,7 +20,15 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
 )
-ALL = ("tests/kernels", "tests/layers", "tests/models")
+ALL = (
+    "tests/kernels",
+    "tests/layers",
+    "tests/models",
+    "tests/training/test_objectives.py",
+    "tests/training/test_finetune_optimizer.py",
+    "tests/training/test_feeding.py",
+    "tests/commands/test_finetune.py",
+)
 
 pytestmark = pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 

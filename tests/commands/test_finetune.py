@@ -193,3 +193,40 @@ def test_patience_ends_a_training_that_gets_no_better(released, tmp_path):
     assert finetune(released("char"), train, run, "--no-baseline", **settings) == 0
     lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_another_test_file_judges_the_same_model_anew(released, tmp_path, capsys):
+    train = write(tmp_path, "regression", "train", 48, seed=1)
+    files = {name: write(tmp_path, "regression", name, 16, seed) for seed, name in enumerate("abc")}
+    run = tmp_path / "run"
+    settings = {"valid": files["a"], "epochs": 1}
+    assert finetune(released("char"), train, run, test=files["b"], **settings) == 0
+    weights = (run / "model" / "model.safetensors").read_bytes()
+    first = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    capsys.readouterr()
+    assert finetune(released("char"), train, run, test=files["c"], **settings) == 0
+    assert "fine-tuning:" not in capsys.readouterr().err
+    second = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert (run / "model" / "model.safetensors").read_bytes() == weights
+    assert first["valid"] == second["valid"]
+    assert first["test"] != second["test"]
+
+
+def test_texts_of_the_test_set_that_stand_in_training_are_found(released, tmp_path, capsys):
+    train = write(tmp_path, "classification", "train", 48, seed=1)
+    test = write(tmp_path, "classification", "test", 16, seed=2)
+    leaked = train.read_text(encoding="utf-8").splitlines(keepends=True)[1:9]
+    with test.open("a", encoding="utf-8") as file:
+        file.writelines(leaked)
+    run = tmp_path / "run"
+    assert finetune(released("char"), train, run, test=test, epochs=1) == 0
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert (
+        report["leaks"]["in_train"] + report["leaks"]["in_valid"],
+        report["leaks"]["unseen"],
+    ) == (8, 16)
+    rows = rows_of(run / "predictions.tsv")
+    right = [row["gold"] == row["label"] for row in rows]
+    assert report["test"]["accuracy"] == pytest.approx(np.mean(right))
+    assert report["test_unseen"]["accuracy"] == pytest.approx(np.mean(right[:16]))
+    assert "8 of 24 test texts" in capsys.readouterr().out

@@ -25,16 +25,18 @@ def made(labels, prefix="text"):
     return [Example((f"{prefix} {i}",), label, f"f:{i}") for i, label in enumerate(labels)]
 
 
-@given(EXAMPLES, EXAMPLES)
-def test_duplicates_are_those_of_a_double_loop(train, test):
-    found = duplicates(train, test)
+@given(EXAMPLES, EXAMPLES, EXAMPLES)
+def test_duplicates_are_those_of_a_double_loop(train, test, valid):
+    found = duplicates(train, test, valid)
     keys, held = list(map(plain, train)), list(map(plain, test))
+    chosen_by = [key for key in map(plain, valid) if key not in keys]
+    assert found.in_valid.tolist() == [key in chosen_by for key in held]
     assert found.in_train.tolist() == [any(key == k for k in keys) for key in held]
     assert found.repeated.tolist() == [key in held[:i] for i, key in enumerate(held)]
     assert found.within == sum(key in keys[:i] for i, key in enumerate(keys))
     labels = {k: {e.label for e in (*train, *test) if plain(e) == k} for k in keys + held}
     assert found.contradicting == sum(len(x) > 1 for x in labels.values())
-    assert (found.unseen == ~(found.in_train | found.repeated)).all()
+    assert (found.unseen == ~(found.in_train | found.in_valid | found.repeated)).all()
     assert found.in_train.dtype == found.repeated.dtype == bool
 
 

@@ -66,7 +66,8 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(flags, ty
         assert (run / best).read_bytes() == (whole / best).read_bytes()
     assert figures(run) == figures(whole)
     again = (run / "report.html").stat().st_mtime_ns
-    assert main(["finetune", *flags(run)]) == 0  # all is trained: only the report is made again
+    settings = ["--config", str(run / "settings.yaml")]
+    assert main(["finetune", *settings]) == 0  # all is trained: only the report is made again
     assert (run / "report.html").stat().st_mtime_ns > again
     assert figures(run) == figures(whole)
 

@@ -198,7 +198,9 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
     for family, (*_, outputs, _) in jobs.items():
         with np.load(outputs) as file:
             for name, difference, bound in against(recorded(family), dict(file)):
-                record_property("difference", (family, f"exported {name}", difference, bound))
+                record_property(
+                    "difference", (family, f"exported {name}", float(difference), bound)
+                )
                 assert difference <= bound, (family, name)
 
 

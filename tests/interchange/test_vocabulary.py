@@ -60,7 +60,7 @@ def test_kept_and_compound_tokens_give_what_bert4keras_recorded(
         ("logits", model(inputs), arrays["mlm_logits"], 2e-5),
     ):
         difference = np.abs(np.asarray(got) - want)[real].max()
-        record_property("difference", ("word_pruned", f"{output}, {to}", difference, bound))
+        record_property("difference", ("word_pruned", f"{output}, {to}", float(difference), bound))
         assert difference <= bound
 
 

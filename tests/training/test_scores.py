@@ -194,6 +194,8 @@ def test_tagging_without_entities_is_0_not_nan():
         ("B-LOC I-LOC O B-PER", [("LOC", 0, 2), ("PER", 3, 4)]),
         ("B-LOC B-LOC I-PER", [("LOC", 0, 1), ("LOC", 1, 2), ("PER", 2, 3)]),
         ("B-LOC E-LOC S-PER", [("LOC", 0, 2), ("PER", 2, 3)]),
+        ("B-LOC M-LOC E-LOC S-PER", [("LOC", 0, 3), ("PER", 3, 4)]),  # BMES
+        ("B-LOC I-LOC L-LOC U-PER", [("LOC", 0, 3), ("PER", 3, 4)]),  # BILOU
         ("n v n O", [("n", 0, 1), ("v", 1, 2), ("n", 2, 3)]),  # parts of speech
         ("I I O B", [("_", 0, 2), ("_", 3, 4)]),  # as in word segmentation
         ("", []),
