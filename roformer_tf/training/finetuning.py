@@ -216,7 +216,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         label_column=layout.label_column,
         label_separator=config.columns.label_separator,
         spaced_units=words_are_units(sets.train),
-        long_texts=config.long_texts,
+        long_texts="windows" if layout.task == "tagging" else config.long_texts,
         max_length=WHOLE,
     )
     if config.long_texts != "head" and (task.name == "tagging" or len(sets.train[0].texts) > 1):
@@ -263,12 +263,11 @@ def choose_length(
     """Most tokens of a row, as asked or by the training texts' lengths; say so."""
     lengths = encode_examples(sets.train, tokenizer, task).lengths
     chosen = pick_max_length(lengths) if config.max_length == "auto" else config.max_length
-    long_texts = "windows" if task.name == "tagging" else config.long_texts
     print(
         f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
         f"{len(sets.test):,} to judge by\n"
         f"rows of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training texts "
-        f"are longer ({long_texts})"
+        f"are longer ({task.long_texts})"
     )
     return chosen
 

@@ -86,9 +86,10 @@ def _contradictions(report: Report) -> Iterator[str]:
 def _long(report: Report) -> Iterator[str]:
     train, cut = report["data"][0], CUT.get(report["long_texts"])  # windows read everything
     if cut and train["longer"] > MUCH_CUT:
+        other = ", or other --long-texts" if len(report["text_columns"]) == 1 else ""
         yield (
             f"{train['longer']:.1%} of the training texts are longer than {report['max_length']} "
-            f"tokens: {cut}. Give a larger --max-length, or other --long-texts."
+            f"tokens: {cut}. Give a larger --max-length{other}."
         )
 
 
