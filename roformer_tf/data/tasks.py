@@ -26,6 +26,9 @@ LongTexts = Literal["head", "head-tail", "windows"]
 Label: TypeAlias = str | tuple[str, ...] | float
 """As spelled in the data: one label, several (multilabel), one per unit (tagging), or a number."""
 
+Span: TypeAlias = tuple[str, int, int]
+"""Type, first unit, last unit + 1."""
+
 RANKED = ("B", "C")
 FILE = "task.json"
 """Beside the weights of a fine-tuned model."""
@@ -205,3 +208,19 @@ def _natural(label: str) -> tuple[bool, float, str]:
         return False, float(label), label
     except ValueError:
         return True, 0.0, label
+
+
+def spans(labels: Sequence[str]) -> list[Span]:
+    """Entities that labels of `MARKS` mark, as seqeval reads them: I- after O begins one.
+
+    ("B-LOC", "I-LOC", "O") → [("LOC", 0, 2)]. Labels without such prefixes, as for parts of
+    speech, mark every unit other than "O" by itself.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    return [(kind, first, last + 1) for kind, first, last in get_entities([*map(_tag, labels)])]
+
+
+def _tag(label: str) -> str:
+    """The label in BIOES, or as an entity of one unit."""
+    return as_bioes(label) or (label if label in {*"BIES"} else f"S-{label}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.data.tasks import RANKED, Example, Prediction, Task, as_bioes
+from roformer_tf.data.tasks import RANKED, Example, Prediction, Task, as_bioes, spans
 
 MANY_LABELS = 20
 """More labels than these have no column each."""
@@ -64,12 +64,9 @@ def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[
     "北京你好", B-LOC I-LOC O O → [[0, 2, "LOC", "北京"]]. As seqeval, which judges the model, reads
     them: I after O begins an entity, too.
     """
-    from seqeval.metrics.sequence_labeling import get_entities
-
     places = _places(text, units)
-    found = get_entities([as_bioes(tag) or tag for tag in tags])
-    spans = [(places[first][0], places[last][1], kind) for kind, first, last in found]
-    return [[start, end, kind, text[start:end]] for start, end, kind in spans]
+    found = [(places[first][0], places[end - 1][1], kind) for kind, first, end in spans(tags)]
+    return [[start, end, kind, text[start:end]] for start, end, kind in found]
 
 
 def marks_entities(labels: Sequence[str]) -> bool:
@@ -81,15 +78,15 @@ def _answer(example: Example, prediction: Prediction, task: Task) -> list[Any]:
     """The cells without the error."""
     label, scores = prediction
     if task.name == "regression":
-        return [_short(scores[0])]
+        return [shortest(scores[0])]
     if isinstance(label, tuple) and task.name == "tagging":
-        spans = marks_entities(task.labels)
-        return [label, *([entities(example.texts[0], example.units, label)] if spans else [])]
+        marked = marks_entities(task.labels)
+        return [label, *([entities(example.texts[0], example.units, label)] if marked else [])]
     if len(task.labels) <= MANY_LABELS:
-        return [label, *map(_short, scores)]
+        return [label, *map(shortest, scores)]
     if isinstance(label, tuple):
-        return [label, tuple(_short(scores[task.labels.index(one)]) for one in label)]
-    return [label, _short(scores.max())]
+        return [label, tuple(shortest(scores[task.labels.index(one)]) for one in label)]
+    return [label, shortest(scores.max())]
 
 
 def _places(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
@@ -111,6 +108,6 @@ def _tsv_cell(value: Any, between: str) -> str:
     return one_line(between.join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
-def _short(number: Any) -> float:
+def shortest(number: Any) -> float:
     """A float32 in as many digits as tell it from its neighbours: 0.1, not 0.10000000149."""
     return float(str(np.float32(number)))

@@ -29,7 +29,7 @@ import tyro
 
 from roformer_tf.data.tasks import RANKED, Example, Prediction, Task
 from roformer_tf.errors import InputError
-from roformer_tf.inference.answers import entities, marks_entities
+from roformer_tf.inference.answers import entities, marks_entities, shortest
 from roformer_tf.inference.export import ONNX, load_exported
 from roformer_tf.inference.predict import load_finetuned, predict
 
@@ -409,5 +409,5 @@ def _tags(example: Example, prediction: Prediction, task: Task) -> dict[str, Any
 
 
 def plain(numbers: np.ndarray) -> list[float]:
-    """float32 in as many digits as tell it from its neighbours: 0.1, not 0.10000000149."""
-    return [float(str(number)) for number in numbers]
+    """The numbers as JSON should have them."""
+    return [shortest(number) for number in numbers]

@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from roformer_tf.data.tasks import RANKED, Example, Prediction, Task
-from roformer_tf.training.scores import spans
+from roformer_tf.data.tasks import RANKED, Example, Prediction, Task, spans
 
 MOST_CHARACTERS = 20_000_000
 """Of the training texts that are read: about a minute's work on one core."""

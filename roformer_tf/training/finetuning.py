@@ -160,14 +160,14 @@ def finetune(config: FinetuneConfig) -> None:
     start = make_start(config, layout.task)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
     recipe = Recipe(
-        config.optimizer,
-        config.objective,
-        choose_metric(config, task),
-        config.epochs,
-        config.batch_size,
-        config.patience,
-        config.save_every,
-        config.log_every,
+        optimizer=config.optimizer,
+        objective=config.objective,
+        metric=choose_metric(config, task),
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        patience=config.patience,
+        save_every=config.save_every,
+        log_every=config.log_every,
     )
     search = Search(output, sets, start, task, recipe, config.seed, config.seeds, config.sweep)
     tidy(output)

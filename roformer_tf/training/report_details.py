@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from roformer_tf.data.tasks import Example, Label, Prediction, Task
-from roformer_tf.training.scores import Span, is_right, spans
+from roformer_tf.data.tasks import Example, Label, Prediction, Span, Task, spans
+from roformer_tf.training.scores import is_right
 
 MISTAKES = 20
 """That the report shows."""

@@ -12,12 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.data.tasks import RANKED, Label, Prediction, Task, TaskName, as_bioes
+from roformer_tf.data.tasks import RANKED, Label, Prediction, Task, TaskName, spans
 
 Figures: TypeAlias = dict[str, np.ndarray]
 """Of each metric its value (R,) in each of R samples."""
-Span: TypeAlias = tuple[str, int, int]
-"""Type, first unit, last unit + 1."""
 
 METRICS: dict[TaskName, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1", "roc_auc"),
@@ -47,11 +45,6 @@ class Counts(NamedTuple):
     """Items in the data."""
     predicted: Any
     """Items answered."""
-
-
-def main_metric(task_name: TaskName) -> str:
-    """The metric to judge by where the user names none; more is better."""
-    return METRICS[task_name][0]
 
 
 def score(task: Task, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, float]:
@@ -121,17 +114,6 @@ def tally(task: Task, labels: Sequence[Label]) -> dict[str, int]:
     """How often each label stands in the data, or entities of each type."""
     found = Counter(item[0] for label in labels for item in _items(task, label))
     return {kind: found[kind] for kind in _kinds(task)}
-
-
-def spans(labels: Sequence[str]) -> list[Span]:
-    """Entities that labels of `tasks.MARKS` mark, as seqeval reads them: I- after O begins one.
-
-    ("B-LOC", "I-LOC", "O") → [("LOC", 0, 2)]. Labels without such prefixes, as for parts of
-    speech, mark every unit other than "O" by itself.
-    """
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    return [(kind, first, last + 1) for kind, first, last in get_entities([*map(_tag, labels)])]
 
 
 def is_right(task: Task, label: Label, prediction: Prediction) -> bool:
@@ -329,8 +311,3 @@ def _units(gold: Sequence[Label], predictions: Sequence[Prediction]) -> tuple[np
         for label, prediction in zip(gold, predictions, strict=True)
     ]
     return np.array(right, np.float64), np.array([len(label) for label in gold], np.float64)  # type: ignore[arg-type]
-
-
-def _tag(label: str) -> str:
-    """The label in BIOES, or as an entity of one unit."""
-    return as_bioes(label) or (label if label in {*"BIES"} else f"S-{label}")

@@ -16,7 +16,7 @@ from roformer_tf.training.report import Part, Run, analyse, write_report
 from roformer_tf.training.report_details import CHARACTERS, MISTAKES, calibration, mark, mistakes
 from roformer_tf.training.report_pages import html_page, markdown_page
 from roformer_tf.training.report_words import duration, figure
-from roformer_tf.training.scores import main_metric, score
+from roformer_tf.training.scores import METRICS, score
 
 TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
@@ -89,7 +89,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
     return Run(
         **{
             "task": task,
-            "metric": main_metric(name),
+            "metric": METRICS[name][0],
             "train": part(train),
             "valid": part(valid, predictions=answers(valid)),
             "test": part(
@@ -101,7 +101,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
             "baseline": "simple method",
             "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
             "evaluations": [
-                {"step": 10 * (i + 1), "epoch": float(i + 1), main_metric(name): 0.5}
+                {"step": 10 * (i + 1), "epoch": float(i + 1), METRICS[name][0]: 0.5}
                 for i in range(3)
             ],
             "settings": {"checkpoint": "某.zip", "train": "a.tsv", "valid": None},
