@@ -91,7 +91,11 @@ def test_a_truncated_gzip_file_gives_what_is_whole_and_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"no gzip at all", gzip.compress(b"x" * 99)[:-12] + b"\0" * 12]
+    "content",
+    [
+        pytest.param(b"no gzip at all", id="no gzip at all"),
+        pytest.param(gzip.compress(b"x" * 99)[:-12] + b"\0" * 12, id="no trailer"),
+    ],
 )
 def test_a_damaged_gzip_file_does_not_hide_the_next_file(tmp_path, content):
     (tmp_path / "a.txt.gz").write_bytes(content)
