@@ -5,11 +5,40 @@ from typing import Any
 
 from keras import ops
 
+from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
 
-def gelu(x: Any) -> Any:
-    """x (…) → (…) in x's dtype.
+
+def gelu(x: Tensor, training: bool | None = None) -> Tensor:
+    """x (…) → (…) in x's dtype; the fast form, in training, is float32 inside.
+
+    Its gradient Φ(x) + x φ(x) is computed from x again: of all that the plain form stores, only x
+    stays.
+    """
+    return _fast_gelu(x) if training and fast() else gelu_plainly(x)
+
+
+def gelu_plainly(x: Tensor) -> Tensor:
+    """The plain form.
 
     Written with `erf`: TensorFlow's own exact GELU becomes Erfc, which ONNX lacks.
     """
     half = ops.cast(0.5, x.dtype)
     return half * x * (1 + ops.erf(x * ops.cast(math.sqrt(0.5), x.dtype)))
+
+
+@with_gradient
+def _fast_gelu(x: Tensor) -> Any:
+    return _value(x), lambda upstream: _gradient(x, upstream)
+
+
+@island
+def _value(x: Tensor) -> Tensor:
+    return ops.cast(gelu_plainly(ops.cast(x, "float32")), x.dtype)
+
+
+@island
+def _gradient(x: Tensor, upstream: Tensor) -> Tensor:
+    wide = ops.cast(x, "float32")
+    cumulative = 0.5 * (1 + ops.erf(wide * math.sqrt(0.5)))
+    density = ops.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
+    return ops.cast(ops.cast(upstream, "float32") * (cumulative + wide * density), x.dtype)

@@ -6,7 +6,11 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.rotary import Tensor, pair_axis, rotate
+from roformer_tf.kernels.attention import attend
+from roformer_tf.kernels.products import affine
+from roformer_tf.kernels.rotation import split_and_rotate
+from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.rotary import Tensor, angles, pair_axis, rotate
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -73,6 +77,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             if attention_mask is not None:
                 same = same & ops.cast(attention_mask, "bool")
             attention_mask = same
+        masks = (query_mask, value_mask, key_mask, getattr(query, "_keras_mask", None))
+        special = return_attention_scores or use_causal_mask or any(x is not None for x in masks)
+        alone = value is query and (key is None or key is query)
+        if alone and not special and self._usual():
+            return self._attend_to_itself(query, attention_mask, training)
         return super().call(
             query,
             value,
@@ -85,6 +94,54 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             training=training,
             use_causal_mask=use_causal_mask,
         )
+
+    def _attend_to_itself(self, x: Tensor, visible: Tensor | None, training: bool | None) -> Tensor:
+        """Self-attention with one product for all projections: (B, T, D) → (B, T, D)."""
+        shape = ops.shape(x)
+        bias = self._together("bias") if self._use_bias else None
+        projected = affine(x, self._together("kernel"), bias, training)
+        heads = (self._num_heads, 2, self._key_dim // 2)
+        projected = ops.reshape(projected, (*shape[:-1], 3, *heads))
+        theta = angles(ops.arange(shape[1]), self._key_dim, self.rotary_base)  # (T, H/2)
+        query, key, value = split_and_rotate(projected, ops.cos(theta), ops.sin(theta), training)
+        rate = self._dropout if training else 0.0
+        seed = self._dropout_layer.seed_generator.next() if rate else None
+        attended = attend(query, key, value, visible, seed, rate, training)  # (B, N, T, H)
+        kernel = ops.cast(self._output_dense.kernel, attended.dtype)  # (N, H, D)
+        kernel = ops.reshape(kernel, (-1, kernel.shape[-1]))
+        attended = ops.transpose(attended, (0, 2, 1, 3))  # (B, T, N, H)
+        attended = ops.reshape(attended, (*shape[:-1], kernel.shape[0]))
+        bias = ops.cast(self._output_dense.bias, attended.dtype) if self._use_bias else None
+        return affine(attended, kernel, bias, training)
+
+    def _together(self, weight: str) -> Tensor:
+        """Kernels (D, 3 · N · H) or biases (3 · N · H) of query, key and value, in that order.
+
+        Of queries and keys the first features of all pairs come before the second ones, which
+        changes no product of the two, and lets pairs be turned without strided slices.
+        """
+        parts = []
+        for layer in (self._query_dense, self._key_dense, self._value_dense):
+            x = ops.cast(getattr(layer, weight), self.compute_dtype)  # (…, N, H)
+            if layer is not self._value_dense and self.rotary_style == "interleaved":
+                pairs = ops.reshape(x, (*x.shape[:-1], self._key_dim // 2, 2))
+                x = ops.reshape(ops.swapaxes(pairs, -1, -2), x.shape)
+            parts.append(ops.reshape(x, (*x.shape[:-2], -1)))
+        return ops.concatenate(parts, axis=-1)
+
+    def _usual(self) -> bool:
+        """Whether the layer is as RoFormer has it, none of Keras' variants."""
+        return (
+            self._value_dim == self._key_dim
+            and self._output_shape is None
+            and self._attention_axes == (1,)
+            and not getattr(self, "_use_gate", False)
+            and getattr(self, "_sliding_window", None) is None
+        )
+
+    def _build_attention(self, rank: int) -> None:
+        super()._build_attention(rank)
+        self._dropout_layer = Dropout(self._dropout, dtype=self.dtype_policy, seed=self.seed)
 
     def _compute_attention(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
         query = self._rotate(query)  # (B, T, N, H)

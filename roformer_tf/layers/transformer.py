@@ -14,8 +14,33 @@ from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.gelu import gelu
+from roformer_tf.kernels.layer_norm import layer_norm
+from roformer_tf.kernels.products import affine
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
+from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor
+
+
+class Dense(layers.Dense):
+    """Keras' layer by `kernels/products.py`: (…, D) → (…, units) in the compute dtype."""
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """Multiply, add, activate."""
+        bias = None if self.bias is None else ops.cast(self.bias, inputs.dtype)
+        x = affine(inputs, ops.cast(self.kernel, inputs.dtype), bias, training)
+        return x if self.activation is None else self.activation(x)
+
+
+class LayerNorm(layers.LayerNormalization):
+    """Keras' layer, in training by `kernels/layer_norm.py`.
+
+    Call: x (…, H) → (…, H) in the compute dtype; float32 inside.
+    """
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """Give every vector the mean beta and the deviation gamma."""
+        x = ops.cast(inputs, self.compute_dtype)
+        return layer_norm(x, self.gamma, self.beta, self.epsilon, training)
 
 
 class RMSNorm(layers.Layer):
@@ -59,7 +84,7 @@ class RoFormerEmbeddings(layers.Layer):
             for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
         self.norm = norm(config, "norm", self.dtype_policy)
-        self.drop = layers.Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
+        self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = None
         if size != config.hidden_size:
             self.projection = dense(
@@ -106,12 +131,13 @@ class RoFormerLayer(layers.Layer):
             name="attention",
             dtype=policy,
         )
-        self.attention_drop = layers.Dropout(config.hidden_dropout_prob, dtype=policy)
+        self.attention_drop = Dropout(config.hidden_dropout_prob, dtype=policy)
         self.attention_norm = norm(config, "attention_norm", policy)
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.intermediate = dense(config, hidden, inner, "intermediate", policy, activation(config))
+        self.intermediate = dense(config, hidden, inner, "intermediate", policy)
+        self.activation = activation(config)
         self.output_dense = dense(config, inner, hidden, "output", policy)
-        self.output_drop = layers.Dropout(config.hidden_dropout_prob, dtype=policy)
+        self.output_drop = Dropout(config.hidden_dropout_prob, dtype=policy)
         self.output_norm = norm(config, "output_norm", policy)
 
     def build(self, input_shape: Any = None) -> None:
@@ -126,17 +152,42 @@ class RoFormerLayer(layers.Layer):
     def call(self, x: Tensor, visible: Tensor, training: bool | None = None) -> Tensor:
         """Let every token look at those it may see, then at itself."""
         attended = self.attention(x, x, attention_mask=visible, training=training)
-        x = self.attention_norm(x + self.attention_drop(attended, training=training))
-        fed = self.output_dense(self.intermediate(x))
-        return self.output_norm(x + self.output_drop(fed, training=training))
+        x = self.attention_norm(self.attention_drop.add(x, attended, training))
+        flat = ops.reshape(x, (-1, self.hidden_size))  # TensorFlow joins product, bias and GELU
+        fed = self.output_dense(self.activation(self.intermediate(flat), training))
+        fed = ops.reshape(fed, ops.shape(x))
+        return self.output_norm(self.output_drop.add(x, fed, training))
 
 
-def activation(config: RoFormerConfig) -> Callable[[Tensor], Tensor]:
-    """The function that `hidden_act` names: "gelu" is the exact one."""
+def recomputed(layer: RoFormerLayer, x: Tensor, visible: Tensor) -> Tensor:
+    """What the layer gives in training, but the backward pass computes its inside anew.
+
+    Kept are x (B, T, H) and what comes out: memory for about a third more time. Weights and
+    dropout's seeds go in as values, so that both passes drop the same; Keras' own RematScope draws
+    twice on TensorFlow, and on JAX lets the seeds escape from the trace.
+    """
+    # Copies: TensorFlow would count a variable's gradient twice, and read its seed too late.
+    weights = [ops.copy(variable) for variable in layer.trainable_variables]
+    before = [ops.copy(variable) for variable in layer.non_trainable_variables]
+
+    def call(x: Tensor, *weights: Tensor) -> Any:
+        return layer.stateless_call(list(weights), before, x, visible, training=True)
+
+    y, after = keras.remat(call)(x, *weights)
+    for variable, value in zip(layer.non_trainable_variables, after, strict=True):
+        variable.assign(value)
+    return y
+
+
+def activation(config: RoFormerConfig) -> Callable[..., Tensor]:
+    """The function that `hidden_act` names, of x and of whether it is training.
+
+    "gelu" is the exact one.
+    """
     functions = {
         "gelu": gelu,
-        "gelu_new": lambda x: keras.activations.gelu(x, approximate=True),
-        "relu": keras.activations.relu,
+        "gelu_new": lambda x, training=None: keras.activations.gelu(x, approximate=True),
+        "relu": lambda x, training=None: keras.activations.relu(x),
     }
     return functions[config.hidden_act]
 
@@ -147,10 +198,10 @@ def dense(
     units: int,
     name: str,
     dtype: Any,
-    activation: Callable[[Tensor], Tensor] | None = None,
-) -> layers.Dense:
+    activation: Callable[..., Tensor] | None = None,
+) -> Dense:
     """A dense layer (…, features) → (…, units) with the architecture's initializer and biases."""
-    return layers.Dense(
+    return Dense(
         units,
         activation,
         use_bias=config.use_bias,
@@ -164,7 +215,7 @@ def norm(config: RoFormerConfig, name: str, dtype: Any) -> layers.Layer:
     """The architecture's norm over the features, float32 inside."""
     if config.norm_type == "rms_norm":
         return RMSNorm(config.layer_norm_eps, name=name, dtype=dtype)
-    return layers.LayerNormalization(epsilon=config.layer_norm_eps, name=name, dtype=dtype)
+    return LayerNorm(epsilon=config.layer_norm_eps, name=name, dtype=dtype)
 
 
 def _initializer(config: RoFormerConfig, features: int) -> keras.initializers.Initializer:

@@ -9,7 +9,7 @@ from keras import ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.layers.attention import visible_keys
 from roformer_tf.layers.rotary import Tensor
-from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer
+from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
 
 
@@ -31,6 +31,9 @@ class RoFormerEncoder(PretrainedModel):
             RoFormerLayer(config, name=f"layer_{i}", dtype=self.dtype_policy)
             for i in range(config.num_hidden_layers)
         ]
+        self.rematerialize = False
+        """Whether training keeps of a layer only what goes in, and computes the rest again for the
+        gradients: the same numbers in less memory and more time. To be set before `compile`."""
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
@@ -59,7 +62,10 @@ class RoFormerEncoder(PretrainedModel):
         visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
         states = [self.embeddings(token_ids, segment_ids, training=training)]
         for layer in self.layer_stack:
-            states.append(layer(states[-1], visible, training=training))
+            if self.rematerialize and training:
+                states.append(recomputed(layer, states[-1], visible))
+            else:
+                states.append(layer(states[-1], visible, training=training))
         return states
 
 

@@ -12,9 +12,10 @@ from roformer_tf.layers.rotary import Tensor
 class MaskedTokenLoss(keras.losses.Loss):
     """Cross-entropy averaged over the masked positions of the whole batch, in nats.
 
-    Call: labels (B, P) int, logits (B, P, V) float32, sample_weight (B, P), 0 for a slot without
-    a prediction → scalar Σ weight · cross-entropy / Σ weight. Keras' own reduction divides by
-    all B · P slots instead.
+    Call: labels (B, P) int, logits (B, P, V) float32 or, as the model gives them where its inputs
+    hold the labels, losses (B, P), sample_weight (B, P), 0 for a slot without a prediction
+    → scalar Σ weight · cross-entropy / Σ weight. Keras' own reduction divides by all B · P slots
+    instead.
     """
 
     def __init__(self, name: str = "masked_token_loss", dtype: Any = "float32") -> None:
@@ -30,6 +31,8 @@ class MaskedTokenLoss(keras.losses.Loss):
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Cross-entropy of each slot: (B, P) float32."""
+        if len(y_pred.shape) == len(y_true.shape):
+            return y_pred
         return ops.sparse_categorical_crossentropy(
             ops.cast(y_true, "int32"), ops.cast(y_pred, "float32"), from_logits=True
         )

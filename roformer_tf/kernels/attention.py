@@ -1,0 +1,117 @@
+"""Scaled dot-product attention with dropout on its weights (arXiv 1706.03762, section 3.2.1)."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from roformer_tf.kernels import flash
+from roformer_tf.kernels.dropout import dropped_plainly
+from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
+
+HIDDEN = {"float16": -3e4}
+"""Added to scores of what must not be seen, so that its weight is exactly 0; elsewhere −1e9."""
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor | None = None,
+    seed: Tensor | None = None,
+    rate: float = 0.0,
+    training: bool | None = None,
+) -> Tensor:
+    """dropped(softmax(query · keyᵀ)) · value.
+
+    query, which brings its scale, key, value (B, N, T, H), visible (B, T, T) bool, query before
+    key, seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees nothing gets
+    the mean of all values.
+    The fast form, in training, stores the weights before dropout for its gradient and draws the
+    mask again; without dropout, JAX on a GPU may take flash attention.
+    """
+    if not rate and flash.may_flash(query.shape[2]):
+        return flash.attend(query, key, value, visible)
+    hidden = None
+    if visible is not None:
+        low = HIDDEN.get(keras.backend.standardize_dtype(query.dtype), -1e9)
+        hidden = ops.where(visible, ops.cast(0, query.dtype), ops.cast(low, query.dtype))
+        hidden = hidden[:, None]  # (B, 1, T, T)
+    if training and fast():
+        return _fast(query, key, value, hidden, seed, rate)
+    return attend_plainly(query, key, value, hidden, seed, rate)
+
+
+def attend_plainly(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    hidden: Tensor | None,
+    seed: Tensor | None,
+    rate: float,
+) -> Tensor:
+    """The plain form; `hidden` is added to the scores."""
+    weights = _weights(query, key, hidden)
+    return ops.matmul(dropped_plainly(weights, seed, rate) if rate else weights, value)
+
+
+def _weights(query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
+    scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    return ops.softmax(scores if hidden is None else scores + hidden, axis=-1)
+
+
+def _fast(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    hidden: Tensor | None,
+    seed: Tensor | None,
+    rate: float,
+) -> Tensor:
+    import tensorflow as tf
+
+    def product(a: Tensor, b: Tensor, **transposed: bool) -> Tensor:
+        return tf.matmul(a, b, **transposed)
+
+    @with_gradient
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Any:
+        scores = product(query, key, transpose_b=True)
+        # a multiplication by 1, so that TensorFlow does product and addition as one operation
+        scores = scores if hidden is None else scores * tf.ones((), scores.dtype) + hidden
+        weights = tf.nn.softmax(scores)
+        output = product(_drop(weights, seed, rate) if rate else weights, value)
+
+        def gradients(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            to_dropped = product(upstream, value, transpose_b=True)
+            total = _row_products(upstream, output)
+            used, to_scores = _backward(weights, to_dropped, total, seed, rate)
+            return (
+                product(to_scores, key),
+                product(to_scores, query, transpose_a=True),
+                product(used, upstream, transpose_a=True),
+            )
+
+        return output, gradients
+
+    return attend(query, key, value)
+
+
+_drop = island(dropped_plainly)
+
+
+@island
+def _row_products(upstream: Tensor, output: Tensor) -> Tensor:
+    """Σ over the features: what softmax' gradient subtracts, Σ_j w_j · dw_j, without the mask."""
+    wide = ops.cast(upstream, "float32") * ops.cast(output, "float32")
+    return ops.matmul(wide, ops.ones((wide.shape[-1], 1)))
+
+
+@island
+def _backward(
+    weights: Tensor, to_dropped: Tensor, total: Tensor, seed: Tensor, rate: float
+) -> tuple[Tensor, Tensor]:
+    """Weights as dropout left them, and the gradient to the scores, both (B, N, T, T)."""
+    used = dropped_plainly(weights, seed, rate) if rate else weights
+    wide = (ops.cast(x, "float32") for x in (used, to_dropped, weights))
+    after, upstream, before = wide
+    return used, ops.cast(after * upstream - before * total, weights.dtype)

@@ -1,0 +1,41 @@
+"""Attention that keeps no matrix of scores: cuDNN's flash kernel, on JAX with an NVIDIA GPU."""
+
+import keras
+from keras import ops
+
+from roformer_tf.kernels.forms import Tensor
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
+    """softmax(query · keyᵀ) · value, as `kernels.attention.attend` without dropout.
+
+    query, which brings its scale, key, value (B, N, T, H), visible (B, T, T) bool, query before
+    key → (B, N, T, H) in value's dtype; softmax in float32. What a query that sees nothing gets is
+    unspecified.
+
+    The flash kernel runs where `may_flash` allows it and Keras finds it possible: 16-bit numbers, a
+    head size that is a multiple of 8, Ampere or newer; elsewhere products and softmax, compiled
+    by XLA. Its public form has no dropout: long rows are better trained without any on the
+    attention's weights.
+    """
+    attended = ops.dot_product_attention(
+        *(ops.swapaxes(x, 1, 2) for x in (query, key, value)),  # (B, T, N, H), at no cost in XLA
+        mask=None if visible is None else visible[:, None],  # (B, 1, T, T): no axis of T may be 1
+        scale=1.0,
+        flash_attention=None if may_flash(query.shape[2]) else False,  # None: where possible
+    )
+    return ops.swapaxes(attended, 1, 2)
+
+
+def may_flash(length: int) -> bool:
+    """Whether Keras may be left to choose flash attention for rows of this length.
+
+    Only on JAX with a GPU: on TPUs, Keras gives the first row's mask to all rows. And only for even
+    lengths: cuDNN's gradient under a mask has no others, which shows too late to fall back.
+    `keras.config.disable_flash_attention()` switches it off.
+    """
+    if keras.backend.backend() != "jax" or keras.config.is_flash_attention_enabled() is False:
+        return False
+    import jax
+
+    return bool(jax.default_backend() == "gpu" and length % 2 == 0)

@@ -1,0 +1,62 @@
+"""Layer normalisation over the features (arXiv 1607.06450)."""
+
+from typing import Any
+
+from keras import ops
+
+from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
+
+
+def layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, training: bool | None = None
+) -> Tensor:
+    """x (…, H), gamma and beta (H,) float32 → (…, H) in x's dtype, float32 inside.
+
+    The fast form, in training, stores nothing but x.
+    """
+    if training and fast():
+        return _fast(x, gamma, beta, epsilon)
+    return ops.cast(ops.layer_normalization(x, gamma, beta, epsilon=epsilon), x.dtype)
+
+
+def _fast(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    @with_gradient
+    def norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Any:
+        def gradients(upstream: Tensor) -> Any:
+            return _to_x(x, upstream, gamma, epsilon), *_to_weights(x, upstream, epsilon)
+
+        return _value(x, gamma, beta, epsilon), gradients
+
+    return norm(x, gamma, beta)
+
+
+@island
+def _value(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    return ops.cast(_normalised(x, epsilon)[0] * gamma + beta, x.dtype)
+
+
+@island
+def _to_x(x: Tensor, upstream: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
+    normalised, rate = _normalised(x, epsilon)
+    inner = ops.cast(upstream, "float32") * gamma
+    along = normalised * _mean(inner * normalised)
+    return ops.cast(rate * (inner - _mean(inner) - along), x.dtype)
+
+
+@island
+def _to_weights(x: Tensor, upstream: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    upstream = ops.cast(upstream, "float32")
+    rows = tuple(range(len(x.shape) - 1))
+    return ops.sum(upstream * _normalised(x, epsilon)[0], rows), ops.sum(upstream, rows)
+
+
+def _normalised(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    x = ops.cast(x, "float32")
+    centred = x - _mean(x)
+    rate = ops.rsqrt(_mean(centred * centred) + epsilon)
+    return centred * rate, rate
+
+
+def _mean(x: Tensor) -> Tensor:
+    """Mean over the features, kept as an axis; as a product, since XLA sums rows one by one."""
+    return ops.matmul(x, ops.full((x.shape[-1], 1), 1 / x.shape[-1]))

@@ -1,0 +1,81 @@
+"""Dropout's mask as a source of randomness: its rate, and what knows nothing of what."""
+
+import numpy as np
+import pytest
+from keras import ops
+from scipy import stats
+
+from roformer_tf.kernels.dropout import kept
+
+
+def drawn(seed, shape, rate):
+    return ops.convert_to_numpy(kept(ops.array(np.array(seed, "int64")), shape, rate))
+
+
+def correlation(a, b):
+    return np.corrcoef(a.ravel(), b.ravel())[0, 1]
+
+
+def unlikely(correlation, size):
+    """Whether a correlation of so many pairs stands out: five deviations, one in two million."""
+    return abs(correlation) > 5 / np.sqrt(size)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("seed", [(0, 0), (0, 1), (123456789, 3), (2**31 - 1, 10**6)])
+def test_its_rate_is_the_one_asked_for(rate, seed):
+    mask = drawn(seed, (1000, 1001), rate)
+    assert stats.binomtest(int((~mask).sum()), mask.size, rate).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_its_rate_is_the_same_in_every_slice(axis):
+    counts = drawn((7, 1), (64, 100, 128), 0.1).sum(axis=tuple({0, 1, 2} - {axis}))
+    expected = np.full(len(counts), counts.mean())
+    variance = 0.9 * 0.1 * (64 * 100 * 128 / len(counts))
+    spread = ((counts - expected) ** 2).sum() / variance  # chi-squared
+    assert 1e-6 < stats.chi2.sf(spread, len(counts) - 1) < 1 - 1e-6
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3, 4, 8, 16, 63, 64, 65, 512, 1024, 4096, 65536])
+def test_neighbours_know_nothing_of_each_other(shift):
+    flat = drawn((3, 5), (1 << 20,), 0.5)
+    assert not unlikely(correlation(flat[:-shift], flat[shift:]), flat.size - shift)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((11, 4), (11, 5)),  # the next step
+        ((11, 4), (12, 4)),  # another layer
+        ((11, 4), (4, 11)),
+        ((11, 4), (12, 3)),
+        ((11, 4), (11 + (1 << 16), 4)),
+        ((0, 0), (0, 1)),
+    ],
+)
+def test_seeds_give_masks_that_know_nothing_of_each_other(one, other):
+    a, b = (drawn(seed, (512, 1024), 0.5) for seed in (one, other))
+    for shift in (0, 1, 5, 1024):  # nor is one the other, shifted
+        assert not unlikely(correlation(a, np.roll(b, shift)), a.size)
+        assert not unlikely(correlation(a, np.roll(b, -shift)), a.size)
+
+
+def test_patterns_of_eight_neighbours_are_equally_likely():
+    eights = drawn((1, 2), (1 << 17, 8), 0.5) @ (1 << np.arange(8))
+    assert stats.chisquare(np.bincount(eights, minlength=256)).pvalue > 1e-6
+
+
+def test_runs_are_as_long_as_independent_draws_make_them():
+    dropped = np.flatnonzero(~drawn((9, 9), (1 << 20,), 0.1))
+    gaps = np.minimum(np.diff(dropped), 60)
+    expected = stats.geom(0.1).pmf(np.arange(1, 60))
+    expected = np.append(expected, 1 - expected.sum()) * len(gaps)
+    assert stats.chisquare(np.bincount(gaps, minlength=61)[1:], expected).pvalue > 1e-6
+
+
+def test_a_mask_is_a_function_of_seed_and_place_alone():
+    mask = drawn((5, 6), (4, 6, 8), 0.3)
+    np.testing.assert_array_equal(mask, drawn((5, 6), (4, 6, 8), 0.3))
+    np.testing.assert_array_equal(mask.ravel(), drawn((5, 6), (192,), 0.3))
+    np.testing.assert_array_equal(mask[:2], drawn((5, 6), (2, 6, 8), 0.3))

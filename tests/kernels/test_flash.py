@@ -1,0 +1,116 @@
+"""Attention without a matrix of scores: its numbers, and which path runs where."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.kernels.flash import attend, may_flash
+
+on_jax = pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="JAX alone has flash attention"
+)
+
+
+def inputs(dtype="float32", length=8, head_size=16):
+    """Queries, keys and values (2, 3, T, H), and up to three documents in each row."""
+    rng = np.random.default_rng(0)
+    tensors = [ops.cast(rng.normal(size=(2, 3, length, head_size)), dtype) for _ in range(3)]
+    documents = np.sort(rng.integers(0, 3, (2, length)))[:, ::-1]
+    visible = documents[:, :, None] == documents[:, None, :]
+    return *tensors, ops.convert_to_tensor(visible)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-6), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("length", [8, 7])
+def test_it_attends_as_numpy_does(dtype, bound, length):
+    query, key, value, visible = inputs(dtype, length)
+    q, k, v = (
+        ops.convert_to_numpy(ops.cast(x, "float32")).astype("float64") for x in (query, key, value)
+    )
+    scores = np.einsum("bnth,bnsh->bnts", q, k)
+    weights = np.where(ops.convert_to_numpy(visible)[:, None], np.exp(scores), 0)
+    want = np.einsum("bnts,bnsh->bnth", weights / weights.sum(-1, keepdims=True), v)
+    got = attend(query, key, value, visible)
+    assert keras.backend.standardize_dtype(got.dtype) == dtype
+    np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(got, "float32")), want, atol=bound)
+
+
+def test_without_a_gpu_nothing_flashes():
+    assert not may_flash(8)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Have JAX take its device for an H100 with cuDNN 9.10, for as long as it only traces."""
+    import jax
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91_000)
+    for name, known in (
+        ("check_compute_capability", ("8.0", "9.0")),  # at least
+        ("is_cuda_compute_capability_equal", ("9.0",)),
+    ):
+        monkeypatch.setattr(fused_attention_stablehlo, name, known.__contains__)
+
+
+def traced(*arguments):
+    """The operations of the gradient, which is never run, inside a layer that is rematerialised."""
+    import jax
+
+    def total(query, key, value, visible):
+        return attend(query, key, value, visible).astype("float32").sum()
+
+    return str(jax.make_jaxpr(jax.grad(jax.checkpoint(total), (0, 1, 2)))(*arguments))
+
+
+FLASH = "dot_product_attention_fwd", "dot_product_attention_bwd"
+
+
+@on_jax
+def test_on_a_gpu_cudnn_does_both_passes(gpu):
+    operations = traced(*inputs("bfloat16"))
+    assert all(name in operations for name in FLASH)
+    assert "bf16[2,1,8,8]" in operations  # the mask, one for all heads
+    assert "[2,3,8,8]" not in operations  # no scores
+
+
+@on_jax
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"dtype": "float32"},
+        {"dtype": "bfloat16", "length": 7},
+        {"dtype": "bfloat16", "head_size": 4},
+    ],
+    ids=["float32", "odd length", "small heads"],
+)
+def test_what_cudnn_refuses_is_left_to_xla(gpu, changed):
+    operations = traced(*inputs(**changed))
+    assert not any(name in operations for name in FLASH)
+    assert "exp" in operations
+
+
+@on_jax
+def test_a_mask_of_keys_alone_would_not_flash(gpu):
+    """Keras falls back with no more than a line in the log: `visible` must have its queries."""
+    query, key, value, visible = inputs("bfloat16")
+    assert not any(name in traced(query, key, value, visible[:, :1]) for name in FLASH)
+
+
+@on_jax
+def test_keras_switch_turns_it_off(gpu):
+    keras.config.disable_flash_attention()
+    try:
+        assert not any(name in traced(*inputs("bfloat16")) for name in FLASH)
+    finally:
+        keras.config.enable_flash_attention()  # "where possible", as it was
+
+
+@on_jax
+def test_on_a_tpu_keras_would_give_all_rows_one_mask(monkeypatch):
+    import jax
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert not may_flash(8)

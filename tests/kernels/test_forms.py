@@ -1,0 +1,206 @@
+"""Each operation in its fast and its plain form, against NumPy in float64."""
+
+import math
+from contextlib import nullcontext
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.kernels.attention import attend
+from roformer_tf.kernels.cross_entropy import cross_entropy
+from roformer_tf.kernels.dropout import add_dropped, dropped, kept
+from roformer_tf.kernels.forms import fast, plain_forms
+from roformer_tf.kernels.gelu import gelu
+from roformer_tf.kernels.layer_norm import layer_norm
+from roformer_tf.kernels.products import affine, product_with_rows
+from roformer_tf.kernels.rotation import split_and_rotate
+
+RATE = 0.3
+SEED = np.array([5, 77], "int64")
+RNG = np.random.default_rng(0)
+VISIBLE = RNG.random((2, 5, 5)) > 0.3
+VISIBLE[:, range(5), range(5)] = True
+LABELS = np.array([0, 6, 2, 2], "int32")
+THETA = RNG.normal(size=(5, 2))
+TABLES = [f(THETA).astype("float32") for f in (np.cos, np.sin)]
+
+
+def mask(shape):
+    return ops.convert_to_numpy(kept(ops.array(SEED), shape, RATE)) / (1 - RATE)
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def attended(query, key, value, visible=None, shape=None):
+    scores = query @ key.swapaxes(-1, -2)
+    if visible is not None:
+        scores = np.where(visible[:, None], scores, -np.inf)
+    weights = softmax(scores)
+    return (weights * mask(weights.shape) if shape else weights) @ value
+
+
+def normalised(x, gamma, beta):
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-12) * gamma + beta
+
+
+def rotated(projected):
+    """All three in one array (3, B, N, T, H), by complex numbers."""
+    query, key, value = projected.transpose(2, 0, 3, 1, 4, 5)  # (B, N, T, 2, H/2) each
+    turned = [(x[..., 0, :] + 1j * x[..., 1, :]) * np.exp(1j * THETA) for x in (query, key)]
+    query, key = (np.concatenate([x.real, x.imag], -1) for x in turned)
+    return np.stack([query / 2, key, np.concatenate([value[..., 0, :], value[..., 1, :]], -1)])
+
+
+def losses(scores, bias=0.0):
+    return -np.log(softmax(scores + bias))[range(4), LABELS]
+
+
+ERF = np.vectorize(math.erf)
+CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
+    "dropped": (lambda x: dropped(x, SEED, RATE), lambda x: x * mask(x.shape), [(3, 4, 5)]),
+    "add_dropped": (
+        lambda x, y: add_dropped(x, y, SEED, RATE),
+        lambda x, y: x + y * mask(y.shape),
+        [(3, 4, 5), (3, 4, 5)],
+    ),
+    "gelu": (
+        lambda x: gelu(x, training=True),
+        lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2,
+        [(3, 40)],
+    ),
+    "layer_norm": (
+        lambda *x: layer_norm(*x, 1e-12, training=True),
+        normalised,
+        [(2, 3, 12), (12,), (12,)],
+    ),
+    "affine": (
+        lambda *x: affine(*x, training=True),
+        lambda x, kernel, bias: x @ kernel + bias,
+        [(2, 3, 4), (4, 5), (5,)],
+    ),
+    "affine without bias": (affine, lambda x, kernel: x @ kernel, [(2, 3, 4), (4, 5)]),
+    "product_with_rows": (product_with_rows, lambda x, table: x @ table.T, [(2, 3, 4), (7, 4)]),
+    "split_and_rotate": (
+        lambda x: ops.stack(split_and_rotate(x, *TABLES, training=True)),
+        rotated,
+        [(2, 5, 3, 2, 2, 2)],
+    ),
+    "attend": (lambda *x: attend(*x, training=True), attended, [(2, 3, 5, 4)] * 3),
+    "attend to what is visible": (
+        lambda *x: attend(*x, VISIBLE, training=True),
+        lambda *x: attended(*x, VISIBLE),
+        [(2, 3, 5, 4)] * 3,
+    ),
+    "attend with dropout": (
+        lambda *x: attend(*x, VISIBLE, SEED, RATE, training=True),
+        lambda *x: attended(*x, VISIBLE, True),
+        [(2, 3, 5, 4)] * 3,
+    ),
+    "cross_entropy": (lambda *x: cross_entropy(*x, LABELS), losses, [(4, 7), (7,)]),
+    "cross_entropy without bias": (lambda x: cross_entropy(x, None, LABELS), losses, [(4, 7)]),
+}
+each_case = pytest.mark.parametrize("name", CASES)
+each_form = pytest.mark.parametrize("form", [nullcontext, plain_forms], ids=["fast", "plain"])
+
+
+def given(name):
+    rng = np.random.default_rng(len(name))
+    return [rng.normal(size=shape).astype("float32") for shape in CASES[name][2]]
+
+
+def central_difference(function, inputs, i, weights, step=1e-5):
+    """∂ Σ weights · function / ∂ inputs[i], element by element, in float64."""
+    slope = np.zeros(inputs[i].shape)
+    for place in np.ndindex(slope.shape):
+        moved = [[x.astype("float64") for x in inputs] for _ in range(2)]
+        for sign, arrays in zip((1, -1), moved, strict=True):
+            arrays[i][place] += sign * step
+        ahead, behind = ((weights * function(*arrays)).sum() for arrays in moved)
+        slope[place] = (ahead - behind) / (2 * step)
+    return slope
+
+
+@each_case
+@each_form
+def test_its_value_is_numpys(name, form):
+    ours, reference, _ = CASES[name]
+    inputs = given(name)
+    want = reference(*(x.astype("float64") for x in inputs))
+    with form():
+        got = ops.convert_to_numpy(ours(*map(ops.array, inputs)))
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
+
+
+@each_case
+@each_form
+def test_its_gradient_is_that_of_central_differences(name, form, gradient):
+    ours, reference, _ = CASES[name]
+    inputs = given(name)
+    shape = reference(*inputs).shape
+    weights = np.random.default_rng(1).normal(size=shape).astype("float32")
+    for i in range(len(inputs)):
+
+        def weighted(x, i=i):
+            return ours(*(ops.array(y) if j != i else x for j, y in enumerate(inputs))) * weights
+
+        with form():
+            got = gradient(weighted, inputs[i])
+        want = central_difference(reference, inputs, i, weights)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@each_case
+def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
+    ours, reference, _ = CASES[name]
+    inputs = [ops.convert_to_numpy(ops.cast(x, "bfloat16")) for x in given(name)]
+    wide = {i for i in range(len(inputs)) if name.startswith(("layer_norm", "cross")) and i > 0}
+    inputs = [x.astype("float32") if i in wide else x for i, x in enumerate(inputs)]
+    results = []
+    for form in (nullcontext, plain_forms):
+        with form():
+            value = ours(*map(ops.array, inputs))
+            slope = gradient(lambda x: ours(x, *map(ops.array, inputs[1:])), inputs[0])
+        wanted = "float32" if name.startswith("cross") else "bfloat16"
+        assert keras.backend.standardize_dtype(value.dtype) == wanted
+        results.append([np.asarray(x, "float64") for x in (ops.convert_to_numpy(value), slope)])
+    exact = reference(*(x.astype("float64") for x in inputs))
+    for value, _ in results:
+        assert np.abs(value - exact).max() <= 0.03 * np.abs(exact).max()
+    assert np.abs(results[0][1] - results[1][1]).max() <= 0.05 * max(1, np.abs(results[1][1]).max())
+
+
+def test_a_query_that_sees_nothing_gives_no_nan(gradient):
+    x = np.ones((1, 1, 3, 4), "float32")
+    hidden = np.zeros((1, 3, 3), bool)
+    assert np.isfinite(ops.convert_to_numpy(attend(*[ops.array(x)] * 3, hidden))).all()
+    assert np.isfinite(gradient(lambda q: attend(q, ops.array(x), ops.array(x), hidden), x)).all()
+
+
+def test_hidden_keys_weigh_exactly_nothing():
+    query, key, value = (ops.array(x) for x in given("attend"))
+    before = ops.convert_to_numpy(attend(query, key, value, VISIBLE))
+    spoilt = np.where(VISIBLE[:, 0][:, None, :, None], value, 1e6).astype("float32")
+    after = ops.convert_to_numpy(attend(query, key, ops.array(spoilt), VISIBLE))
+    np.testing.assert_array_equal(before[:, :, 0], after[:, :, 0])
+
+
+def test_scores_of_hundreds_do_not_overflow(gradient):
+    scores = np.array([[900, -900, 0], [-1e4, -1e4, -1e4]], "float32")
+    labels = np.array([1, 2], "int32")
+    got = ops.convert_to_numpy(cross_entropy(ops.array(scores), None, labels))
+    np.testing.assert_allclose(got, [1800, math.log(3)], rtol=1e-6)
+    slope = gradient(lambda x: cross_entropy(x, None, labels), scores)
+    np.testing.assert_allclose(slope, [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]], atol=1e-6)
+
+
+def test_plain_forms_are_left_again():
+    before = fast()
+    with plain_forms():
+        assert not fast()
+    assert fast() == before == (keras.backend.backend() == "tensorflow")
