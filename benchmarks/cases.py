@@ -1,0 +1,356 @@
+"""What is measured: each case, its shapes, and who takes part with which settings."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoints import SIZES, make_checkpoint
+from benchmarks.corpus import write_mixed
+from benchmarks.peers.inputs import MASKED
+from benchmarks.workers import Contender
+from roformer_tf.tokenizers.vocabulary import Tokenization
+
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "1000000000000",
+    "MALLOC_TOP_PAD_": "67108864",
+}
+"""glibc's malloc gives no memory back, so that the kernel zeroes no page a second time."""
+
+BATCHES = {"small": {128: 32, 512: 8, 1536: 3}, "base": {128: 12, 512: 3, 1536: 1}}
+"""Rows of a step by size and length: about 4,096 tokens, and 1,536."""
+
+LIMIT = "matrix products"
+
+AUTO = "precision auto, masked positions projected, Keras `fit` as `pretrain` calls it"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One case at one shape: contenders who do the same work."""
+
+    case: str
+    shape: Mapping[str, Any]
+    """What tells it from the case's other measurements."""
+    contenders: tuple[Contender, ...]
+    settings: Mapping[str, Any]
+    """What all contenders are given."""
+    work: str = ""
+    """The function of the peers that does it; unset, the case's name."""
+    rounds: int | None = None
+    """Unset: as many as asked for."""
+    at_least: float = 1.0
+    """Seconds that a round lasts at least: shorter work is repeated."""
+
+    @property
+    def key(self) -> str:
+        """Its name in results.json."""
+        return " ".join([self.case, *(f"{name}={value}" for name, value in self.shape.items())])
+
+
+class Material:
+    """What measurements are made with, made when it is first needed, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoint = cache(self._checkpoint)
+        self.corpus = cache(self._corpus)
+        self.rows = cache(self._rows)
+
+    def _checkpoint(self, size: str) -> str:
+        return str(make_checkpoint(self.folder / size, size))
+
+    def _corpus(self, megabytes: int) -> str:
+        return str(write_mixed(self.folder / f"{megabytes}.jsonl", megabytes))
+
+    def _rows(self, tokenization: Tokenization) -> str:
+        """Ten prepared megabytes, with their tokenizer of 20,000 words or of all characters."""
+        from roformer_tf.data.preparation import PreparationConfig, prepare
+
+        config = PreparationConfig(
+            corpus=(self.corpus(10),),
+            vocab_size=20_000,
+            tokenization=tokenization,
+            output=str(self.folder / f"rows-{tokenization}"),
+        )
+        return str(prepare(config))
+
+
+def mlm_step(material: Material) -> Iterator[Measurement]:
+    """One step of masked-language-model training."""
+    for size, batches in BATCHES.items():
+        for length, batch in batches.items():
+            for dropout in (0.1, 0.0):
+                given = {"checkpoint": material.checkpoint(size), "dropout": dropout}
+                yield Measurement(
+                    "mlm_step",
+                    {"size": size, "length": length, "dropout": dropout},
+                    (*_trainers(given, size, length), _limit(size, length)),
+                    {"batch": batch, "length": length},
+                )
+
+
+def _trainers(given: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
+    """Who trains.
+
+    To spare time, base models without dropout meet only the best rival, bert4keras takes part
+    with the small model and dropout and at 512 tokens, and other settings at one shape.
+    """
+    yield Contender("ours", "ours", AUTO, given)
+    settings = "bf16 autocast, fused AdamW, gradients clipped"
+    if given["dropout"] or size == "small":
+        yield Contender(
+            "Hugging Face, stock",
+            "huggingface",
+            f"torch.compile, every position projected, {settings}",
+            given | {"variant": "stock"},
+        )
+    yield Contender(
+        "Hugging Face, tuned",
+        "huggingface",
+        f"torch.compile, masked positions projected, {settings}, inductor's fallback_random, "
+        "malloc keeps its memory",
+        given | {"variant": "tuned"},
+        KEEP_MEMORY,
+    )
+    fully = (size, length, given["dropout"]) == ("small", 512, 0.1)
+    if fully:
+        yield Contender(
+            "Hugging Face, eager",
+            "huggingface",
+            f"not compiled, every position projected, {settings}",
+            given | {"variant": "eager"},
+        )
+    if (size == "small") + (given["dropout"] > 0) + (length == 512) >= 2:
+        yield Contender(
+            "bert4keras",
+            "bert4keras",
+            "TensorFlow graph, float32, every position projected, AdamW",
+            given | {"variant": "stock"},
+        )
+    if fully:
+        yield Contender(
+            "bert4keras, tuned",
+            "bert4keras",
+            "the same with TensorFlow's auto_mixed_precision_onednn_bfloat16",
+            given | {"variant": "tuned"},
+        )
+
+
+def _limit(size: str, length: int) -> Contender:
+    return Contender(
+        LIMIT,
+        "limit",
+        "the step's matrix products alone, each in the faster of float32 and bf16",
+        {"shape": SIZES[size], "predictions": int(MASKED * length)},
+    )
+
+
+def square(material: Material) -> Iterator[Measurement]:
+    """The rate of a large matrix product."""
+    contenders = (
+        Contender(dtype, "limit", "TensorFlow, 4,096³", {"dtype": dtype})
+        for dtype in ("float32", "bfloat16")
+    )
+    yield Measurement("square", {}, tuple(contenders), {})
+
+
+def inference(material: Material) -> Iterator[Measurement]:
+    """Hidden states, without a gradient."""
+    for size in BATCHES:
+        for texts in ("one", "mixed"):
+            yield Measurement(
+                "inference",
+                {"size": size, "texts": texts},
+                (*_readers(size, texts), _forward_limit(size)),
+                {"checkpoint": material.checkpoint(size), "texts": texts},
+            )
+
+
+def _readers(size: str, texts: str) -> Iterator[Contender]:
+    """Who reads; bert4keras takes too long for 32 texts in the base size."""
+    yield Contender("ours", "ours", "as `predict` batches its texts")
+    for variant, about in {
+        "eager": "one batch padded to the longest, float32",
+        "compiled": "torch.compile, one batch padded to the longest, float32",
+        "tuned": "torch.compile, sorted batches of at most 2,048 tokens, bf16 weights",
+    }.items():
+        yield Contender(f"Hugging Face, {variant}", "huggingface", about, {"variant": variant})
+    if (size, texts) != ("base", "mixed"):
+        yield Contender("bert4keras", "bert4keras", "one batch padded to the longest, float32")
+
+
+def _forward_limit(size: str) -> Contender:
+    return Contender(
+        LIMIT,
+        "limit",
+        "those of the forward pass alone, without padding, each in the faster of float32 and bf16",
+        {"shape": SIZES[size]},
+    )
+
+
+def rotary(material: Material) -> Iterator[Measurement]:
+    """Queries and keys of 8 × 512 × 6 × 64 rotated, forward and backward."""
+    for dtype in ("float32", "bfloat16"):
+        contenders = (
+            Contender("ours", "ours", "TensorFlow graph", {"form": "ours"}),
+            Contender("the paper's form", "ours", "TensorFlow graph", {"form": "paper"}),
+            Contender("Hugging Face, eager", "huggingface", "", {"variant": "eager"}),
+            Contender("Hugging Face", "huggingface", "torch.compile", {"variant": "compiled"}),
+            Contender("bert4keras", "bert4keras", "TensorFlow graph"),
+        )
+        yield Measurement("rotary", {"dtype": dtype}, contenders, {"dtype": dtype})
+
+
+def tokenization(material: Material) -> Iterator[Measurement]:
+    """10 MB of Chinese text to ids, by tokenizers that have seen no text before."""
+    one, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
+    for level, peers in {
+        "word": (
+            Contender("bert4keras", "bert4keras", "jieba without HMM", {"word": True}),
+            Contender("Hugging Face", "huggingface", "RoFormerTokenizer with rjieba", {}, one),
+        ),
+        "char": (
+            Contender("bert4keras", "bert4keras", "", {"word": False}),
+            Contender("Hugging Face", "huggingface", "fast tokenizer, one core", {}, one),
+            Contender(
+                "Hugging Face, all cores", "huggingface", "fast tokenizer, all cores", {}, all_cores
+            ),
+        ),
+    }.items():
+        yield Measurement(
+            "tokenization",
+            {"level": level},
+            (Contender("ours", "ours", "one core"), *peers),
+            {"corpus": material.corpus(10), "tokenizer": material.rows(level)},
+        )
+
+
+def preparation(material: Material) -> Iterator[Measurement]:
+    """10 MB of Chinese text to rows of 512 tokens."""
+    folder = material.rows("word")
+    yield Measurement(
+        "preparation",
+        {},
+        (
+            Contender("ours", "ours", "`prepare`, one process a core", {"vocab": folder}),
+            Contender("ours, one process", "ours", "`prepare`", {"vocab": folder, "workers": 1}),
+            Contender(
+                "ours, words counted",
+                "ours",
+                "`prepare` with a new vocabulary, one process a core",
+                {"vocab_size": 20_000},
+            ),
+            Contender(
+                "Hugging Face",
+                "huggingface",
+                "the tokenizing and grouping of transformers' run_mlm.py, without its cache; no "
+                "document is kept apart, held out or masked by words",
+                {"tokenizer": folder},
+            ),
+        ),
+        {"corpus": material.corpus(10), "length": 512},
+    )
+
+
+def startup(material: Material) -> Iterator[Measurement]:
+    """Processes that import, load a base-size masked language model, and predict one text."""
+    yield Measurement(
+        "startup",
+        {},
+        (
+            Contender("ours, zip", "ours", "the released layout, zipped", {"layout": "tf1.zip"}),
+            Contender("ours", "ours", "our own layout, Hugging Face's too", {"layout": "own"}),
+            Contender("Hugging Face", "huggingface", "its own layout; it reads no other"),
+            Contender("bert4keras", "bert4keras", "the released layout, unpacked by hand"),
+            Contender("the zip's bytes", "limit", "only read and inflated"),
+        ),
+        {"checkpoint": material.checkpoint("base")},
+    )
+
+
+def scaling(material: Material) -> Iterator[Measurement]:
+    """Our step against length, batch, layers and vocabulary, the rest as in the small size."""
+    for name, values in {
+        "length": (128, 256, 512, 1024, 2048, 4096),
+        "batch": (1, 2, 4, 8, 16),
+        "num_hidden_layers": (1, 2, 4, 6, 12),
+        "vocab_size": (5_000, 20_000, 50_000, 100_000),
+    }.items():
+        contenders = (Contender(str(value), "ours", "", _scaled(name, value)) for value in values)
+        yield Measurement("scaling", {"by": name}, tuple(contenders), {}, work="scaled_step")
+
+
+def _scaled(name: str, value: int) -> dict[str, Any]:
+    """The small size's step of 8 × 512 tokens with one of its sizes changed."""
+    length = value if name == "length" else 512
+    batch = {"length": 4096 // length, "batch": value}.get(name, 8)
+    shape = SIZES["small"] | ({name: value} if name in SIZES["small"] else {})
+    return {"shape": shape, "batch": batch, "length": length}
+
+
+def corpus_scaling(material: Material) -> Iterator[Measurement]:
+    """`prepare` against the size of the corpus, the vocabulary counted too."""
+    for megabytes in (1, 10, 100, 1000):
+        yield Measurement(
+            "corpus_scaling",
+            {"megabytes": megabytes},
+            (Contender("ours", "ours", "`prepare`", {"vocab_size": 20_000, "length": 512}),),
+            {"corpus": material.corpus(megabytes)},
+            work="preparation",
+            rounds=3 if megabytes < 100 else 1,
+        )
+
+
+def feeding(material: Material) -> Iterator[Measurement]:
+    """The small model's step on real rows, which a thread reads and masks, and on one batch."""
+    yield Measurement(
+        "feeding",
+        {"length": 512},
+        (
+            Contender("real rows", "ours", AUTO, {"data": "real"}),
+            Contender("one batch", "ours", AUTO, {"data": "one"}),
+            Contender("rows alone", "ours", "read and masked, for no step", {"data": "no"}),
+        ),
+        {"rows": material.rows("word"), "batch": 8},
+        work="fed_step",
+        at_least=5.0,
+    )
+
+
+def profile(material: Material) -> Iterator[Measurement]:
+    """Where the step's time goes, one operation at a time, without the fast forms and with them."""
+    yield Measurement(
+        "profile",
+        {},
+        (
+            Contender("before", "ours", "plain forms", {"forms": "plain"}),
+            Contender("after", "ours", "fast forms", {"forms": "fast"}),
+        ),
+        {"checkpoint": material.checkpoint("small"), "batch": 8, "length": 512, "dropout": 0.1},
+        work="profiled_step",
+        rounds=3,
+        at_least=3.0,
+    )
+
+
+CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
+    case.__name__: case
+    for case in (
+        square,
+        mlm_step,
+        profile,
+        feeding,
+        inference,
+        rotary,
+        tokenization,
+        preparation,
+        startup,
+        scaling,
+        corpus_scaling,
+    )
+}
+"""In the order in which they run."""

@@ -1,0 +1,134 @@
+"""bert4keras as its own scripts use it; "tuned" lets TensorFlow take bfloat16 by itself."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import jieba
+import tensorflow as tf
+import tf_keras
+from bert4keras.backend import apply_rotary_position_embeddings
+from bert4keras.layers import SinusoidalPositionEmbedding
+from bert4keras.models import build_transformer_model
+from bert4keras.tokenizers import Tokenizer
+
+from benchmarks.peers import inputs
+from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
+
+VOCABULARY = 50_000
+
+START = """
+import sys, time
+began = time.perf_counter()
+from bert4keras.models import build_transformer_model
+from bert4keras.tokenizers import Tokenizer
+import numpy as np
+imported = time.perf_counter()
+folder = sys.argv[1]
+tokenizer = Tokenizer(f"{folder}/vocab.txt", do_lower_case=True)
+model = build_transformer_model(
+    f"{folder}/bert_config.json", f"{folder}/bert_model.ckpt", model="roformer", with_mlm="linear"
+)
+loaded = time.perf_counter()
+ids, segments = tokenizer.encode("一丁一七一丈")
+model.predict([np.array([ids]), np.array([segments])], verbose=0)
+print(imported - began, loaded - imported, time.perf_counter() - loaded)
+"""
+
+
+def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, variant: str) -> Prepared:
+    """`train_on_batch` of the masked language model: every position is projected."""
+    if variant == "tuned":
+        tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": True})
+    model = build_transformer_model(
+        f"{checkpoint}/tf1/bert_config.json",
+        f"{checkpoint}/tf1/bert_model.ckpt",
+        model="roformer",
+        with_mlm="linear",
+        dropout_rate=dropout,
+        attention_dropout_rate=dropout,
+    )
+    model.compile(tf_keras.optimizers.AdamW(1e-4, weight_decay=0.01), masked_loss)
+    made = inputs.masked_batch(batch, length, model.output_shape[-1])
+    tokens = made.token_ids.astype("int32")
+    rows = (tokens, tokens * 0), made.labels_everywhere().astype("int32")
+    batches = iter(tf.data.Dataset.from_tensors(rows).repeat())
+    function = model.make_train_function()
+
+    def step() -> float:
+        return float(function(batches)["loss"])
+
+    return Prepared(timed(step), {"first_loss": step(), "precision": "float32"})
+
+
+def masked_loss(labels: Any, logits: Any) -> Any:
+    """Cross-entropy of every position, weighed by which are predicted, as its script has it."""
+    predicted = tf.cast(labels >= 0, "float32")
+    losses = tf_keras.losses.sparse_categorical_crossentropy(
+        tf.maximum(labels, 0), logits, from_logits=True
+    )
+    return tf.reduce_sum(losses * predicted) / tf.reduce_sum(predicted)
+
+
+def inference(*, checkpoint: str, texts: str) -> Prepared:
+    """Hidden states by `predict`, padded to the longest."""
+    model = build_transformer_model(
+        f"{checkpoint}/tf1/bert_config.json",
+        f"{checkpoint}/tf1/bert_model.ckpt",
+        model="roformer",
+    )
+    rows = inputs.rows_of(texts, VOCABULARY)
+    ids, _ = inputs.padded(rows)
+
+    def work() -> Any:
+        return model.predict([ids, ids * 0], batch_size=len(ids), verbose=0)
+
+    states = [each[: len(row)] for each, row in zip(work(), rows, strict=True)]
+    return Prepared(timed(work), inputs.described(states))
+
+
+def rotary(*, dtype: str) -> Prepared:
+    """Queries and keys rotated, and the gradient of both."""
+    query, key = (tf.cast(x, dtype) for x in inputs.queries_and_keys())
+    positions = SinusoidalPositionEmbedding(query.shape[-1], merge_mode="zero")
+    table = tf.cast(positions(tf.zeros((1, *query.shape[1::2]))), dtype)
+
+    @tf.function
+    def call(query: Any, key: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([query, key])
+            turned = apply_rotary_position_embeddings(table, query, key)
+        return tape.gradient(turned, [query, key], [query, key])
+
+    call(query, key)
+    return Prepared(timed(lambda: call(query, key)), {})
+
+
+def tokenization(*, corpus: str, tokenizer: str, word: bool) -> Prepared:
+    """Ids of every document of a file."""
+    texts = list(inputs.texts_of(corpus))
+
+    def make() -> Callable[[], Any]:
+        new = Tokenizer(
+            f"{tokenizer}/vocab.txt",
+            do_lower_case=True,
+            pre_tokenize=partial(jieba.cut, HMM=False) if word else None,
+        )
+        return lambda: [new.tokens_to_ids(new.tokenize(text)[1:-1]) for text in texts]
+
+    return Prepared(anew(make), inputs.counted(texts, make()()))
+
+
+def startup(*, checkpoint: str) -> Prepared:
+    """A process that imports, loads an unpacked checkpoint, predicts one text, and ends."""
+    return fresh_processes(START, f"{checkpoint}/tf1")
+
+
+if __name__ == "__main__":
+    serve(
+        [mlm_step, inference, rotary, tokenization, startup],
+        ("bert4keras", "tf-keras", "tensorflow", "jieba"),
+    )

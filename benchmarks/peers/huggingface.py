@@ -1,0 +1,180 @@
+"""Hugging Face's RoFormer: "eager" and "stock" as people run it, "tuned" by an expert."""
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers.models.roformer.modeling_roformer import (
+    RoFormerSelfAttention,
+    RoFormerSinusoidalPositionalEmbedding,
+)
+
+from benchmarks.peers import inputs
+from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
+
+GROUP = 2048
+"""Tokens of a batch of "tuned" inference, padding included."""
+
+START = """
+import sys, time
+began = time.perf_counter()
+import torch
+from transformers import AutoTokenizer, RoFormerForMaskedLM
+imported = time.perf_counter()
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = RoFormerForMaskedLM.from_pretrained(sys.argv[1]).eval()
+loaded = time.perf_counter()
+with torch.no_grad():
+    model(**tokenizer(["一丁一七一丈"], return_tensors="pt"))
+print(imported - began, loaded - imported, time.perf_counter() - loaded)
+"""
+
+
+def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, variant: str) -> Prepared:
+    """Forward, backward, clipping and AdamW, with matrix products in bfloat16 by autocast."""
+    model = transformers.RoFormerForMaskedLM.from_pretrained(
+        f"{checkpoint}/own",
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    ).train()
+    made = inputs.masked_batch(batch, length, model.config.vocab_size)
+    loss = gathered_loss(model, made) if variant == "tuned" else stock_loss(model, made)
+    if variant == "tuned":
+        torch._inductor.config.fallback_random = True
+    if variant != "eager":
+        loss = torch.compile(loss)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01, fused=True)
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return value.item()
+
+    return Prepared(timed(step), {"first_loss": step(), "precision": "bf16 autocast"})
+
+
+def stock_loss(model: Any, made: inputs.MaskedBatch) -> Callable[[], Any]:
+    """The model's own loss: every position is projected, those not masked have the label −100."""
+    tokens, labels = torch.tensor(made.token_ids), torch.tensor(made.labels_everywhere())
+    real = torch.ones_like(tokens)
+    return lambda: model(input_ids=tokens, attention_mask=real, labels=labels).loss
+
+
+def gathered_loss(model: Any, made: inputs.MaskedBatch) -> Callable[[], Any]:
+    """The same loss of the masked positions alone: the vocabulary's product is done only there."""
+    tokens = torch.tensor(made.token_ids)
+    real = torch.ones_like(tokens)
+    rows, length = tokens.shape
+    places = (torch.tensor(made.positions) + length * torch.arange(rows)[:, None]).flatten()
+    labels = torch.tensor(made.labels).flatten()
+
+    def loss() -> Any:
+        hidden = model.roformer(input_ids=tokens, attention_mask=real)[0]
+        scores = model.cls(hidden.flatten(0, 1)[places])
+        return torch.nn.functional.cross_entropy(scores, labels)
+
+    return loss
+
+
+def inference(*, checkpoint: str, texts: str, variant: str) -> Prepared:
+    """Hidden states, in one batch padded to the longest; "tuned", in sorted batches, bfloat16."""
+    model = transformers.RoFormerModel.from_pretrained(f"{checkpoint}/own").eval()
+    rows = inputs.rows_of(texts, model.config.vocab_size)
+    groups = [rows]
+    if variant == "tuned":
+        model, groups = model.to(torch.bfloat16), sorted_groups(rows)
+    call = model if variant == "eager" else torch.compile(model, dynamic=len(groups) > 1)
+    batches = [tuple(map(torch.tensor, inputs.padded(group))) for group in groups]
+
+    @torch.no_grad()
+    def work() -> list[Any]:
+        return [call(input_ids=ids, attention_mask=real)[0] for ids, real in batches]
+
+    states = [
+        state[: len(row)].float().numpy()
+        for batch, group in zip(work(), groups, strict=True)
+        for state, row in zip(batch, group, strict=True)
+    ]
+    return Prepared(timed(work), inputs.described(states))
+
+
+def sorted_groups(rows: list[inputs.Ints]) -> list[list[inputs.Ints]]:
+    """Rows of like length side by side, as many as `GROUP` tokens hold."""
+    groups: list[list[inputs.Ints]] = [[]]
+    for row in sorted(rows, key=len, reverse=True):
+        if groups[-1] and (len(groups[-1]) + 1) * len(groups[-1][0]) > GROUP:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
+
+
+def rotary(*, dtype: str, variant: str) -> Prepared:
+    """Queries and keys rotated, and the gradient of both."""
+    query, key = (
+        torch.tensor(x).transpose(1, 2).contiguous().to(getattr(torch, dtype)).requires_grad_()
+        for x in inputs.queries_and_keys()
+    )
+    table = RoFormerSinusoidalPositionalEmbedding(*query.shape[2:]).create_weight()[None, None]
+    table = table.to(query.dtype)
+    rotate = RoFormerSelfAttention.apply_rotary_position_embeddings
+    if variant == "compiled":
+        rotate = torch.compile(rotate)
+
+    def work() -> Any:
+        return torch.autograd.grad(rotate(table, query, key), (query, key), (query, key))
+
+    work()
+    return Prepared(timed(work), {})
+
+
+def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
+    """Ids of every document of a file, in one call."""
+    texts = list(inputs.texts_of(corpus))
+
+    def make() -> Callable[[], Any]:
+        new = transformers.AutoTokenizer.from_pretrained(tokenizer)
+        return partial(ids_of, new, texts)
+
+    return Prepared(anew(make), inputs.counted(texts, make()()))
+
+
+def ids_of(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """Token ids without specials."""
+    wanted = {"return_attention_mask": False, "return_token_type_ids": False}
+    return tokenizer(texts, add_special_tokens=False, **wanted)["input_ids"]
+
+
+def preparation(*, corpus: str, tokenizer: str, length: int) -> Prepared:
+    """What transformers' run_mlm.py does, without its cache: ids one after another, cut to rows."""
+    made = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    characters = sum(map(len, inputs.texts_of(corpus)))
+
+    def work() -> None:
+        ids = made(list(inputs.texts_of(corpus)))["input_ids"]
+        flat = np.fromiter(chain.from_iterable(ids), np.int32)
+        rows = flat[: len(flat) // length * length].reshape(-1, length)
+        with tempfile.TemporaryFile() as file:
+            np.save(file, rows)
+
+    return Prepared(timed(work), {"characters": characters})
+
+
+def startup(*, checkpoint: str) -> Prepared:
+    """A process that imports, loads its own layout, predicts one text, and ends."""
+    return fresh_processes(START, f"{checkpoint}/own")
+
+
+if __name__ == "__main__":
+    serve(
+        [mlm_step, inference, rotary, tokenization, preparation, startup],
+        ("torch", "transformers", "tokenizers", "rjieba"),
+    )

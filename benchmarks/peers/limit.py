@@ -1,0 +1,154 @@
+"""The machine's limit: the matrix products of a case, alone, each in the faster precision."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks.peers import inputs
+from benchmarks.peers.worker import Figures, Prepared, fresh_processes, serve, timed
+
+Call = Callable[[], Any]
+
+AT_LEAST = 0.02
+"""Seconds for which one product is repeated."""
+
+SQUARE = 4096
+"""Size of the plain product whose rate stands for the machine."""
+
+
+READ = """
+import sys, time, zipfile
+began = time.perf_counter()
+with zipfile.ZipFile(sys.argv[1]) as archive:
+    for name in archive.namelist():
+        with archive.open(name) as member:
+            while member.read(1 << 20):
+                pass
+print(0, time.perf_counter() - began, 0)
+"""
+
+
+class Product(NamedTuple):
+    """`times` products of `stack` matrices (rows, inner) with as many (inner, columns)."""
+
+    times: int
+    stack: int
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of all of them."""
+        return 2 * self.times * self.stack * self.rows * self.inner * self.columns
+
+
+def products(shape: dict[str, Any], lengths: list[int], predictions: int = 0) -> list[Product]:
+    """Every matrix product of one forward pass over rows of these lengths, without padding.
+
+    `predictions` tokens go through a masked language model's head.
+    """
+    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
+    layers, heads = shape["num_hidden_layers"], shape["num_attention_heads"]
+    tokens, width = sum(lengths), hidden // heads
+    dense = [
+        Product(layers, 1, tokens, hidden, 3 * hidden),  # queries, keys, values
+        Product(layers, 1, tokens, hidden, hidden),  # attention's output
+        Product(layers, 1, tokens, hidden, inner),
+        Product(layers, 1, tokens, inner, hidden),
+    ]
+    attention = [
+        Product(layers, rows * heads, length, *sizes)
+        for length, rows in Counter(lengths).items()
+        for sizes in ((width, length), (length, width))  # queries by keys, shares by values
+    ]
+    head = [
+        Product(1, 1, predictions, hidden, hidden),
+        Product(1, 1, predictions, hidden, shape["vocab_size"]),
+    ]
+    return dense + attention + (head if predictions else [])
+
+
+def mlm_step(*, shape: dict[str, Any], batch: int, length: int, predictions: int) -> Prepared:
+    """The products of a training step: the forward one, and those of both gradients."""
+    return one_by_one(products(shape, [length] * batch, batch * predictions), calls_of_each=3)
+
+
+def inference(*, shape: dict[str, Any], texts: str, checkpoint: str) -> Prepared:
+    """The products of a forward pass."""
+    rows = inputs.rows_of(texts, shape["vocab_size"])
+    return one_by_one(products(shape, list(map(len, rows))), calls_of_each=1)
+
+
+def one_by_one(steps: list[Product], calls_of_each: int) -> Prepared:
+    """Products one after the other, each in the precision in which it is faster."""
+
+    @cache  # at the first round, when nobody else is at work
+    def fastest() -> list[list[Call]]:
+        both = [
+            [calls(step, dtype)[:calls_of_each] for dtype in ("bfloat16", "float32")]
+            for step in steps
+        ]
+        return [min(pair, key=seconds) for pair in both]
+
+    def run(count: int) -> Figures:
+        each = (seconds(one) * step.times for one, step in zip(fastest(), steps, strict=True))
+        return {"seconds": count * sum(each)}
+
+    return Prepared(run, {"operations": calls_of_each * sum(step.operations for step in steps)})
+
+
+def startup(*, checkpoint: str) -> Prepared:
+    """Every member of the zip, read and inflated in pieces that are dropped."""
+    return fresh_processes(READ, f"{checkpoint}/tf1.zip")
+
+
+def square(*, dtype: str) -> Prepared:
+    """One product of two large matrices: the rate that the machine is said to have."""
+    product = Product(1, 1, SQUARE, SQUARE, SQUARE)
+    multiply = calls(product, dtype)[0]
+    return Prepared(timed(multiply), {"operations": product.operations})
+
+
+def calls(product: Product, dtype: str) -> list[Call]:
+    """The product itself, and those of its two gradients."""
+    import tensorflow as tf
+
+    stack = (product.stack,) if product.stack > 1 else ()
+    a, b, upstream = (
+        tf.cast(tf.random.normal((*stack, *shape)), dtype)
+        for shape in (
+            (product.rows, product.inner),
+            (product.inner, product.columns),
+            (product.rows, product.columns),
+        )
+    )
+    multiply = tf.function(tf.linalg.matmul)
+    return [
+        partial(multiply, a, b),
+        partial(multiply, upstream, b, transpose_b=True),
+        partial(multiply, a, upstream, transpose_a=True),
+    ]
+
+
+def seconds(work: list[Call]) -> float:
+    """Time that the calls take together, each repeated; the first, which traces, not counted."""
+    return sum(map(_seconds, work))
+
+
+def _seconds(call: Call) -> float:
+    call()
+    began, times = time.perf_counter(), 0
+    while time.perf_counter() - began < AT_LEAST:
+        call()
+        times += 1
+    return (time.perf_counter() - began) / times
+
+
+if __name__ == "__main__":
+    serve([mlm_step, inference, square, startup], ("tensorflow",))

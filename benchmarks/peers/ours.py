@@ -1,0 +1,260 @@
+"""Our package as a user of its commands gets it, with no setting that they do not have."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import count as numbers
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+from benchmarks.peers import inputs
+from benchmarks.peers.worker import (
+    Figures,
+    Prepared,
+    anew,
+    fresh_processes,
+    peak_memory,
+    peak_of_children,
+    serve,
+    timed,
+)
+
+ENDLESS = sys.maxsize
+
+START = """
+import sys, time
+began = time.perf_counter()
+import keras
+from roformer_tf import RoFormerForMaskedLM
+imported = time.perf_counter()
+model = RoFormerForMaskedLM.from_pretrained(sys.argv[1])
+loaded = time.perf_counter()
+model(model.tokenizer(["一丁一七一丈"]))
+print(imported - began, loaded - imported, time.perf_counter() - loaded)
+"""
+
+
+def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Prepared:
+    """`pretrain`'s step from a checkpoint, on one batch again and again."""
+    from roformer_tf import RoFormerForMaskedLM
+    from roformer_tf.training.devices import choose_precision
+
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+    model = RoFormerForMaskedLM.from_pretrained(
+        f"{checkpoint}/own", dtype=choose_precision("auto"), **rates
+    )
+    return training(model, constantly(full_batch(batch, length, model.config.vocab_size)))
+
+
+def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
+    """The same step of a new model of any shape."""
+    from roformer_tf import RoFormerConfig
+
+    model = new_model(RoFormerConfig(**shape, max_position_embeddings=length))
+    step = training(model, constantly(full_batch(batch, length, shape["vocab_size"])))
+    return step._replace(facts=step.facts | {"tokens_a_step": batch * length})
+
+
+def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
+    """The step on "real" rows, masked meanwhile, or on "one" batch; or the rows with "no" step."""
+    from roformer_tf.data.batches import prefetched, pretraining_batches
+    from roformer_tf.data.masking import MaskingConfig, replacement_ids
+    from roformer_tf.data.shards import PreparedRows
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+    from roformer_tf.training.pretraining import SMALL
+
+    tokenizer = RoFormerTokenizer.from_pretrained(rows)
+    batches = pretraining_batches(
+        PreparedRows.open(rows),
+        batch_size=batch,
+        seed=0,
+        mask_id=tokenizer.mask_id,
+        random_ids=replacement_ids(tokenizer.vocabulary),
+        masking=MaskingConfig(),
+    )
+    if data == "no":
+        endless = iter(prefetched(batches))
+        return Prepared(timed(lambda: next(endless)), {})
+    model = new_model(SMALL.replace(vocab_size=tokenizer.vocab_size))
+    return training(model, prefetched(batches) if data == "real" else constantly(batches[0]))
+
+
+def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
+    """Where the time of the step goes, with the plain forms or the fast ones."""
+    import tensorflow as tf
+
+    from benchmarks.peers.operations import milliseconds
+    from roformer_tf.kernels.forms import plain_forms
+
+    tf.config.threading.set_inter_op_parallelism_threads(1)  # one operation at a time
+    with plain_forms() if forms == "plain" else nullcontext():
+        step = mlm_step(checkpoint=checkpoint, **settings)
+
+    def run(count: int) -> Figures:
+        with tempfile.TemporaryDirectory() as folder:
+            tf.profiler.experimental.start(folder)
+            figures = step.run(count)
+            tf.profiler.experimental.stop()
+            return figures | {"milliseconds": milliseconds(Path(folder), count)}
+
+    return Prepared(run, step.facts)
+
+
+def new_model(config: Any) -> Any:
+    """A model with random weights in the precision that `pretrain` takes."""
+    from roformer_tf import RoFormerForMaskedLM
+    from roformer_tf.training.devices import choose_precision
+
+    return RoFormerForMaskedLM(config, dtype=choose_precision("auto"))
+
+
+def training(model: Any, batches: Any) -> Prepared:
+    """`fit` after `compile`, both as `pretrain` calls them.
+
+    A round is timed from the begin of its first step to the end of its last.
+    """
+    import keras
+
+    from roformer_tf.training.devices import choose_jit
+    from roformer_tf.training.losses import MaskedTokenLoss
+    from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
+
+    optimizer = make_optimizer(
+        OptimizerConfig(), model.trainable_variables, 1_000_000, model.compute_dtype
+    )
+    model.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
+
+    class Stopwatch(keras.callbacks.Callback):
+        began = ended = 0.0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 0:
+                self.began = time.perf_counter()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.ended = time.perf_counter()
+
+    watch = Stopwatch()
+
+    def run(count: int) -> Figures:
+        history = model.fit(
+            batches, steps_per_epoch=count, shuffle=False, callbacks=[watch], verbose=0
+        )
+        return {"seconds": watch.ended - watch.began, "loss": history.history["loss"][0]}
+
+    first = run(1)["loss"]
+    return Prepared(run, {"first_loss": first, "precision": model.dtype_policy.name})
+
+
+def constantly(batch: Any) -> Any:
+    """One batch without end, by the pipeline that real ones come through."""
+    import grain
+
+    from roformer_tf.data.batches import prefetched
+
+    return prefetched(grain.MapDataset.range(ENDLESS).map(lambda _: batch))
+
+
+def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
+    """A batch as `pretrain` gives them to its model, of full rows."""
+    made = inputs.masked_batch(batch, length, vocabulary)
+    tokens = {
+        "token_ids": made.token_ids.astype("int32"),
+        "sequence_ids": np.ones((batch, length), "int32"),
+        "masked_positions": made.positions.astype("int32"),
+        "labels": made.labels.astype("int32"),
+    }
+    return tokens, made.labels.astype("int32"), np.ones(made.labels.shape, "float32")
+
+
+def inference(*, checkpoint: str, texts: str) -> Prepared:
+    """Hidden states of one text, or of 32 of mixed lengths."""
+    from roformer_tf import RoFormerEncoder
+
+    model = RoFormerEncoder.from_pretrained(f"{checkpoint}/own")
+    rows = inputs.rows_of(texts, model.config.vocab_size)
+    return Prepared(timed(lambda: encode(model, rows)), inputs.described(encode(model, rows)))
+
+
+def encode(model: Any, rows: list[inputs.Ints]) -> list[np.ndarray]:
+    """Hidden states of each row, by the way in which `predict` batches its texts."""
+    from roformer_tf.data.encoding import EncodedTexts
+    from roformer_tf.inference.predict import predict_logits
+
+    ids = [row.astype("int32") for row in rows]
+    zeros = [np.zeros_like(row) for row in ids]
+    numbers = np.arange(len(ids), dtype="int32")
+    lengths = np.array([len(row) for row in ids], "int32")
+    return predict_logits(model, EncodedTexts(ids, zeros, ids, numbers, lengths, numbers * 0))
+
+
+def rotary(*, form: str, dtype: str) -> Prepared:
+    """Queries and keys rotated, and the gradient of both."""
+    import tensorflow as tf
+
+    from roformer_tf.layers import rotary as forms
+
+    rotate = {"ours": forms.rotate, "paper": forms.rotate_as_in_the_paper}[form]
+
+    @tf.function
+    def call(query: Any, key: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([query, key])
+            turned = [rotate(x, tf.range(x.shape[1])) for x in (query, key)]
+        return tape.gradient(turned, [query, key], [query, key])
+
+    query, key = (tf.cast(x, dtype) for x in inputs.queries_and_keys())
+    return Prepared(timed(lambda: call(query, key)), {})
+
+
+def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
+    """Ids of every document of a file, by a tokenizer that has seen no text before."""
+    from roformer_tf import RoFormerTokenizer
+
+    texts = list(inputs.texts_of(corpus))
+
+    def make() -> Callable[[], Any]:
+        new = RoFormerTokenizer.from_pretrained(tokenizer)
+        return lambda: [new.ids_and_words(text)[0] for text in texts]
+
+    return Prepared(anew(make), inputs.counted(texts, make()()))
+
+
+def preparation(*, corpus: str, **settings: Any) -> Prepared:
+    """`prepare`: documents to words, to ids, to rows, to shards."""
+    from roformer_tf.data.preparation import PreparationConfig, prepare
+
+    folder = tempfile.TemporaryDirectory()
+    outputs = map(Path(folder.name).joinpath, map(str, numbers()))
+
+    def work() -> Path:
+        return prepare(PreparationConfig(corpus=(corpus,), output=str(next(outputs)), **settings))
+
+    characters = sum(map(len, inputs.texts_of(corpus)))
+    return Prepared(
+        timed(work), {"characters": characters}, lambda: max(peak_memory(), peak_of_children())
+    )
+
+
+def startup(*, checkpoint: str, layout: str) -> Prepared:
+    """A process that imports, loads a checkpoint, predicts one text, and ends."""
+    return fresh_processes(START, f"{checkpoint}/{layout}")
+
+
+if __name__ == "__main__":
+    cases: list[Callable[..., Prepared]] = [
+        mlm_step,
+        scaled_step,
+        fed_step,
+        profiled_step,
+        inference,
+    ]
+    cases += [rotary, tokenization, preparation, startup]
+    serve(cases, ("roformer-tf", "keras", "tensorflow"))

@@ -1,0 +1,96 @@
+"""What was measured: results.json, measurement by measurement."""
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import Measurement
+from benchmarks.environments import HERE
+from benchmarks.workers import Row
+from roformer_tf.files import file_beside
+
+FILE = HERE / "results.json"
+
+Record = dict[str, Any]
+"""A measurement: {"case", "shape", "settings", "rows": [a Row's fields, …]}."""
+
+
+class Results:
+    """Measurements of one machine, by key."""
+
+    def __init__(self, machine: dict[str, str], measurements: dict[str, Record]) -> None:
+        self.machine = machine
+        self.measurements = measurements
+
+    @classmethod
+    def read(cls, path: Path, machine: dict[str, str]) -> "Results":
+        """What was measured before; nothing, where that was on another machine."""
+        if path.exists():
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["machine"] == machine:
+                return cls(machine, kept["measurements"])
+        return cls(machine, {})
+
+    def put(self, measurement: Measurement, rows: list[Row]) -> None:
+        """Add a measurement, or put it in the place of the one before."""
+        self.measurements[measurement.key] = {
+            "case": measurement.case,
+            "shape": dict(measurement.shape),
+            "settings": {
+                name: value for name, value in measurement.settings.items() if not _is_path(value)
+            },
+            "rows": [dataclasses.asdict(row) for row in rows],
+        }
+
+    def of(self, case: str) -> list[Record]:
+        """A case's measurements, in the order in which they were first made."""
+        return [record for record in self.measurements.values() if record["case"] == case]
+
+    def write(self, path: Path) -> None:
+        """Keep everything."""
+        kept = {"machine": self.machine, "measurements": self.measurements}
+        with file_beside(path) as beside:
+            beside.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+
+def this_machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    from roformer_tf.training.devices import describe_machine
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if os.name == "posix" else 0
+    return {
+        "processor": describe_machine()["processor"],
+        "bf16 instructions": ", ".join(_bfloat16_flags()) or "none",
+        "memory": f"{memory / 1e9:.0f} GB",
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+    }
+
+
+def median(record: Record, name: str) -> float | None:
+    """Median seconds of a contender; None where it is missing or failed."""
+    row = next((row for row in record["rows"] if row["name"] == name), None)
+    return statistics.median(row["seconds"]) if row and row["seconds"] else None
+
+
+def exponent(sizes: list[float], seconds: list[float]) -> float:
+    """p of the best fit seconds = c · sizeᵖ: 1 is linear."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).is_absolute()
+
+
+def _bfloat16_flags() -> list[str]:
+    """What Linux tells of the processor."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+    return sorted({flag for flag in flags if flag in ("avx512_bf16", "amx_bf16", "amx_tile")})

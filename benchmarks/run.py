@@ -1,0 +1,93 @@
+"""The command behind `make bench`: measure every case, and write RESULTS.md.
+
+    python -m benchmarks.run [--cases inference startup] [--only size=small length=512]
+
+What was measured is kept in results.json after every measurement, beside what it holds of others.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tyro
+from tqdm import tqdm
+
+from benchmarks.cases import CASES, Material, Measurement
+from benchmarks.environments import make_environment
+from benchmarks.report import summary, write_report
+from benchmarks.results import FILE, Results, this_machine
+from benchmarks.workers import Row, measure
+from roformer_tf.errors import InputError
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Measure this package and its peers, in turns, and write benchmarks/RESULTS.md."""
+
+    cases: tuple[str, ...] = tuple(CASES)
+    """Which cases to measure; the others keep the figures they have."""
+    only: tuple[str, ...] = ()
+    """Only measurements of these shapes, such as size=small length=512."""
+    rounds: int = 5
+    """Turns of each contender."""
+
+
+def main(config: RunConfig) -> None:
+    """Measure, and write after every measurement."""
+    results = Results.read(FILE, this_machine())
+    with tempfile.TemporaryDirectory(prefix="roformer-bench-") as folder:
+        print("bench: making texts and checkpoints", flush=True)
+        chosen = list(_chosen(config, Path(folder)))
+        _install({contender.peer for each in chosen for contender in each.contenders})
+        with tqdm(chosen, unit="measurement") as bar:
+            for measurement in bar:
+                results.put(measurement, _measured(measurement, config.rounds, bar))
+                results.write(FILE)
+                write_report(results)
+                bar.write(summary(results.measurements[measurement.key]))
+    write_report(results)
+
+
+def _install(peers: set[str]) -> None:
+    """Make the peers' environments. One that cannot be made is a row that says so."""
+    for peer in sorted(peers):
+        try:
+            make_environment(peer)
+        except (subprocess.CalledProcessError, OSError) as error:
+            print(f"bench: {peer} cannot be installed: {error}", flush=True)
+
+
+def _chosen(config: RunConfig, folder: Path) -> Iterator[Measurement]:
+    """The measurements asked for."""
+    material = Material(folder)
+    for case in config.cases:
+        if case not in CASES:
+            raise InputError(f"there is no case {case!r}. There are {', '.join(CASES)}.")
+        for measurement in CASES[case](material):
+            if set(config.only) <= set(measurement.key.split()):
+                yield measurement
+
+
+def _measured(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -> list[Row]:
+    """Have the contenders take turns, and say what is going on."""
+
+    def say(what: str) -> None:
+        bar.set_description(f"{measurement.key}: {what}")
+
+    return measure(
+        measurement.work or measurement.case,
+        measurement.settings,
+        measurement.contenders,
+        rounds=measurement.rounds or rounds,
+        at_least=measurement.at_least,
+        say=say,
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(RunConfig))

@@ -1,0 +1,174 @@
+"""The peers' processes, seen from the runner: prepared together, then run in turns."""
+
+import json
+import math
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.environments import HERE, python_of, variables_of
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One peer with one choice of settings, in one case."""
+
+    name: str
+    """What the tables call it."""
+    peer: str
+    """Module of `benchmarks.peers`."""
+    about: str
+    """Its settings, in words."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of its case, beside those that all are given."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that belong to its settings."""
+
+
+@dataclass
+class Row:
+    """What became of a contender."""
+
+    name: str
+    about: str
+    seconds: list[float] = field(default_factory=list)
+    """Of one unit of work, in each round."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What it told when it was ready; `peak_memory` in bytes; whatever else a round measured."""
+    failed: str | None = None
+    """Why there is nothing, or not everything."""
+
+
+class PeerError(Exception):
+    """A peer could not do what it was asked to; the message is for the table."""
+
+
+class Worker:
+    """A contender's process, which answers requests (`peers/worker.py`), and its row."""
+
+    def __init__(self, contender: Contender) -> None:
+        self.contender = contender
+        self.row = Row(contender.name, contender.about)
+        self.count = 1
+
+    def __enter__(self) -> "Worker":
+        self.log = tempfile.TemporaryFile("w+", errors="replace")
+        self.process: subprocess.Popen[str] | None = None
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+        self.log.close()
+
+    def begin(self, case: str, settings: Mapping[str, Any]) -> None:
+        """Start the process and have it prepare the case, without waiting."""
+        peer = self.contender.peer
+        self.process = subprocess.Popen(
+            [str(python_of(peer)), "-m", f"benchmarks.peers.{peer}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env={**variables_of(peer), **self.contender.variables},
+            cwd=HERE.parent,
+            text=True,
+        )
+        self._send({"case": case, **settings, **self.contender.settings})
+
+    def get_ready(self) -> None:
+        """Wait until the case is prepared."""
+        self.row.facts = self._receive()
+
+    def warm_up(self, at_least: float) -> None:
+        """Run without counting, and find how often a round of so many seconds repeats the work."""
+        seconds = self._run(1)
+        if seconds < 1:  # once more: what comes first is slow
+            seconds = self._run(1)
+        self.count = math.ceil(at_least / seconds)
+
+    def take_turn(self) -> None:
+        """Run one round."""
+        self.row.seconds.append(self._run(self.count))
+
+    def end(self) -> None:
+        """Ask for the memory that it took."""
+        self._send({"count": 0})
+        self.row.facts |= self._receive()
+
+    def _run(self, count: int) -> float:
+        """Seconds of one unit of work."""
+        self._send({"count": count})
+        answer = self._receive()
+        self.row.facts |= {key: value for key, value in answer.items() if key != "seconds"}
+        return answer["seconds"] / count
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        try:
+            print(json.dumps(dict(request)), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            raise PeerError(self._last_words()) from None
+
+    def _receive(self) -> dict[str, Any]:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        answer = json.loads(line) if line else {"error": self._last_words()}
+        if "error" in answer:
+            raise PeerError(answer["error"])
+        return answer
+
+    def _last_words(self) -> str:
+        """How the process ended, and the last line that it wrote."""
+        assert self.process is not None
+        code = self.process.wait()
+        self.log.seek(0)
+        lines = [line.strip() for line in self.log if line.strip()]
+        return f"ended with {code}: {lines[-1] if lines else 'no message'}"
+
+
+def measure(
+    work: str,
+    settings: Mapping[str, Any],
+    contenders: Sequence[Contender],
+    *,
+    rounds: int,
+    at_least: float,
+    say: Say,
+) -> list[Row]:
+    """Prepare all contenders at once, then let them take turns, in an order that rotates.
+
+    Only one works at a time, `at_least` so many seconds; what fails drops out, and its row says
+    why.
+    """
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(contender)) for contender in contenders]
+        say("preparing")
+        _each(workers, lambda worker: worker.begin(work, settings))
+        _each(workers, Worker.get_ready)
+        if rounds > 1:  # a single one is of work so long that a warm-up would not show
+            say("warming up")
+            _each(workers, lambda worker: worker.warm_up(at_least))
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            first = number % len(workers)
+            _each(workers[first:] + workers[:first], Worker.take_turn)
+        _each(workers, Worker.end)
+    return [worker.row for worker in workers]
+
+
+def _each(workers: Iterable[Worker], act: Callable[[Worker], None]) -> None:
+    """Let every worker that has not failed act, one after the other."""
+    for worker in workers:
+        if worker.row.failed is None:
+            try:
+                act(worker)
+            except (PeerError, subprocess.CalledProcessError, OSError) as error:
+                worker.row.failed = str(error)

@@ -1,0 +1,65 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.environments import make_environment, python_of
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """What would have been run; a command that holds "broken" fails."""
+    found = []
+
+    def run(command, check):
+        found.append(command[1:])
+        if any("broken" in word for word in command):
+            raise subprocess.CalledProcessError(1, command)
+        if "venv" in command:
+            Path(command[-1]).mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return found
+
+
+@pytest.fixture
+def here(tmp_path):
+    peers = tmp_path / "peers"
+    peers.mkdir()
+    (peers / "plain.txt").write_text("one==1\n")
+    (peers / "old.txt").write_text("two==2\n")
+    (peers / "old.alone.txt").write_text("three==3\n")
+    (peers / "broken.txt").write_text("none==0\n")
+    return tmp_path
+
+
+def test_ours_runs_in_the_environment_that_runs_the_benchmarks(here, commands):
+    make_environment("ours", here)
+    assert not commands
+    assert python_of("ours", here) == Path(sys.executable)
+
+
+def test_a_peer_is_installed_once_until_another_version_is_wanted(here, commands):
+    make_environment("plain", here)
+    make_environment("plain", here)
+    assert [command[1] for command in commands] == ["venv", "pip"]
+    assert here in python_of("plain", here).parents
+    (here / "peers" / "plain.txt").write_text("one==1.1\n")
+    make_environment("plain", here)
+    assert len(commands) == 4
+
+
+def test_what_asks_for_too_much_is_installed_alone(here, commands):
+    make_environment("old", here)
+    assert commands[1][-1].endswith("old.txt")
+    assert "--no-deps" not in commands[1]
+    assert commands[2][-1].endswith("old.alone.txt")
+    assert "--no-deps" in commands[2]
+
+
+def test_a_peer_that_cannot_be_installed_is_no_peer(here, commands):
+    with pytest.raises(subprocess.CalledProcessError):
+        make_environment("broken", here)
+    with pytest.raises(FileNotFoundError, match="broken could not be installed"):
+        python_of("broken", here)

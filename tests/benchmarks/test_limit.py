@@ -1,0 +1,38 @@
+import pytest
+
+from benchmarks.checkpoints import SIZES
+from benchmarks.peers.limit import Product, products
+
+
+def test_the_small_steps_products_are_389_billion_operations():
+    found = products(SIZES["small"], [512] * 8, predictions=8 * 76)
+    assert 3 * sum(each.operations for each in found) == pytest.approx(389e9, rel=2e-3)
+
+
+def test_products_without_attention_are_twice_the_weights_a_token():
+    shape = {
+        "hidden_size": 6,
+        "intermediate_size": 10,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "vocab_size": 7,
+    }
+    found = products(shape, [11] * 5, predictions=10)
+    dense = sum(each.operations for each in found if each.stack == 1)
+    weights = 3 * (4 * 6 * 6 + 2 * 6 * 10)
+    assert dense == 2 * (5 * 11 * weights + 5 * 2 * (6 * 6 + 6 * 7))
+    scores = [each for each in found if each.stack > 1]
+    assert sum(each.operations for each in scores) == 2 * (2 * 3 * 5 * 11 * 11 * 6)
+
+
+def test_a_rows_attention_is_of_its_own_length():
+    lengths = [3, 7, 7]
+    found = products(SIZES["tiny"], lengths)
+    heads, width, layers = 2, 8, 2
+    scores = sum(each.operations for each in found if each.stack > 1)
+    assert scores == 2 * layers * heads * sum(2 * n * n * width for n in lengths)
+    assert max(each.columns for each in found) < SIZES["tiny"]["vocab_size"]  # no head
+
+
+def test_operations_of_one_product():
+    assert Product(times=2, stack=3, rows=4, inner=5, columns=6).operations == 2 * 2 * 3 * 4 * 5 * 6

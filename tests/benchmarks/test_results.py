@@ -1,0 +1,98 @@
+import re
+
+import pytest
+
+from benchmarks.cases import CASES, LIMIT, Measurement
+from benchmarks.plots import draw
+from benchmarks.report import render
+from benchmarks.results import Results, exponent, median
+from benchmarks.workers import Row
+
+HERE = {"processor": "abacus"}
+
+
+def step(length=512):
+    shape = {"size": "small", "length": length, "dropout": 0.1}
+    settings = {"batch": 8, "length": length, "checkpoint": "/somewhere/here"}
+    return Measurement("mlm_step", shape, (), settings)
+
+
+def rows(ours=1.0):
+    return [
+        Row("ours", "our way", [ours, 3 * ours, 0.5 * ours], {"peak_memory": 2e9}),
+        Row("Hugging Face, stock", "as people run it", [4.4] * 3, {"first_loss": 10.8}),
+        Row("bert4keras", "the old way", failed="could not be installed"),
+        Row(LIMIT, "", [0.8] * 3, {"operations": 4e11}),
+    ]
+
+
+def results():
+    made = Results(HERE, {})
+    made.put(step(), rows())
+    return made
+
+
+def cells(text, *contents):
+    """Cells of the only line of a table that holds them all."""
+    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("|")]
+    (found,) = (line for line in lines if all(content in line for content in contents))
+    return found
+
+
+def test_ratios_are_of_medians():
+    found = cells(render(results()), "Hugging Face, stock", "10.8000 |")
+    assert found[2:5] == ["4.40 s (4.40 s to 4.40 s)", "931 tokens/s", "4.40"]
+    assert cells(render(results()), LIMIT)[3:5] == ["0.50 TFLOP/s", "0.80"]
+
+
+def test_the_table_of_goals_has_every_ratio_and_a_gap_where_one_failed():
+    text = render(results())
+    found = cells(text, "4.40", "0.80 |")
+    assert found == ["| size small, length 512, dropout 0.1", "4.40", "", "", "0.80 |"]
+    assert "failed: could not be installed" in text
+
+
+def test_a_measurement_made_again_takes_the_place_of_the_old_one(tmp_path):
+    made = results()
+    made.put(step(128), rows())
+    made.put(step(), rows(ours=2.0))
+    made.write(tmp_path / "results.json")
+    again = Results.read(tmp_path / "results.json", HERE)
+    assert [median(record, "ours") for record in again.of("mlm_step")] == [2.0, 1.0]
+    assert median(again.of("mlm_step")[0], "bert4keras") is None
+    assert "/somewhere" not in (tmp_path / "results.json").read_text()
+
+
+def test_figures_of_another_machine_are_not_mixed_with_ours(tmp_path):
+    results().write(tmp_path / "results.json")
+    assert Results.read(tmp_path / "results.json", {"processor": "sand"}).measurements == {}
+    assert Results.read(tmp_path / "none.json", HERE).measurements == {}
+
+
+class Names:
+    """In the place of texts and checkpoints, their names."""
+
+    def checkpoint(self, size):
+        return f"/checkpoint/{size}"
+
+    corpus = rows = checkpoint
+
+
+@pytest.mark.parametrize("failed", [None, "no memory"])
+def test_every_case_is_written_and_drawn(tmp_path, failed):
+    facts = {"milliseconds": {"casts": 20}, "tokens_a_step": 4096, "versions": {"abacus": "1"}}
+    made = Results(HERE, {})
+    for make in CASES.values():
+        for each in make(Names()):
+            seconds = [] if failed else [2.0, 1.0, 3.0]
+            rows = [Row(c.name, c.about, seconds, dict(facts), failed) for c in each.contenders]
+            made.put(each, rows)
+    text = render(made)
+    assert text.count("failed: no memory" if failed else "| 2.00 s (1.00 s to 3.00 s)") > 90
+    draw(made, tmp_path)
+    drawn = {path.stem for path in tmp_path.glob("*.png")}
+    assert drawn == set(re.findall(r"plots/(\w+)\.png", text))
+
+
+def test_the_exponent_of_a_square_is_two():
+    assert exponent([1.0, 10.0, 100.0], [3.0, 300.0, 30_000.0]) == pytest.approx(2)
