@@ -114,11 +114,12 @@ def _read_file(
     """Yield the documents of one open file, and report on it."""
     before = report.bytes_read
     number = 0
+    key = config.field if ".jsonl" in path.suffixes else None
     try:
         for number, line in enumerate(_stream(path, raw), start=1):
             report.bytes_read = before + raw.tell()
             try:
-                text = _text_of(line, number, path, config.field)
+                text = _text_of(line, number, key)
             except _BadLineError as error:
                 _skip(f"{path}:{number}", str(error), config, report)
                 continue
@@ -143,15 +144,18 @@ def _stream(path: Path, raw: BinaryIO) -> Iterable[bytes]:
     return gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
 
 
-def _text_of(line: bytes, number: int, path: Path, key: str) -> str:
-    """Read the text of one line. Raises _BadLineError where there is none."""
+def _text_of(line: bytes, number: int, key: str | None) -> str:
+    """Read the text of one line, which without a key is all of it.
+
+    Raises _BadLineError where there is none.
+    """
     if number == 1:
         line = line.removeprefix(b"\xef\xbb\xbf")  # the byte order mark that Windows editors write
     try:
         text = line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
         raise _BadLineError("not UTF-8") from None
-    if ".jsonl" not in path.suffixes or not text.strip():
+    if key is None or not text.strip():
         return text
     try:
         record = json.loads(text)

@@ -175,8 +175,10 @@ def windows(bounds: Ints, room: int) -> list[tuple[int, int]]:
 
 def judging_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
     """(units,) int: the span in which a unit is farthest from the span's nearer edge, in tokens."""
-    farthest = np.full(len(bounds) - 1, -1)
     judge = np.zeros(len(bounds) - 1, np.int32)
+    if len(spans) == 1:
+        return judge
+    farthest = np.full(len(judge), -1)
     for number, (first, last) in enumerate(spans):
         from_edge = np.minimum(
             bounds[first:last] - bounds[first], bounds[last] - bounds[first + 1 : last + 1]
@@ -196,7 +198,7 @@ def _encoder(
 
         @cache  # characters come again and again
         def ids_of(unit: str) -> list[int]:
-            return tokenizer.ids_and_words(unit)[0][: max(1, room // OVERLAP)] or [tokenizer.unk_id]
+            return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
 
         return lambda example: _unit_rows([ids_of(unit) for unit in example.units], tokenizer, room)
 
@@ -214,16 +216,18 @@ def _text_rows(
     text: str, tokenizer: RoFormerTokenizer, max_length: int, long_texts: LongTexts
 ) -> tuple[list[_Row], int]:
     """Rows of one text, and its length before it is cut."""
-    ids = tokenizer.ids_and_words(text)[0]
+    ids = tokenizer.ids(text)
     pieces = _pieces(ids, max_length - SPECIALS, long_texts)
     return [_row(piece, tokenizer) for piece in pieces], len(ids) + SPECIALS
 
 
 def _pieces(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]:
     """What is read of a text: pieces of at most `room` tokens."""
+    if len(ids) <= room:
+        return [ids]
     if long_texts == "windows":
         return [ids[first:last] for first, last in windows(np.arange(len(ids) + 1), room)]
-    if long_texts == "head-tail" and len(ids) > room:
+    if long_texts == "head-tail":
         head = room // HEAD
         return [ids[:head] + ids[head - room :]]
     return [ids[:room]]
@@ -233,10 +237,9 @@ def _pair_row(
     first: str, second: str, tokenizer: RoFormerTokenizer, max_length: int
 ) -> tuple[_Row, int]:
     """The row of two texts, and its length before it is cut."""
-    ids, segments = tokenizer.encode(first, second)
-    length = len(ids)
-    if length > max_length:
-        ids, segments = tokenizer.encode(first, second, max_length)
+    parts = tokenizer.ids(first), tokenizer.ids(second)
+    ids, segments = tokenizer.join(*parts, max_length)
+    length = sum(map(len, parts)) + SPECIALS + 1
     return _Row(np.array(ids, np.int32), np.array(segments, np.int32)), length
 
 

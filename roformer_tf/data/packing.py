@@ -10,7 +10,8 @@ one piece; a longer one is cut where a word begins. With length 10, the document
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +23,15 @@ TOKEN, DOCUMENT, WORD = range(3)  # the channels of a row
 SPECIALS = 2  # [CLS] and [SEP] around each piece
 
 
-class Document(NamedTuple):
-    """A document of T tokens, or a piece of one."""
+class Documents(NamedTuple):
+    """D documents of T tokens, one after the other."""
 
     token_ids: npt.NDArray[np.integer]
     """(T,), no special tokens."""
     words: npt.NDArray[np.integer]
-    """(T,), the number of each token's word: equal to the one before, or one more."""
+    """(T,), 0 or more: the number of each token's word, rising in a document."""
+    bounds: npt.NDArray[np.integer]
+    """(D + 1,), rising from 0 to T: document i is the tokens from bounds[i] to bounds[i + 1]."""
 
 
 def check_length(length: int) -> None:
@@ -41,7 +44,7 @@ def check_length(length: int) -> None:
 
 
 def pack(
-    documents: Iterable[Document],
+    documents: Documents,
     length: int,
     *,
     cls_id: int,
@@ -50,33 +53,33 @@ def pack(
 ) -> npt.NDArray[np.integer]:
     """Pack documents into rows: (rows, 3, length) of `dtype`, channels as in the module's head.
 
-    Every token stands in exactly one row; a document without tokens leaves no trace. The pieces
-    are held in memory, so give as many documents as fit there; more give fuller rows.
-    Raises InputError if `length` is less than 3.
+    Every token stands in exactly one row; a document without tokens leaves no trace. More
+    documents at once give fuller rows. Raises InputError if `length` is less than 3.
     """
     check_length(length)
-    pieces = [piece for document in documents for piece in split(document, length - SPECIALS)]
-    assigned = assign([len(piece.token_ids) + SPECIALS for piece in pieces], length)
-    rows = np.zeros((len(assigned), 3, length), dtype)
-    for row, members in zip(rows, assigned, strict=True):
-        _lay_out(row, [pieces[member] for member in members], cls_id, sep_id)
-    return rows
+    bounds = split(documents, length - SPECIALS)
+    widths = np.diff(bounds) + SPECIALS  # (pieces,)
+    members = assign(widths.tolist(), length)
+    order = np.fromiter(chain.from_iterable(members), np.intp)
+    token_ids, words = _framed(documents, bounds[order], widths[order], cls_id, sep_id)
+    row = np.repeat(np.arange(len(members)), list(map(len, members)))
+    loads = np.bincount(row, widths[order], len(members))
+    used = np.arange(length) < loads[:, None]  # (rows, length)
+    return np.stack(_channels(used, token_ids, words, dtype), axis=1)
 
 
-def split(document: Document, room: int) -> Iterator[Document]:
-    """Cut a document into pieces of at most `room` tokens, as few and as long as can be.
+def split(documents: Documents, room: int) -> npt.NDArray[np.integer]:
+    """Bounds (pieces + 1,) of pieces of at most `room` tokens, as few and as long as can be.
 
     A cut stands where a word begins; only a word that is longer than `room` is cut itself.
     """
-    token_ids, words = document
-    start = 0
-    while start < len(token_ids):
-        stop = start + room
-        if stop < len(token_ids):
-            word_start = int(np.searchsorted(words, words[stop]))
-            stop = word_start if word_start > start else stop
-        yield Document(token_ids[start:stop], words[start:stop])
-        start = stop
+    bounds = np.unique(documents.bounds)
+    too_long = np.flatnonzero(np.diff(bounds) > room)
+    spans = zip(bounds[too_long], bounds[too_long + 1], strict=True)
+    cuts = [
+        first + cut for first, last in spans for cut in _cuts(documents.words[first:last], room)
+    ]
+    return np.sort(np.append(bounds, np.array(cuts, bounds.dtype)))
 
 
 def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
@@ -86,7 +89,7 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """
     rows: list[list[int]] = []
     spaces: list[tuple[int, int]] = []  # (free space, row), sorted
-    for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
+    for item in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
         best = bisect_left(spaces, (sizes[item], 0))
         if best < len(spaces):
             space, row = spaces.pop(best)
@@ -99,16 +102,53 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     return sorted(sorted(members) for members in rows)
 
 
-def _lay_out(
-    row: npt.NDArray[np.integer], pieces: Sequence[Document], cls_id: int, sep_id: int
-) -> None:
-    """Write pieces side by side into a row (3, length) of zeros."""
-    start = word = 0
-    for number, (token_ids, words) in enumerate(pieces, start=1):
-        stop = start + len(token_ids) + SPECIALS
-        row[TOKEN, start] = cls_id
-        row[TOKEN, start + 1 : stop - 1] = token_ids
-        row[TOKEN, stop - 1] = sep_id
-        row[DOCUMENT, start:stop] = number
-        row[WORD, start + 1 : stop - 1] = words + (word + 1 - words[0])
-        start, word = stop, int(row[WORD, stop - 2])
+def _cuts(words: npt.NDArray[np.integer], room: int) -> Iterator[int]:
+    """Where a document of these words is cut."""
+    start = 0
+    while (stop := start + room) < len(words):
+        word_start = int(np.searchsorted(words, words[stop]))
+        start = word_start if word_start > start else stop
+        yield start
+
+
+def _framed(
+    documents: Documents,
+    starts: npt.NDArray[np.integer],
+    widths: npt.NDArray[np.integer],
+    cls_id: int,
+    sep_id: int,
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+    """Tokens and words of pieces, each within [CLS] and [SEP], whose word is -1.
+
+    starts (P,), widths (P,): where a piece begins in the documents; its tokens, specials included.
+    """
+    stops = np.cumsum(widths)
+    source = np.arange(widths.sum()) + np.repeat(starts - 1 - (stops - widths), widths)
+    token_ids, words = (array.take(source, mode="clip") for array in documents[:2])
+    for places, special in ((stops - widths, cls_id), (stops - 1, sep_id)):
+        token_ids[places] = special
+        words[places] = -1
+    return token_ids, words
+
+
+def _channels(
+    used: npt.NDArray[np.bool_],
+    token_ids: npt.NDArray[np.integer],
+    words: npt.NDArray[np.integer],
+    dtype: npt.DTypeLike,
+) -> list[npt.NDArray[np.integer]]:
+    """Lay framed tokens and words (U,) into the U used places of rows; number pieces and words."""
+    token = np.zeros(used.shape, dtype)
+    token[used] = token_ids
+    word = np.full(used.shape, -1, words.dtype)
+    word[used] = words
+    is_text = word >= 0
+    begins_piece = np.zeros_like(used)
+    begins_piece[:, :-1] = is_text[:, 1:] & ~is_text[:, :-1]
+    begins_word = np.zeros_like(used)
+    begins_word[:, 1:] = is_text[:, 1:] & (word[:, 1:] != word[:, :-1])
+    return [
+        token,
+        np.cumsum(begins_piece, axis=1, dtype=dtype) * used,
+        np.cumsum(begins_word, axis=1, dtype=dtype) * is_text,
+    ]

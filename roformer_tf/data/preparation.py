@@ -25,11 +25,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from tqdm import tqdm
 
 from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
-from roformer_tf.data.packing import Document, check_length, pack
+from roformer_tf.data.packing import Documents, check_length, pack
 from roformer_tf.data.shards import (
     MANIFEST,
     PreparedRows,
@@ -184,18 +183,13 @@ class _PartWriter:
     def _write(self, split: str, file: str, texts: list[str]) -> Shard | None:
         """Write one shard, unless the texts give no rows."""
         rows = pack(
-            (self._document(text) for text in texts),
+            Documents(*self.tokenizer.ids_and_words_of(texts)),
             self.length,
             cls_id=self.tokenizer.cls_id,
             sep_id=self.tokenizer.sep_id,
             dtype=row_dtype(self.tokenizer.vocab_size, self.length),
         )
         return write_shard(self.output, file, split, rows) if len(rows) else None
-
-    def _document(self, text: str) -> Document:
-        """Tokenize a text."""
-        ids, words = self.tokenizer.ids_and_words(text)
-        return Document(np.array(ids, np.int32), np.array(words, np.int32))
 
 
 def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 import sys
 import unicodedata
 import warnings
@@ -12,6 +13,8 @@ from types import ModuleType
 def normalize(text: str) -> str:
     """Lower-case a text, decompose it (NFD) and drop its non-spacing marks: "ÉTÉ が" → "ete か"."""
     decomposed = unicodedata.normalize("NFD", text.lower())
+    if not _PERHAPS_MARKS.search(decomposed):
+        return decomposed
     return "".join([part for part in decomposed if unicodedata.category(part) != "Mn"])
 
 
@@ -119,5 +122,9 @@ _CHINESE = (
     (0x2A700, 0x2CEAF),
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
+)
+_PERHAPS_MARKS = re.compile(  # all but blocks without non-spacing marks: to find them is slow
+    "[^\0-\u02ff\u0370-\u0482\u1100-\u11ff\u2000-\u20cf\u2100-\u2cee\u2e00-\u3029"
+    "\u302e-\u3098\u309b-\ua66e\uac00-\ud7af\uff00-\uffef]"
 )
 _TOTAL_FREQUENCY = 60_101_967  # of the dictionary that jieba 0.42 and rjieba 0.2 carry

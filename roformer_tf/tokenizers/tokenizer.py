@@ -2,12 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from roformer_tf.checkpoints import archives, registry
 from roformer_tf.errors import InputError
@@ -29,6 +32,8 @@ from roformer_tf.tokenizers.vocabulary import (
     parse_vocabulary,
     read_vocabulary,
 )
+
+Ints: TypeAlias = npt.NDArray[np.int32]
 
 
 class RoFormerTokenizer:
@@ -63,7 +68,7 @@ class RoFormerTokenizer:
         self.sep_id = self.vocabulary["[SEP]"]
         self.mask_id = self.vocabulary["[MASK]"]
         self._longest = max(map(len, self.vocabulary))
-        self._known: dict[str, tuple[str, ...]] = {}  # word → its tokens, see _cut
+        self._known = _Memory(self._find_ids)
 
     @classmethod
     def from_pretrained(
@@ -121,7 +126,11 @@ class RoFormerTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """Tokens without special ones: "今天天气 unaffable" → 今天 天气 un ##aff ##able."""
-        return self._tokens_and_words(text)[0]
+        return [token for piece in self._pieces(text) for token in self._tokens_of(piece)]
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of the tokens, without special ones."""
+        return list(chain.from_iterable(map(self._known.__getitem__, self._pieces(text))))
 
     def word_ids(self, text: str) -> list[int]:
         """For each token the number of its word: 0, 1, …, none left out.
@@ -129,12 +138,31 @@ class RoFormerTokenizer:
         Word-level, a word is jieba's: a rare 四字成语 that became four tokens is one word.
         Char-level, it is what stands between white space, punctuation and Chinese characters.
         """
-        return self._tokens_and_words(text)[1]
+        return self.ids_and_words(text)[1]
 
     def ids_and_words(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special ones, and `word_ids`, from one segmentation."""
-        tokens, words = self._tokens_and_words(text)
-        return self._ids(tokens), words
+        ids, words, _ = self.ids_and_words_of([text])
+        return ids.tolist(), words.tolist()
+
+    def ids_and_words_of(self, texts: Iterable[str]) -> tuple[Ints, Ints, Ints]:
+        """The ids of many texts, one text's after another's, their words and bounds; all int32.
+
+        Token ids (T,); words (T,), the number of each token's word, counted on from text to text;
+        bounds (texts + 1,): the tokens of text i are those from bounds[i] to bounds[i + 1].
+
+        Pieces are only numbered one by one, and what a number stands for is looked up for all.
+        """
+        numbers: defaultdict[str, int] = defaultdict(count().__next__)  # by first appearance
+        pieces = array("i")
+        stops = [0]
+        for text in texts:
+            pieces.extend(map(numbers.__getitem__, self._pieces(text)))
+            stops.append(len(pieces))
+        ids, sizes = _look_up(pieces, [self._known[piece] for piece in numbers])
+        words = np.repeat(np.cumsum(sizes > 0, dtype=np.int32) - 1, sizes)  # 0: white space, …
+        ends = np.cumsum(np.append(np.int32(0), sizes), dtype=np.int32)
+        return ids, words, ends[stops]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """For each token where it stands in the text: (first character, last + 1), never empty.
@@ -171,20 +199,25 @@ class RoFormerTokenizer:
         tokens, the longer of the two texts (the first, if equal) loses its last.
         Raises InputError for a `max_length` that cannot hold the special tokens.
         """
-        first = self._ids(self.tokenize(text))
-        second = [] if pair is None else self._ids(self.tokenize(pair))
+        return self.join(self.ids(text), None if pair is None else self.ids(pair), max_length)
+
+    def join(
+        self, first: list[int], second: list[int] | None = None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """What `encode` makes of texts, from their `ids`."""
+        others = second or []
         if max_length is not None:
-            special = 2 if pair is None else 3
+            special = 2 if second is None else 3
             if max_length < special:
                 raise InputError(
                     f"max_length is {max_length}, but the special tokens alone are {special}. "
                     f"Give {special} or more, such as 512."
                 )
-            first, second = _truncate(first, second, max_length - special)
+            first, others = _truncate(first, others, max_length - special)
         first = [self.cls_id, *first, self.sep_id]
-        if pair is not None:
-            second.append(self.sep_id)
-        return first + second, [0] * len(first) + [1] * len(second)
+        if second is not None:
+            others = [*others, self.sep_id]
+        return first + others, [0] * len(first) + [1] * len(others)
 
     def __call__(
         self, texts: Sequence[str | tuple[str, str]], max_length: int | None = None
@@ -230,38 +263,28 @@ class RoFormerTokenizer:
             text = pattern.sub(replacement, text)
         return text.strip()
 
-    def _tokens_and_words(self, text: str) -> tuple[list[str], list[int]]:
-        """Tokens of a text, and for each the number of its word."""
+    def _pieces(self, text: str) -> list[str]:
+        """Words of a text, and the white space between them: jieba's, or what `split` gives."""
         if self.lower_case:
             text = normalize(text)
-        tokens: list[str] = []
-        words: list[int] = []
-        word = 0
-        for piece in segment(text) if self.tokenization == "word" else split(text):
-            if piece in self.vocabulary:
-                tokens.append(piece)
-                words.append(word)
-            elif parts := self._cut(piece):
-                tokens += parts
-                words += [word] * len(parts)
-            else:
-                continue  # white space or control characters
-            word += 1
-        return tokens, words
+        return segment(text) if self.tokenization == "word" else split(text)
 
-    def _cut(self, text: str) -> tuple[str, ...]:
-        """Tokens of a text, without segmentation by jieba; remembered, for words come again."""
-        tokens = self._known.get(text)
-        if tokens is None:
-            tokens = tuple(token for word in split(text) for token in self._word_pieces(word))
-            if len(text) <= WORD_LIMIT:
-                if len(self._known) >= _REMEMBERED_WORDS:
-                    self._known.clear()
-                self._known[text] = tokens
-        return tokens
+    def _find_ids(self, piece: str) -> tuple[int, ...]:
+        """Ids of a piece's tokens, `unk_id` for those that the vocabulary lacks."""
+        return tuple([self.vocabulary.get(t, self.unk_id) for t in self._tokens_of(piece)])
+
+    def _tokens_of(self, piece: str) -> list[str]:
+        """Tokens of a piece: none for white space or control characters."""
+        return [piece] if piece in self.vocabulary else self._cut(piece)
+
+    def _cut(self, text: str) -> list[str]:
+        """Tokens of a text, without segmentation by jieba."""
+        return [token for word in split(text) for token in self._word_pieces(word)]
 
     def _word_pieces(self, word: str) -> list[str]:
         """Longest pieces from the left, `##` before all but the first, or the word itself."""
+        if word in self.vocabulary:
+            return [word]
         pieces: list[str] = []
         start = 0
         while start < len(word) <= WORD_LIMIT:
@@ -275,12 +298,6 @@ class RoFormerTokenizer:
             start = end
         return pieces or [word]
 
-    def _ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of tokens, `unk_id` for those that the vocabulary lacks."""
-        find = self.vocabulary.get
-        unknown = self.unk_id
-        return [find(token, unknown) for token in tokens]
-
     def _token(self, number: int) -> str:
         """Token of an id."""
         token = self.tokens[number] if 0 <= number < self.vocab_size else None
@@ -290,6 +307,34 @@ class RoFormerTokenizer:
                 "Decode with the vocabulary that the ids were made with."
             )
         return token
+
+
+class _Memory(dict[str, tuple[int, ...]]):
+    """Token ids of the pieces met so far, for they come again; what is missing, `find` gives."""
+
+    def __init__(self, find: Callable[[str], tuple[int, ...]]) -> None:
+        self._find = find
+
+    def __missing__(self, piece: str) -> tuple[int, ...]:
+        ids = self._find(piece)
+        if len(piece) <= WORD_LIMIT:
+            if len(self) >= _REMEMBERED_WORDS:
+                self.clear()
+            self[piece] = ids
+        return ids
+
+
+def _look_up(numbers: Sequence[int], table: Sequence[tuple[int, ...]]) -> tuple[Ints, Ints]:
+    """Join the table's rows of these numbers: [2, 0, 2], [(5,), (), (7, 8)] → [7, 8, 5, 7, 8].
+
+    Returns them and their sizes, [2, 1, 2].
+    """
+    row_sizes = np.fromiter(map(len, table), np.int32, len(table))
+    joined = np.fromiter(chain.from_iterable(table), np.int32, row_sizes.sum())
+    sizes = row_sizes[numbers]
+    starts = (np.cumsum(row_sizes) - row_sizes)[numbers]  # in `joined`
+    shifts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+    return joined[shifts + np.arange(len(shifts))], sizes
 
 
 def _truncate(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:

@@ -4,7 +4,7 @@ import io
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
@@ -94,9 +94,8 @@ def count_pieces(
     use, lone surrogates, and what is longer than 200 characters.
     """
     words = segment if tokenization == "word" else split
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(words(normalize(text) if lower_case else text))
+    normal = map(normalize, texts) if lower_case else texts
+    counts = Counter(chain.from_iterable(map(words, normal)))
     unfit = [w for w in counts if len(w) > WORD_LIMIT or not w.isprintable() or not split(w)]
     for word in unfit:
         del counts[word]

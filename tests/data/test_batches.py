@@ -5,7 +5,7 @@ import pytest
 
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
 from roformer_tf.data.masking import MaskingConfig, predictions_per_row
-from roformer_tf.data.packing import Document, pack
+from roformer_tf.data.packing import Documents, pack
 from roformer_tf.data.shards import PreparedRows, write_shard
 from roformer_tf.errors import InputError
 
@@ -23,7 +23,8 @@ def rows(tmp_path_factory):
     arrays = []
     for i in range(ROWS):
         ids = np.concatenate([[10 + i] * 4, np.arange(100, 100 + len(words) - 4)])
-        arrays.append(pack([Document(ids, words)], LENGTH, cls_id=CLS, sep_id=SEP, dtype=np.uint8))
+        documents = Documents(ids, words, np.array([0, len(ids)]))
+        arrays.append(pack(documents, LENGTH, cls_id=CLS, sep_id=SEP, dtype=np.uint8))
     shards = [
         vars(write_shard(folder, "train-00000.npy", "train", np.concatenate(arrays[:4]))),
         vars(write_shard(folder, "train-00001.npy", "train", np.concatenate(arrays[4:]))),

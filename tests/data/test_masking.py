@@ -11,7 +11,7 @@ from roformer_tf.data.masking import (
     replacement_ids,
     row_generator,
 )
-from roformer_tf.data.packing import Document, pack
+from roformer_tf.data.packing import Documents, pack
 from roformer_tf.errors import InputError
 
 CLS, SEP, MASK = 1, 2, 3
@@ -21,10 +21,13 @@ RANDOM = np.arange(200, 300, dtype=np.int32)  # not ids of text, so that replace
 
 def rows_of(word_sizes, length):
     """Pack documents with words of these sizes: [[1, 2], [1]]; no two words alike in a row."""
-    documents = [
-        Document(np.resize(TEXT, sum(sizes)), np.repeat(np.arange(len(sizes)), sizes))
-        for sizes in word_sizes
-    ]
+    tokens = [np.resize(TEXT, sum(sizes)) for sizes in word_sizes]
+    sizes = [size for sizes in word_sizes for size in sizes]
+    documents = Documents(
+        token_ids=np.concatenate(tokens),
+        words=np.repeat(np.arange(len(sizes)), sizes),
+        bounds=np.cumsum([0, *map(len, tokens)]),
+    )
     return pack(documents, length, cls_id=CLS, sep_id=SEP, dtype=np.uint16)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.data.neighbours import neighbour_counts, neighbour_vectors, positive_information
-from roformer_tf.data.packing import Document, pack
+from roformer_tf.data.packing import Documents, pack
 
 
 class Rows(list):
@@ -19,8 +19,9 @@ class Rows(list):
 
 def packed(documents):
     """Rows of documents of token ids, whose words are single tokens."""
-    pieces = [Document(np.array(ids), np.arange(len(ids))) for ids in documents]
-    return Rows(pack(pieces, length=Rows.length, cls_id=2, sep_id=3))
+    bounds = np.cumsum([0, *map(len, documents)])
+    joined = Documents(np.concatenate(documents), np.arange(bounds[-1]), bounds)
+    return Rows(pack(joined, length=Rows.length, cls_id=2, sep_id=3))
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(5, 9), min_size=1, max_size=8), min_size=1, max_size=6)

@@ -1,11 +1,11 @@
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.data.packing import Document, assign, check_length, pack
+from roformer_tf.data.packing import Documents, assign, check_length, pack
 from roformer_tf.errors import InputError
 
 CLS, SEP = 1, 2
@@ -14,12 +14,15 @@ FIRST = 10  # the tokens below are numbered through from here, so each tells whe
 
 def documents_of(word_sizes):
     """Documents from the sizes of their words: [[1, 2], [1]] → tokens 10 11 12, and 13."""
-    documents, token = [], FIRST
-    for sizes in word_sizes:
-        words = np.repeat(np.arange(len(sizes)), sizes)
-        documents.append(Document(np.arange(token, token + len(words)), words))
-        token += len(words)
-    return documents
+    words = [np.repeat(np.arange(len(sizes)), sizes) for sizes in word_sizes]
+    bounds = np.cumsum([0, *map(len, words)])
+    tokens = np.arange(FIRST, FIRST + bounds[-1])
+    return Documents(tokens, np.concatenate([[], *words]).astype(np.int32), bounds)
+
+
+def tokens_of(documents):
+    """The tokens of each document."""
+    return [list(range(FIRST + a, FIRST + b)) for a, b in pairwise(documents.bounds.tolist())]
 
 
 def pieces_of(rows):
@@ -55,7 +58,7 @@ def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_s
     pieces = pieces_of(rows)
     total = sum(map(sum, word_sizes))
     assert sorted(t for _, tokens, _ in pieces for t in tokens) == list(range(FIRST, FIRST + total))
-    owner = {t: i for i, document in enumerate(documents) for t in document.token_ids.tolist()}
+    owner = {token: i for i, tokens in enumerate(tokens_of(documents)) for token in tokens}
     for _, tokens, _ in pieces:
         assert tokens == list(range(tokens[0], tokens[-1] + 1)), "order is kept"
         assert owner[tokens[0]] == owner[tokens[-1]]
@@ -64,11 +67,12 @@ def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_s
 @given(corpora, st.integers(3, 40))
 def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length):
     documents = documents_of(word_sizes)
+    all_sizes = [size for sizes in word_sizes for size in sizes]
+    firsts = accumulate(all_sizes, initial=FIRST)
     places = {  # token → (its word's first token, its word's size)
-        token: (int(document.token_ids[np.argmax(document.words == word)]), size)
-        for document, sizes in zip(documents, word_sizes, strict=True)
-        for token, word in zip(document.token_ids.tolist(), document.words, strict=True)
-        for size in [sizes[word]]
+        first + i: (first, size)
+        for first, size in zip(firsts, all_sizes, strict=False)
+        for i in range(size)
     }
     for _, tokens, words in pieces_of(pack(documents, length, cls_id=CLS, sep_id=SEP)):
         first, size = places[tokens[0]]
@@ -82,16 +86,17 @@ def test_no_document_is_cut_without_need(word_sizes, length):
     documents = documents_of(word_sizes)
     pieces = pieces_of(pack(documents, length, cls_id=CLS, sep_id=SEP))
     starts = {tokens[0] for _, tokens, _ in pieces}
-    for document in documents:
-        if 0 < len(document.token_ids) <= length - 2:
-            assert starts & set(document.token_ids.tolist()) == {document.token_ids[0]}
+    for tokens in tokens_of(documents):
+        if 0 < len(tokens) <= length - 2:
+            assert starts & set(tokens) == {tokens[0]}
 
 
 def test_the_row_of_the_modules_docstring():
-    documents = [
-        Document(np.array([11, 12, 13, 14]), np.array([0, 1, 1, 2])),
-        Document(np.array([15]), np.array([0])),
-    ]
+    documents = Documents(
+        token_ids=np.array([11, 12, 13, 14, 15]),
+        words=np.array([0, 1, 1, 2, 0]),
+        bounds=np.array([0, 4, 5]),
+    )
     rows = pack(documents, 10, cls_id=CLS, sep_id=SEP, dtype=np.uint8)
     assert rows.dtype == np.uint8
     assert rows.tolist() == [
@@ -130,4 +135,4 @@ def test_a_row_that_holds_no_token_is_refused(length):
     with pytest.raises(InputError, match=f"length is {length}, but a row holds at least"):
         check_length(length)
     with pytest.raises(InputError):
-        pack([], length, cls_id=CLS, sep_id=SEP)
+        pack(documents_of([[1]]), length, cls_id=CLS, sep_id=SEP)

@@ -117,6 +117,12 @@ def test_normalizing_again_changes_nothing(text):
     assert not any(unicodedata.category(character) == "Mn" for character in normalize(text))
 
 
+def test_no_block_that_is_taken_to_hold_no_marks_holds_one():
+    marks = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) == "Mn"]
+    assert len(marks) > 1_000
+    assert all(map(segmentation._PERHAPS_MARKS.search, marks))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -168,7 +168,30 @@ def test_every_token_has_a_place_and_a_word(tokenizer, text):
     assert all(0 <= start < end <= len(text) for start, end in spans)
     assert words == sorted(words)
     assert set(words) == set(range(len(set(words))))
+    assert tokenizer.ids(text) == ids_of(tokenizer, tokens)
     assert tokenizer.ids_and_words(text) == (ids_of(tokenizer, tokens), words)
+
+
+@given(any_tokenizer, st.lists(any_text, max_size=5))
+def test_many_texts_at_once_are_each_by_itself(tokenizer, texts):
+    ids, words, bounds = tokenizer.ids_and_words_of(texts)
+    assert {array.dtype for array in (ids, words, bounds)} == {np.dtype(np.int32)}
+    assert len(bounds) == len(texts) + 1
+    assert np.isin(np.diff(words, prepend=-1), [0, 1]).all(), "words count on from text to text"
+    for text, start, stop in zip(texts, bounds[:-1], bounds[1:], strict=True):
+        want, want_words = tokenizer.tokenize(text), tokenizer.word_ids(text)
+        assert ids[start:stop].tolist() == ids_of(tokenizer, want)
+        first = words[start] if start < stop else 0
+        assert (words[start:stop] - first).tolist() == want_words
+    assert (bounds[0], bounds[-1]) == (0, len(ids))
+
+
+@given(any_tokenizer, any_text, st.none() | any_text, st.none() | st.integers(3, 20))
+def test_joining_ids_is_encoding_texts(tokenizer, text, pair, max_length):
+    parts = [tokenizer.ids(text), None if pair is None else tokenizer.ids(pair)]
+    copies = [None if part is None else list(part) for part in parts]
+    assert tokenizer.join(*parts, max_length) == tokenizer.encode(text, pair, max_length)
+    assert parts == copies, "what was given is not changed"
 
 
 @given(any_tokenizer, st.text(st.characters(codec="utf-8", exclude_categories=["M"])))
@@ -223,7 +246,7 @@ def test_decoding_gives_plain_chinese_text_back(data, tokenizer):
 
 def test_pickling_keeps_the_tokenizer_but_not_what_it_remembers():
     for tokenizer in (WORD, CHAR, CASED):
-        tokenizer.tokenize("antidisestablishmentarianism 守株待兔")
+        tokenizer.encode("antidisestablishmentarianism 守株待兔")
         copy = pickle.loads(pickle.dumps(tokenizer))
         assert len(copy._known) == 0 < len(tokenizer._known)
         for text in ("我爱 Ünaffable 守株待兔", "[MASK]"):
@@ -234,9 +257,9 @@ def test_what_it_remembers_is_bounded(monkeypatch):
     monkeypatch.setattr("roformer_tf.tokenizers.tokenizer._REMEMBERED_WORDS", 10)
     tokenizer = RoFormerTokenizer(CHAR.vocabulary, "char")
     text = " ".join(f"x{number}" for number in range(100))
-    assert tokenizer.tokenize(text) == CHAR.tokenize(text)
+    assert tokenizer.encode(text) == CHAR.encode(text)
     assert len(tokenizer._known) <= 10
-    tokenizer.tokenize("xyz " + "x" * 10_000)
+    tokenizer.encode("xyz " + "x" * 10_000)
     assert max(map(len, tokenizer._known)) <= 200
 
 
