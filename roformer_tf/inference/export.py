@@ -26,7 +26,8 @@ from roformer_tf.data.labelled import ColumnsConfig, find_layout, read_examples
 from roformer_tf.data.tasks import FILE, Example, Label, Prediction, Task
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import folder_beside
-from roformer_tf.inference.predict import Run, load_finetuned, predict_logits
+from roformer_tf.inference.predict import load_finetuned, predict_logits
+from roformer_tf.inference.rows import Run
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
 
+from roformer_tf.data.encoding import padded
 from roformer_tf.errors import InputError
+from roformer_tf.inference.rows import batches, runner
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -75,21 +77,9 @@ def candidates(
             f"{model.config.vocab_size:,} embeddings: put the vocab.txt that belongs to it there."
         )
     rows = [_encode(text, tokenizer) for text in texts]
-    token_ids = np.full((len(rows), max(map(len, rows))), tokenizer.pad_id, "int32")
-    for row, ids in zip(token_ids, rows, strict=True):
-        row[: len(ids)] = ids
-    at = [np.flatnonzero(row == tokenizer.mask_id) for row in token_ids]
-    positions = np.zeros((len(rows), max(map(len, at))), "int32")
-    for row, places in zip(positions, at, strict=True):
-        row[: len(places)] = places
-    logits = model.predict(
-        {"token_ids": token_ids, "masked_positions": positions}, verbose=0
-    )  # (texts, masks, V)
-    allowed = _allowed(tokenizer, logits.shape[-1])
-    return [
-        [_likeliest(scores, allowed, tokenizer, top) for scores in row[: len(places)]]
-        for row, places in zip(logits, at, strict=True)
-    ]
+    logits = _logits(model, rows, tokenizer.mask_id)
+    allowed = _allowed(tokenizer, model.config.vocab_size)
+    return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]
 
 
 def filled(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
@@ -107,6 +97,25 @@ def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
         ids += [tokenizer.mask_id] if number else []
         ids += tokenizer.ids_and_words(piece)[0]
     return [*ids, tokenizer.sep_id]
+
+
+def _logits(
+    model: "RoFormerForMaskedLM", rows: Sequence[Sequence[int]], mask_id: int
+) -> list[np.ndarray]:
+    """For each row of ids the scores at its masks, (masks, V) float32."""
+    ids = [np.array(row, np.int32) for row in rows]
+    places = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]
+    logits: list[Any] = [None] * len(ids)
+    with_model = runner(model)
+    for chosen, shape in batches([len(row) for row in ids], with_model):
+        most = max(len(places[row]) for row in chosen)
+        inputs = {
+            "token_ids": padded([ids[row] for row in chosen], shape),
+            "masked_positions": padded([places[row] for row in chosen], (shape[0], most)),
+        }
+        for row, scores in zip(chosen, with_model.run(inputs), strict=False):
+            logits[row] = scores[: len(places[row])]
+    return logits
 
 
 def _check(text: str) -> None:

@@ -31,7 +31,8 @@ from roformer_tf.data.tasks import RANKED, Example, Prediction, Task
 from roformer_tf.errors import InputError
 from roformer_tf.inference.answers import entities, marks_entities, shortest
 from roformer_tf.inference.export import ONNX, load_exported
-from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.predict import Precision, load_finetuned, predict
+from roformer_tf.inference.rows import BATCH_SIZE
 
 if TYPE_CHECKING:
     import uvicorn
@@ -78,8 +79,11 @@ class ServeConfig:
     """Address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all that reach it."""
     port: int = 8000
     """Port to listen at; 0 takes a free one."""
-    batch_size: int = 32
-    """Most texts that the model reads at once; those of several requests go together."""
+    batch_size: int = BATCH_SIZE
+    """Most texts that are answered together; those of several requests are."""
+    precision: Precision = "float32"
+    """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
+    export keeps the precision that it has."""
     limits: Limits = Limits()
 
 
@@ -100,7 +104,7 @@ def serve(config: ServeConfig) -> None:
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     with listening(config.host, config.port) as at:
-        served = load(config.model, config.batch_size)
+        served = load(config.model, config.batch_size, config.precision)
         server = make_server(make_app(served, config.batch_size, config.limits))
         address, port = at.getsockname()[:2]
         if not is_loopback(address):
@@ -113,21 +117,16 @@ def serve(config: ServeConfig) -> None:
         server.run(sockets=[at])
 
 
-def load(folder: Path, batch_size: int) -> Served:
+def load(folder: Path, batch_size: int = BATCH_SIZE, precision: Precision = "float32") -> Served:
     """Load what `finetune` or `export` wrote, and have it answer before anyone asks.
 
-    TensorFlow makes a plan for the first shape of a batch, and at the second one another, which
-    serves for all; XLA would compile each new shape while requests wait.
+    Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.
     """
     model: Any
     if (folder / ONNX).exists():
         model, tokenizer, task = load_exported(folder)
     else:
-        import keras
-
-        model, tokenizer, task = load_finetuned(folder)
-        if keras.backend.backend() == "tensorflow":
-            model.jit_compile = False
+        model, tokenizer, task = load_finetuned(folder, precision)
 
     def answer(examples: list[Example]) -> list[Prediction]:
         return predict(model, tokenizer, task, examples, batch_size)
@@ -146,7 +145,10 @@ def listening(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
+        at = socket.create_server((host, port), family=family)
+        # or else the kernel keeps an answer's body back until its head is confirmed, for 40 ms
+        at.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        return at
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
@@ -230,7 +232,9 @@ class _Waiting(NamedTuple):
     answers: "Future[list[Prediction]]"
 
 
-def make_app(served: Served, batch_size: int = 32, limits: Limits | None = None) -> "FastAPI":
+def make_app(
+    served: Served, batch_size: int = BATCH_SIZE, limits: Limits | None = None
+) -> "FastAPI":
     """The service as an ASGI application, for any server of such."""
     from fastapi import FastAPI
     from fastapi.responses import HTMLResponse, JSONResponse

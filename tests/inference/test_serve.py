@@ -389,6 +389,14 @@ def test_openapi_shows_the_question(address):
     assert body["content"]["application/json"]["schema"]["properties"].keys() == {"text", "texts"}
 
 
+def test_answers_leave_at_once():
+    """Held back until their head is confirmed, they come 40 ms later."""
+    with listening("127.0.0.1", 0) as at, socket.create_connection(at.getsockname()):
+        accepted, _ = at.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path):
     with listening("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
