@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/kernels/test_gelu.py",
+    "tests/kernels/test_flash.py",
+    "tests/kernels/test_forms.py",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
     "tests/layers/test_rotary.py::test_half_is_interleaved_with_features_in_another_order",
     "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",

@@ -132,7 +132,7 @@ def test_from_labelled_file_to_report_to_predict(task, released, tmp_path, capsy
     train = write(tmp_path, task, "train", 96, seed=1)
     test = write(tmp_path, task, "test", 32, seed=2)
     run = tmp_path / "run"
-    more = {"epochs": 12} if task in LEARNT else {}
+    more = {"epochs": 20, "learning_rate": 4e-3} if task in LEARNT else {}
     assert finetune(released("char"), train, run, test=test, **more) == 0
     assert f"task {task}" in capsys.readouterr().out
 

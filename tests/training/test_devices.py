@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import keras
 import pytest
 
@@ -9,43 +7,46 @@ from roformer_tf.training.devices import choose_jit, choose_precision
 
 @pytest.fixture
 def machine(monkeypatch):
-    """machine(accelerated, flags): a machine with or without a GPU, and /proc/cpuinfo's flags."""
+    """machine(accelerated, times): with a GPU or without; seconds of a product in each dtype."""
 
-    def pretend(accelerated, flags):
-        def read_text(path, encoding):
-            assert str(path) == "/proc/cpuinfo"
-            if flags is None:
-                raise FileNotFoundError(path)
-            return f"processor: 0\nflags: fpu sse2 {flags}\n"
-
+    def pretend(accelerated, **seconds):
         monkeypatch.setattr(devices, "_accelerated", lambda: accelerated)
-        monkeypatch.setattr(Path, "read_text", read_text)
+        monkeypatch.setattr(devices, "_product_seconds", seconds.__getitem__)
+        devices._faster_in_bfloat16.cache_clear()
 
-    return pretend
+    yield pretend
+    devices._faster_in_bfloat16.cache_clear()
 
 
 @pytest.mark.parametrize("asked", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_what_is_asked_for_is_taken(machine, asked, accelerated):
-    machine(accelerated, "")
+    machine(accelerated)
     assert choose_precision(asked) == asked
 
 
 @pytest.mark.parametrize(
-    ("accelerated", "flags", "precision"),
+    ("accelerated", "bfloat16", "precision"),
     [
-        (True, "", "mixed_bfloat16"),
-        (False, "avx512f avx512_bf16", "mixed_bfloat16"),
-        (False, "avx2 amx_bf16 amx_tile", "mixed_bfloat16"),
-        (False, "avx2 avx512f avx512_bf16x", "float32"),
-        (False, None, "float32"),  # no Linux
+        (True, 9.0, "mixed_bfloat16"),  # not even tried
+        (False, 0.5, "mixed_bfloat16"),
+        (False, 0.9, "float32"),  # not worth the casts
+        (False, 20.0, "float32"),
     ],
 )
 def test_products_are_bfloat16_where_the_device_is_fast_at_them(
-    machine, accelerated, flags, precision
+    machine, accelerated, bfloat16, precision
 ):
-    machine(accelerated, flags)
+    machine(accelerated, bfloat16=bfloat16, float32=1.0)
     assert choose_precision("auto") == precision
+
+
+def test_products_are_timed_in_the_dtype_asked_for(monkeypatch):
+    seen = []
+    matmul = keras.ops.matmul
+    monkeypatch.setattr(keras.ops, "matmul", lambda a, b: seen.append(a.dtype) or matmul(a, b))
+    assert devices._product_seconds("bfloat16", size=8, rounds=3) > 0
+    assert [keras.backend.standardize_dtype(dtype) for dtype in seen] == ["bfloat16"] * 4
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_products_are_bfloat16_where_the_device_is_fast_at_them(
 def test_xla_is_left_to_keras_but_for_tensorflow_on_a_cpu(
     machine, monkeypatch, backend, accelerated, jit
 ):
-    machine(accelerated, "")
+    machine(accelerated)
     monkeypatch.setattr(keras.backend, "backend", lambda: backend)
     assert choose_jit() == jit
 
