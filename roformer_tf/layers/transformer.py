@@ -163,8 +163,8 @@ def recomputed(layer: RoFormerLayer, x: Tensor, visible: Tensor) -> Tensor:
     """What the layer gives in training, but the backward pass computes its inside anew.
 
     Kept are x (B, T, H) and what comes out: memory for about a third more time. Weights and
-    dropout's seeds go in as values, so that both passes drop the same; Keras' own RematScope draws
-    twice on TensorFlow, and on JAX lets the seeds escape from the trace.
+    dropout's seeds go in as values, so that both passes drop the same: a layer given whole to
+    `keras.remat` fails on TensorFlow and on JAX.
     """
     # Copies: TensorFlow would count a variable's gradient twice, and read its seed too late.
     weights = [ops.copy(variable) for variable in layer.trainable_variables]
