@@ -79,8 +79,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             attention_mask = same
         masks = (query_mask, value_mask, key_mask, getattr(query, "_keras_mask", None))
         special = return_attention_scores or use_causal_mask or any(x is not None for x in masks)
+        special |= attention_mask is not None and len(attention_mask.shape) != 3
         alone = value is query and (key is None or key is query)
         if alone and not special and self._usual():
+            if attention_mask is not None:
+                attention_mask = ops.cast(attention_mask, "bool")
             return self._attend_to_itself(query, attention_mask, training)
         return super().call(
             query,
@@ -96,7 +99,10 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         )
 
     def _attend_to_itself(self, x: Tensor, visible: Tensor | None, training: bool | None) -> Tensor:
-        """Self-attention with one product for all projections: (B, T, D) → (B, T, D)."""
+        """Self-attention with one product for all projections: (B, T, D) → (B, T, D).
+
+        Equal to Keras' way through `_compute_attention`, which other calls go, but faster.
+        """
         shape = ops.shape(x)
         bias = self._together("bias") if self._use_bias else None
         projected = affine(x, self._together("kernel"), bias, training)
@@ -130,9 +136,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return ops.concatenate(parts, axis=-1)
 
     def _usual(self) -> bool:
-        """Whether the layer is as RoFormer has it, none of Keras' variants."""
+        """Whether the layer is as RoFormer has it: no variant of Keras', no subclass' rotation."""
+        hooks = ("_compute_attention", "_rotate")
         return (
-            self._value_dim == self._key_dim
+            all(getattr(type(self), x) is getattr(RotaryMultiHeadAttention, x) for x in hooks)
+            and self._value_dim == self._key_dim
             and self._output_shape is None
             and self._attention_axes == (1,)
             and not getattr(self, "_use_gate", False)

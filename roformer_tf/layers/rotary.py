@@ -5,6 +5,9 @@ so that the product of a query and a key depends on their distance alone. Which 
 form pair m is the style: "interleaved" (2m, 2m + 1) in the paper and the released checkpoints,
 "half" (m, m + H/2) in GPT-NeoX and Llama.
 
+`kernels/rotation.py` turns the queries and keys of self-attention in the same pass that splits
+them; the tests hold both to one reference.
+
 Axes: B batch, T positions, N heads, H head size (even).
 """
 

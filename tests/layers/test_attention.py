@@ -245,3 +245,39 @@ def test_inputs_with_another_axis_are_refused():
     x = random(2, 3, 4, D)
     with pytest.raises(InputError, match=r"\(2, 3, 4, 12\)"):
         RotaryMultiHeadAttention(N, H, attention_axes=2)(x, x)
+
+
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+@pytest.mark.parametrize("training", [True, False])
+def test_self_attention_in_one_pass_equals_keras_way(style, training):
+    x = np.random.default_rng(0).normal(size=(2, 300, 12)).astype("float32")
+    ids = np.repeat([[1] * 200 + [2] * 90 + [0] * 10], 2, axis=0)
+    layer = RotaryMultiHeadAttention(3, 4, rotary_style=style)
+    quick = layer(x, x, sequence_ids=ids, training=training)
+    whole, _ = layer(
+        x, x, sequence_ids=ids, training=training, return_attention_scores=True
+    )  # scores are given by Keras' way alone
+    apart = keras.ops.convert_to_numpy(quick - whole)[:, :290]
+    assert np.abs(apart).max() < 5e-6
+
+
+def test_a_subclass_rotation_is_what_runs():
+    class Unrotated(RotaryMultiHeadAttention):
+        def _rotate(self, x):
+            return x
+
+    x = np.random.default_rng(0).normal(size=(1, 6, 8)).astype("float32")
+    layer = Unrotated(2, 4)
+    flipped = keras.ops.convert_to_numpy(layer(x[:, ::-1].copy(), x[:, ::-1].copy()))
+    y = keras.ops.convert_to_numpy(layer(x, x))
+    assert np.abs(flipped[:, ::-1] - y).max() < 1e-6  # it knows no order
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 5), (2, 1, 5, 5), (5, 5)])
+def test_masks_of_any_rank_that_keras_takes_are_taken(shape):
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    mask = np.broadcast_to(np.tril(np.ones((5, 5), "int32")), shape)
+    layer = RotaryMultiHeadAttention(2, 4)
+    want = keras.ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    got = keras.ops.convert_to_numpy(layer(x, x, attention_mask=mask))
+    assert np.abs(got - want).max() < 2e-6
