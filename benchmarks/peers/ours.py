@@ -68,7 +68,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     from roformer_tf.data.masking import MaskingConfig, replacement_ids
     from roformer_tf.data.shards import PreparedRows
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.training.pretraining import SMALL
+    from roformer_tf.training.pretraining import SMALL, with_labels
 
     tokenizer = RoFormerTokenizer.from_pretrained(rows)
     batches = pretraining_batches(
@@ -78,7 +78,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
         mask_id=tokenizer.mask_id,
         random_ids=replacement_ids(tokenizer.vocabulary),
         masking=MaskingConfig(),
-    )
+    ).map(with_labels)
     if data == "no":
         endless = iter(prefetched(batches))
         return Prepared(timed(lambda: next(endless)), {})

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from roformer_tf.kernels import flash
-from roformer_tf.kernels.dropout import dropped_plainly
+from roformer_tf.kernels.dropout import drop, dropped_plainly
 from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
 
 HIDDEN = {"float16": -3e4}
@@ -37,9 +37,8 @@ def attend(
         low = HIDDEN.get(keras.backend.standardize_dtype(query.dtype), -1e9)
         hidden = ops.where(visible, ops.cast(0, query.dtype), ops.cast(low, query.dtype))
         hidden = hidden[:, None]  # (B, 1, T, T)
-    if training and fast():
-        return _fast(query, key, value, hidden, seed, rate)
-    return attend_plainly(query, key, value, hidden, seed, rate)
+    form = _fast if training and fast() else attend_plainly
+    return form(query, key, value, hidden, seed, rate)
 
 
 def attend_plainly(
@@ -51,13 +50,9 @@ def attend_plainly(
     rate: float,
 ) -> Tensor:
     """The plain form; `hidden` is added to the scores."""
-    weights = _weights(query, key, hidden)
-    return ops.matmul(dropped_plainly(weights, seed, rate) if rate else weights, value)
-
-
-def _weights(query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
-    return ops.softmax(scores if hidden is None else scores + hidden, axis=-1)
+    weights = ops.softmax(scores if hidden is None else scores + hidden, axis=-1)
+    return ops.matmul(dropped_plainly(weights, seed, rate) if rate else weights, value)
 
 
 def _fast(
@@ -70,33 +65,27 @@ def _fast(
 ) -> Tensor:
     import tensorflow as tf
 
-    def product(a: Tensor, b: Tensor, **transposed: bool) -> Tensor:
-        return tf.matmul(a, b, **transposed)
-
     @with_gradient
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Any:
-        scores = product(query, key, transpose_b=True)
+        scores = tf.matmul(query, key, transpose_b=True)
         # a multiplication by 1, so that TensorFlow does product and addition as one operation
         scores = scores if hidden is None else scores * tf.ones((), scores.dtype) + hidden
         weights = tf.nn.softmax(scores)
-        output = product(_drop(weights, seed, rate) if rate else weights, value)
+        output = tf.matmul(drop(weights, seed, rate) if rate else weights, value)
 
         def gradients(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            to_dropped = product(upstream, value, transpose_b=True)
+            to_dropped = tf.matmul(upstream, value, transpose_b=True)
             total = _row_products(upstream, output)
             used, to_scores = _backward(weights, to_dropped, total, seed, rate)
             return (
-                product(to_scores, key),
-                product(to_scores, query, transpose_a=True),
-                product(used, upstream, transpose_a=True),
+                tf.matmul(to_scores, key),
+                tf.matmul(to_scores, query, transpose_a=True),
+                tf.matmul(used, upstream, transpose_a=True),
             )
 
         return output, gradients
 
     return attend(query, key, value)
-
-
-_drop = island(dropped_plainly)
 
 
 @island
@@ -112,6 +101,5 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """Weights as dropout left them, and the gradient to the scores, both (B, N, T, T)."""
     used = dropped_plainly(weights, seed, rate) if rate else weights
-    wide = (ops.cast(x, "float32") for x in (used, to_dropped, weights))
-    after, upstream, before = wide
+    after, upstream, before = (ops.cast(x, "float32") for x in (used, to_dropped, weights))
     return used, ops.cast(after * upstream - before * total, weights.dtype)

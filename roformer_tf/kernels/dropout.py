@@ -47,21 +47,23 @@ def dropped_plainly(x: Tensor, seed: Tensor, rate: float) -> Tensor:
 
 def _fast_dropped(x: Tensor, seed: Tensor, rate: float) -> Tensor:
     @with_gradient
-    def drop(x: Tensor) -> Any:
-        return _drop(x, seed, rate), lambda upstream: _drop(upstream, seed, rate)
+    def dropping(x: Tensor) -> Any:
+        return drop(x, seed, rate), lambda upstream: drop(upstream, seed, rate)
 
-    return drop(x)
+    return dropping(x)
 
 
 def _fast_add(x: Tensor, y: Tensor, seed: Tensor, rate: float) -> Tensor:
     @with_gradient
     def add(x: Tensor, y: Tensor) -> Any:
-        return _add(x, y, seed, rate), lambda upstream: (upstream, _drop(upstream, seed, rate))
+        return _add(x, y, seed, rate), lambda upstream: (upstream, drop(upstream, seed, rate))
 
     return add(x, y)
 
 
-_drop = island(dropped_plainly)
+drop = island(dropped_plainly)
+"""The fast form of `dropped`, without its gradient."""
+
 _add = island(lambda x, y, seed, rate: x + dropped_plainly(y, seed, rate))
 
 
