@@ -5,7 +5,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 
@@ -38,24 +38,30 @@ def _accelerated() -> bool:
 
 @functools.cache  # a process decides once
 def _faster_in_bfloat16() -> bool:
-    """Whether products take clearly less time than in float32: not by noise, at their best of five.
+    """Whether products take clearly less time than in float32.
 
     Casts and element-wise work gain nothing, so a little less would not pay.
     """
-    return _product_seconds("bfloat16") < 0.75 * _product_seconds("float32")
+    seconds = _product_seconds("bfloat16", "float32")
+    return seconds["bfloat16"] < 0.75 * seconds["float32"]
 
 
-def _product_seconds(dtype: str, size: int = 1024, rounds: int = 5) -> float:
-    """Least time of one product of two square matrices."""
-    x = keras.ops.ones((size, size), dtype)
+def _product_seconds(*dtypes: str, size: int = 1024, rounds: int = 5) -> dict[str, float]:
+    """Least processor time of one product of two square matrices, for each dtype in turn.
 
-    def seconds() -> float:
-        began = time.perf_counter()
+    Time on the clock would depend on what else runs: the same command must decide the same.
+    """
+    squares = {dtype: keras.ops.ones((size, size), dtype) for dtype in dtypes}
+
+    def seconds(x: Any) -> float:
+        began = time.process_time()
         keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
-        return time.perf_counter() - began
+        return time.process_time() - began
 
-    seconds()  # the first one prepares
-    return min(seconds() for _ in range(rounds))
+    for x in squares.values():
+        seconds(x)  # the first one prepares
+    tried = [{dtype: seconds(x) for dtype, x in squares.items()} for _ in range(rounds)]
+    return {dtype: min(times[dtype] for times in tried) for dtype in dtypes}
 
 
 def describe_machine() -> dict[str, str]:

@@ -30,12 +30,12 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.inference.export import Comparison, Format, check_export, export
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.devices import Precision, choose_precision
+from roformer_tf.training.devices import Precision
 from roformer_tf.training.objectives import ObjectiveConfig, check_objective
 from roformer_tf.training.optimizers import FinetuneOptimizerConfig
 from roformer_tf.training.report import analyse, write_report
 from roformer_tf.training.results import Results, say
-from roformer_tf.training.runs import check_output, plain, tidy, write_settings
+from roformer_tf.training.runs import check_output, plain, settle_precision, tidy, write_settings
 from roformer_tf.training.scores import METRICS, score
 from roformer_tf.training.search import Search, Sets
 from roformer_tf.training.trials import Recipe, Start
@@ -150,6 +150,7 @@ WHOLE = 1 << 30
 def finetune(config: FinetuneConfig) -> None:
     """Fine-tune a checkpoint on labelled texts, and report on what came out."""
     output = Path(config.output)
+    config = settle_precision(config)
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
         check_export(to, output / "export" / to)
@@ -253,7 +254,7 @@ def make_start(config: FinetuneConfig, task: TaskName) -> Start:
         encoder.config,
         {name: keras.ops.convert_to_numpy(variable) for name, variable in weights.items()},
         encoder.tokenizer,
-        choose_precision(config.precision),
+        config.precision,
     )
 
 

@@ -29,7 +29,7 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
-from roformer_tf.training.devices import Precision, choose_jit, choose_precision
+from roformer_tf.training.devices import Precision, choose_jit
 from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
 from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
@@ -40,7 +40,14 @@ from roformer_tf.training.resume import (
     publish,
     save_checkpoint,
 )
-from roformer_tf.training.runs import CHECKPOINTS, check_output, resume, tidy, write_settings
+from roformer_tf.training.runs import (
+    CHECKPOINTS,
+    check_output,
+    resume,
+    settle_precision,
+    tidy,
+    write_settings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +144,7 @@ COUNTED_ROWS = 5000
 def pretrain(config: PretrainConfig) -> None:
     """Pretrain a masked language model, from scratch or from a checkpoint."""
     output = Path(config.output)
+    config = settle_precision(config)
     check_output(config, MAY_CHANGE)
     keras.utils.set_random_seed(config.seed)
     begin = _beginning(config)  # what is wrong with it is said before the long preparation
@@ -294,7 +302,7 @@ def _beginning(
     config: PretrainConfig,
 ) -> Callable[[RoFormerTokenizer, PreparedRows], RoFormerForMaskedLM]:
     """Give what makes the model once there are rows: a new one, or the checkpoint's, read now."""
-    dtype, changes = choose_precision(config.precision), {}
+    dtype, changes = config.precision, {}
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes = dict.fromkeys(names, config.dropout)

@@ -8,14 +8,17 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import sweep, write_text
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.training.devices import choose_precision
 from roformer_tf.training.resume import checkpoints, restore_checkpoint
+
+Settings = TypeVar("Settings", bound=Any)  # a dataclass of a command that trains
 
 SETTINGS, CHECKPOINTS = "settings.yaml", "checkpoints"
 
@@ -38,7 +41,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
                 "Choose another --output."
             )
         return
-    began = yaml.safe_load(settings.read_text(encoding="utf-8"))
+    began = _began(output)
     changed = [
         f"{key} was {began.get(key)!r} and is {value!r}"
         for key, value in plain(config).items()
@@ -49,6 +52,17 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
             f"{output} holds a run with other settings: {'; '.join(changed)}. "
             "Give those to continue it, or another --output to start anew."
         )
+
+
+def settle_precision(config: Settings) -> Settings:
+    """Replace `precision="auto"` by what the run began with, else by what suits the device.
+
+    Begun on one machine and continued on another, a run does not change its arithmetic.
+    """
+    if config.precision != "auto":
+        return config
+    began = _began(Path(config.output)).get("precision", "auto")
+    return dataclasses.replace(config, precision=choose_precision(began))
 
 
 def write_settings(config: Any) -> None:
@@ -93,6 +107,12 @@ def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path |
             "Choose another --output to start anew."
         )
     return 0, None
+
+
+def _began(output: Path) -> dict[str, Any]:
+    """The settings that a run's folder was begun with; none where it is new."""
+    settings = output / SETTINGS
+    return (settings.exists() and yaml.safe_load(settings.read_text(encoding="utf-8"))) or {}
 
 
 def plain(settings: Any) -> dict[str, Any]:

@@ -1,3 +1,5 @@
+import time
+
 import keras
 import pytest
 
@@ -11,7 +13,7 @@ def machine(monkeypatch):
 
     def pretend(accelerated, **seconds):
         monkeypatch.setattr(devices, "_accelerated", lambda: accelerated)
-        monkeypatch.setattr(devices, "_product_seconds", seconds.__getitem__)
+        monkeypatch.setattr(devices, "_product_seconds", lambda *dtypes: seconds)
         devices._faster_in_bfloat16.cache_clear()
 
     yield pretend
@@ -45,8 +47,17 @@ def test_products_are_timed_in_the_dtype_asked_for(monkeypatch):
     seen = []
     matmul = keras.ops.matmul
     monkeypatch.setattr(keras.ops, "matmul", lambda a, b: seen.append(a.dtype) or matmul(a, b))
-    assert devices._product_seconds("bfloat16", size=8, rounds=3) > 0
-    assert [keras.backend.standardize_dtype(dtype) for dtype in seen] == ["bfloat16"] * 4
+    assert set(devices._product_seconds("bfloat16", "float32", size=8, rounds=3)) == {
+        "bfloat16",
+        "float32",
+    }
+    assert [keras.backend.standardize_dtype(dtype) for dtype in seen] == ["bfloat16", "float32"] * 4
+
+
+def test_time_in_which_others_have_the_processor_does_not_count(monkeypatch):
+    matmul = keras.ops.matmul
+    monkeypatch.setattr(keras.ops, "matmul", lambda a, b: time.sleep(0.05) or matmul(a, b))
+    assert devices._product_seconds("float32", size=8)["float32"] < 0.01
 
 
 @pytest.mark.parametrize(

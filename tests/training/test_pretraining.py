@@ -19,6 +19,7 @@ from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training import devices
 from roformer_tf.training.callbacks import read_lines
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
 from roformer_tf.training.pretraining import PretrainConfig, new_model
@@ -243,6 +244,22 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_starts_again(
     shutil.rmtree(copy / "model")
     assert main(["pretrain", *pretrain_flags(copy)]) == 0
     assert same_result(copy, pretrained)
+
+
+@pytest.mark.parametrize("other", ["float32", "mixed_bfloat16"])
+def test_a_run_keeps_the_precision_that_it_began_with(
+    copy, pretrained, pretrain_flags, monkeypatch, other
+):
+    """It is tried on the machine at hand; the machine that goes on may be another."""
+    monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
+    shutil.rmtree(copy / "checkpoints" / f"step-{STEPS:08}")
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    assert same_result(copy, pretrained)
+
+
+def test_empty_settings_are_no_run_to_continue(copy, pretrain_flags, capsys):
+    (copy / "settings.yaml").write_text("")
+    assert "seed was None and is 0" in refused(pretrain_flags(copy), copy, capsys)
 
 
 @pytest.mark.parametrize(
