@@ -20,10 +20,11 @@ def gelu(x: Tensor, training: bool | None = None) -> Tensor:
 def gelu_plainly(x: Tensor) -> Tensor:
     """The plain form.
 
-    Written with `erf`: TensorFlow's own exact GELU becomes Erfc, which ONNX lacks.
+    Written with `erf`: TensorFlow's own exact GELU becomes Erfc, which ONNX lacks. In this order
+    of its factors TensorFlow joins it with the product and the bias before it (`affine`).
     """
-    half = ops.cast(0.5, x.dtype)
-    return half * x * (1 + ops.erf(x * ops.cast(math.sqrt(0.5), x.dtype)))
+    root, one, half = (ops.cast(value, x.dtype) for value in (math.sqrt(0.5), 1, 0.5))
+    return (ops.erf(x * root) + one) * half * x
 
 
 @with_gradient

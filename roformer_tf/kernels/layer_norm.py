@@ -1,5 +1,6 @@
 """Layer normalisation over the features (arXiv 1607.06450)."""
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -14,9 +15,14 @@ def layer_norm(
 
     The fast form, in training, stores nothing but x.
     """
-    if training and fast():
-        return _fast(x, gamma, beta, epsilon)
-    return ops.cast(ops.layer_normalization(x, gamma, beta, epsilon=epsilon), x.dtype)
+    form = _fast if training and fast() else layer_norm_plainly
+    return form(x, gamma, beta, epsilon)
+
+
+def layer_norm_plainly(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """The plain form; Keras' own takes a quarter more time."""
+    gamma, beta = ops.cast(gamma, "float32"), ops.cast(beta, "float32")  # else in x's dtype, maybe
+    return ops.cast(_normalised(x, epsilon, _mean)[0] * gamma + beta, x.dtype)
 
 
 def _fast(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
@@ -39,8 +45,8 @@ def _value(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
 def _to_x(x: Tensor, upstream: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
     normalised, rate = _normalised(x, epsilon)
     inner = ops.cast(upstream, "float32") * gamma
-    along = normalised * _mean(inner * normalised)
-    return ops.cast(rate * (inner - _mean(inner) - along), x.dtype)
+    along = normalised * _mean_by_product(inner * normalised)
+    return ops.cast(rate * (inner - _mean_by_product(inner) - along), x.dtype)
 
 
 @island
@@ -50,13 +56,20 @@ def _to_weights(x: Tensor, upstream: Tensor, epsilon: float) -> tuple[Tensor, Te
     return ops.sum(upstream * _normalised(x, epsilon)[0], rows), ops.sum(upstream, rows)
 
 
-def _normalised(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    x = ops.cast(x, "float32")
-    centred = x - _mean(x)
-    rate = ops.rsqrt(_mean(centred * centred) + epsilon)
-    return centred * rate, rate
-
-
 def _mean(x: Tensor) -> Tensor:
-    """Mean over the features, kept as an axis; as a product, since XLA sums rows one by one."""
+    """Mean over the features, kept as an axis."""
+    return ops.mean(x, axis=-1, keepdims=True)
+
+
+def _mean_by_product(x: Tensor) -> Tensor:
+    """The same for XLA, which sums rows one by one."""
     return ops.matmul(x, ops.full((x.shape[-1], 1), 1 / x.shape[-1]))
+
+
+def _normalised(
+    x: Tensor, epsilon: float, mean: Callable[[Tensor], Tensor] = _mean_by_product
+) -> tuple[Tensor, Tensor]:
+    x = ops.cast(x, "float32")
+    centred = x - mean(x)
+    rate = ops.rsqrt(mean(centred * centred) + epsilon)
+    return centred * rate, rate

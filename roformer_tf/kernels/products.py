@@ -12,17 +12,27 @@ def affine(
 ) -> Tensor:
     """x · kernel + bias: x (…, D), kernel (D, U), bias (U,) of one dtype → (…, U).
 
-    The fast form, in training, sums the bias' gradient as a product with ones: TensorFlow's
-    BiasAddGrad takes four times as long in bfloat16.
+    The fast forms: in training the bias' gradient is summed as a product with ones, since
+    TensorFlow's BiasAddGrad takes four times as long in bfloat16; else bias and a GELU that
+    follows are joined with the product, if x is flat, (B · T, D).
     """
-    flat = ops.reshape(x, (-1, kernel.shape[0]))  # so that TensorFlow adds while it multiplies
+    flat = x if len(x.shape) == 2 else ops.reshape(x, (-1, kernel.shape[0]))
     if bias is None:
         y = ops.matmul(flat, kernel)
-    elif training and fast():
+    elif not fast():
+        y = ops.add(ops.matmul(flat, kernel), bias)
+    elif training:
         y = _fast_affine(flat, kernel, bias)
     else:
-        y = ops.add(ops.matmul(flat, kernel), bias)
-    return ops.reshape(y, (*ops.shape(x)[:-1], kernel.shape[-1]))
+        y = _biased(flat, kernel, bias)
+    return y if flat is x else ops.reshape(y, (*ops.shape(x)[:-1], kernel.shape[-1]))
+
+
+def _biased(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+    """The operations that TensorFlow knows how to join."""
+    import tensorflow as tf
+
+    return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
 
 @with_gradient
@@ -37,7 +47,7 @@ def _fast_affine(x: Tensor, kernel: Tensor, bias: Tensor) -> Any:
             tf.matmul(ones, upstream)[0],
         )
 
-    return tf.nn.bias_add(tf.matmul(x, kernel), bias), gradients
+    return _biased(x, kernel, bias), gradients
 
 
 def product_with_rows(x: Tensor, table: Tensor) -> Tensor:
