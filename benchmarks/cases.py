@@ -149,6 +149,33 @@ def _limit(size: str, length: int) -> Contender:
     )
 
 
+def variables(material: Material) -> Iterator[Measurement]:
+    """Our small step of 8 × 512 tokens under variables that might have helped."""
+    given = {"checkpoint": material.checkpoint("small"), "dropout": 0.1}
+    contenders = (
+        Contender("ours", "ours", "none of them", given),
+        Contender(
+            "malloc", "ours", "malloc keeps its memory, as for the rival", given, KEEP_MEMORY
+        ),
+        Contender(
+            "XLA",
+            "ours",
+            "XLA takes what it can: `--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit`",
+            given,
+            {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"},
+        ),
+        Contender(
+            "one operation at a time",
+            "ours",
+            "`TF_NUM_INTEROP_THREADS=1`",
+            given,
+            {"TF_NUM_INTEROP_THREADS": "1"},
+        ),
+    )
+    settings = {"batch": BATCHES["small"][512], "length": 512}
+    yield Measurement("variables", {}, contenders, settings, work="mlm_step")
+
+
 def square(material: Material) -> Iterator[Measurement]:
     """The rate of a large matrix product."""
     contenders = (
@@ -165,14 +192,21 @@ def inference(material: Material) -> Iterator[Measurement]:
             yield Measurement(
                 "inference",
                 {"size": size, "texts": texts},
-                (*_readers(size, texts), _forward_limit(size)),
+                (*_readers(size, texts), *_forward_limit(size, texts)),
                 {"checkpoint": material.checkpoint(size), "texts": texts},
             )
 
 
 def _readers(size: str, texts: str) -> Iterator[Contender]:
     """Who reads; bert4keras takes too long for 32 texts in the base size."""
-    yield Contender("ours", "ours", "as `predict` batches its texts")
+    batched = "as `predict` batches its texts"
+    yield Contender("ours", "ours", f"float32, {batched}", {"precision": "float32"})
+    yield Contender(
+        "ours, bfloat16",
+        "ours",
+        f"`--precision bfloat16`, {batched}",
+        {"precision": "bfloat16"},
+    )
     for variant, about in {
         "eager": "one batch padded to the longest, float32",
         "compiled": "torch.compile, one batch padded to the longest, float32",
@@ -183,13 +217,16 @@ def _readers(size: str, texts: str) -> Iterator[Contender]:
         yield Contender("bert4keras", "bert4keras", "one batch padded to the longest, float32")
 
 
-def _forward_limit(size: str) -> Contender:
-    return Contender(
-        LIMIT,
-        "limit",
-        "those of the forward pass alone, without padding, each in the faster of float32 and bf16",
-        {"shape": SIZES[size]},
-    )
+def _forward_limit(size: str, texts: str) -> Iterator[Contender]:
+    """Of one text, calling an operation takes longer than its product: there it says nothing."""
+    if texts == "mixed":
+        yield Contender(
+            LIMIT,
+            "limit",
+            "those of the forward pass alone, without padding, each in the faster of float32 and "
+            "bf16",
+            {"shape": SIZES[size]},
+        )
 
 
 def rotary(material: Material) -> Iterator[Measurement]:
@@ -203,6 +240,19 @@ def rotary(material: Material) -> Iterator[Measurement]:
             Contender("bert4keras", "bert4keras", "TensorFlow graph"),
         )
         yield Measurement("rotary", {"dtype": dtype}, contenders, {"dtype": dtype})
+    about = "the pass by which a step splits its projection"
+    in_a_step = (
+        Contender("ours", "ours", f"{about}, with rotation", {"rotated": True}),
+        Contender("without rotation", "ours", about, {"rotated": False}),
+    )
+    yield Measurement(
+        "rotary",
+        {"in a step": "bfloat16"},
+        in_a_step,
+        {"dtype": "bfloat16"},
+        work="split",
+        rounds=11,
+    )
 
 
 def tokenization(material: Material) -> Iterator[Measurement]:
@@ -317,6 +367,7 @@ def feeding(material: Material) -> Iterator[Measurement]:
         ),
         {"rows": material.rows("word"), "batch": 8},
         work="fed_step",
+        rounds=11,
         at_least=5.0,
     )
 
@@ -342,6 +393,7 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
     for case in (
         square,
         mlm_step,
+        variables,
         profile,
         feeding,
         inference,

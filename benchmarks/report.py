@@ -18,6 +18,7 @@ NOTES = HERE / "NOTES.md"
 TITLES = {
     "square": "What the machine can do",
     "mlm_step": "A training step",
+    "variables": "Settings that were tried",
     "profile": "Where the step's time goes",
     "feeding": "Real data costs no time",
     "inference": "Inference",

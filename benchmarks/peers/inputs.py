@@ -64,7 +64,11 @@ def padded(rows: list[Ints]) -> tuple[Ints, Ints]:
 
 def described(states: list[npt.NDArray[Any]]) -> dict[str, float]:
     """What tells whether two peers gave the same hidden states, one (T, H) for each text."""
-    return {"mean_of_first_feature": float(np.mean([each[:, 0].mean() for each in states]))}
+    return {
+        "mean_of_first_feature": float(
+            np.mean([each[:, 0].astype("float32").mean() for each in states])
+        )
+    }
 
 
 def queries_and_keys() -> tuple[Any, Any]:

@@ -174,25 +174,14 @@ def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
     return tokens, made.labels.astype("int32"), np.ones(made.labels.shape, "float32")
 
 
-def inference(*, checkpoint: str, texts: str) -> Prepared:
-    """Hidden states of one text, or of 32 of mixed lengths."""
+def inference(*, checkpoint: str, texts: str, precision: str) -> Prepared:
+    """Hidden states of one text, or of 32 of mixed lengths, batched as `predict` does."""
     from roformer_tf import RoFormerEncoder
+    from roformer_tf.inference.rows import run_rows
 
-    model = RoFormerEncoder.from_pretrained(f"{checkpoint}/own")
+    model = RoFormerEncoder.from_pretrained(f"{checkpoint}/own", dtype=precision)
     rows = inputs.rows_of(texts, model.config.vocab_size)
-    return Prepared(timed(lambda: encode(model, rows)), inputs.described(encode(model, rows)))
-
-
-def encode(model: Any, rows: list[inputs.Ints]) -> list[np.ndarray]:
-    """Hidden states of each row, by the way in which `predict` batches its texts."""
-    from roformer_tf.data.encoding import EncodedTexts
-    from roformer_tf.inference.predict import predict_logits
-
-    ids = [row.astype("int32") for row in rows]
-    zeros = [np.zeros_like(row) for row in ids]
-    numbers = np.arange(len(ids), dtype="int32")
-    lengths = np.array([len(row) for row in ids], "int32")
-    return predict_logits(model, EncodedTexts(ids, zeros, ids, numbers, lengths, numbers * 0))
+    return Prepared(timed(lambda: run_rows(model, rows)), inputs.described(run_rows(model, rows)))
 
 
 def rotary(*, form: str, dtype: str) -> Prepared:
@@ -212,6 +201,50 @@ def rotary(*, form: str, dtype: str) -> Prepared:
 
     query, key = (tf.cast(x, dtype) for x in inputs.queries_and_keys())
     return Prepared(timed(lambda: call(query, key)), {})
+
+
+def split(*, rotated: bool, dtype: str) -> Prepared:
+    """The pass by which a step splits its projection, with rotation or without, and its gradient.
+
+    The difference of both is what rotation costs a step in each layer.
+    """
+    import tensorflow as tf
+
+    from roformer_tf.kernels.forms import island, with_gradient
+    from roformer_tf.kernels.rotation import split_and_rotate
+    from roformer_tf.layers.rotary import angles
+
+    @island
+    def parts(projected: Any) -> Any:  # (B, T, 3, N, 2, H/2) → 3 × (B, N, T, H)
+        query, key, value = tf.unstack(tf.transpose(projected, (2, 0, 3, 1, 4, 5)))
+        flat = [tf.reshape(x, (*x.shape[:3], -1)) for x in (query, key, value)]
+        return flat[0] * flat[0].shape[-1] ** -0.5, flat[1], flat[2]
+
+    @island
+    def whole(query: Any, key: Any, value: Any) -> Any:
+        flat = tf.stack([query * query.shape[-1] ** -0.5, key, value])
+        pairs = tf.reshape(flat, (*flat.shape[:-1], 2, -1))
+        return tf.transpose(pairs, (1, 3, 0, 2, 4, 5))
+
+    @with_gradient
+    def split_alone(projected: Any) -> Any:
+        return parts(projected), whole
+
+    @tf.function
+    def call(projected: Any) -> Any:
+        theta = angles(tf.range(projected.shape[1]), 2 * projected.shape[-1])
+        with tf.GradientTape() as tape:
+            tape.watch(projected)
+            if rotated:
+                made = split_and_rotate(projected, tf.cos(theta), tf.sin(theta), training=True)
+            else:
+                made = split_alone(projected)
+        return made, tape.gradient(made, projected, list(made))
+
+    query, key = inputs.queries_and_keys()
+    together = np.stack([query, key, key], axis=2)  # (B, T, 3, N, H)
+    projected = tf.cast(together.reshape(*together.shape[:-1], 2, -1), dtype)
+    return Prepared(timed(lambda: call(projected)), {})
 
 
 def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
@@ -256,5 +289,5 @@ if __name__ == "__main__":
         profiled_step,
         inference,
     ]
-    cases += [rotary, tokenization, preparation, startup]
+    cases += [rotary, split, tokenization, preparation, startup]
     serve(cases, ("roformer-tf", "keras", "tensorflow"))

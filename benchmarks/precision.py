@@ -1,0 +1,126 @@
+"""Loss curves of the demo's model in float32 and in bfloat16, with several seeds each.
+
+    python -m benchmarks.precision                 300 steps, three seeds, about ten minutes
+    python -m benchmarks.precision --steps 40      quicker
+
+Writes plots/precision.png and prints the table: bfloat16 is as good where the two precisions differ
+by less than the seeds do.
+"""
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.environments import HERE
+from pretrain.demo.__main__ import CONFIG, HELD_OUT, LENGTH, VOCABULARY
+from pretrain.demo.corpus import write_corpus
+from roformer_tf.files import file_beside
+from roformer_tf.training.callbacks import read_lines
+
+PLOT = HERE / "plots" / "precision.png"
+COLOURS = {"float32": "tab:blue", "mixed_bfloat16": "tab:orange"}
+AVERAGED = 0.2
+"""Share of the steps, the last ones, over which the training loss is averaged."""
+
+
+class Curve(NamedTuple):
+    """What one run wrote."""
+
+    steps: list[int]
+    losses: list[float]
+    held_out: float
+    """Its loss after the last step."""
+
+    @property
+    def end(self) -> float:
+        """Mean training loss of the last steps."""
+        return statistics.fmean(self.losses[-max(1, int(AVERAGED * len(self.losses))) :])
+
+
+def train(rows: Path, output: Path, precision: str, seed: int, steps: int) -> Curve:
+    """Run `pretrain` as the demo does, and read what it wrote."""
+    settings = {"precision": precision, "seed": seed, "steps": steps, "log-every": 5}
+    given = {"config": CONFIG, "rows": rows, "output": output} | settings
+    _run("pretrain", given)
+    lines = list(read_lines(output / "metrics.jsonl"))
+    held_out = list(read_lines(output / "evaluations.jsonl"))[-1]["held_out_loss"]
+    return Curve([line["step"] for line in lines], [line["loss"] for line in lines], held_out)
+
+
+def _run(command: str, flags: dict[str, object]) -> None:
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    subprocess.run(
+        [sys.executable, "-m", "roformer_tf.cli", command, *words],
+        check=True,
+        cwd=HERE.parent,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def table(curves: dict[str, list[Curve]]) -> str:
+    """Means over the seeds, and the deviation between seeds, as Markdown."""
+    lines = ["| | training loss, last fifth | held-out loss |", "| --- | --- | --- |"]
+    figures = {
+        precision: [[curve.end for curve in each], [curve.held_out for curve in each]]
+        for precision, each in curves.items()
+    }
+    for precision, columns in figures.items():
+        cells = (f"{np.mean(column):.4f} ± {np.std(column, ddof=1):.4f}" for column in columns)
+        lines.append(f"| {precision} | {' | '.join(cells)} |")
+    differences = np.subtract(figures["mixed_bfloat16"], figures["float32"])  # (2, seeds)
+    cells = (f"{np.mean(each):+.4f} ± {np.std(each, ddof=1):.4f}" for each in differences)
+    lines.append(f"| bfloat16 − float32, seed by seed | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(curves: dict[str, list[Curve]], target: Path) -> None:
+    """Every run's training loss, a colour for each precision."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axis = figure.subplots()
+    for precision, each in curves.items():
+        for number, curve in enumerate(each):
+            axis.plot(
+                curve.steps,
+                curve.losses,
+                color=COLOURS[precision],
+                linewidth=0.9,
+                label=precision if number == 0 else None,
+            )
+    axis.set(xlabel="step", ylabel="training loss (nats per masked token)")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    with file_beside(target) as beside:
+        figure.savefig(beside, format="png", dpi=100)
+
+
+def main() -> None:
+    """Train, draw, print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="roformer-precision-") as name:
+        folder = Path(name)
+        write_corpus(folder / "corpus.jsonl")
+        rows = folder / "rows"
+        flags = {"vocab-size": VOCABULARY, "length": LENGTH, "held-out": HELD_OUT}
+        _run("prepare", {"corpus": folder / "corpus.jsonl", "output": rows} | flags)
+        curves: dict[str, list[Curve]] = {precision: [] for precision in COLOURS}
+        for seed, precision in itertools.product(asked.seeds, COLOURS):
+            output = folder / f"{precision}-{seed}"
+            curves[precision].append(train(rows, output, precision, seed, asked.steps))
+    draw(curves, PLOT)
+    print(table(curves))
+
+
+if __name__ == "__main__":
+    main()
