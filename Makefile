@@ -15,7 +15,7 @@ help:
 	@echo "make test       run the tests; make test-slow runs the long ones,"
 	@echo "                make test-browser those that need Chromium"
 	@echo "make lint       ruff (lint and format) and mypy"
-	@echo "make bench      measure against bert4keras and Hugging Face, about an hour;"
+	@echo "make bench      measure against bert4keras and Hugging Face, about an hour and a half;"
 	@echo "                make bench CASES=\"inference startup\" measures some of it"
 
 demo: $(VENV)/.installed-demo
@@ -41,7 +41,7 @@ lint: $(VENV)/.installed-dev
 	@$(RUN) -m mypy
 
 bench: $(VENV)/.installed-dev
-	@echo "bench: ours beside bert4keras and Hugging Face, within an hour on 2 cores"
+	@echo "bench: ours beside bert4keras and Hugging Face, about an hour and a half on 2 cores"
 	@$(RUN) -m benchmarks.run $(if $(CASES),--cases $(CASES))
 
 $(VENV)/.made:
