@@ -24,19 +24,19 @@ def attend(
 ) -> Tensor:
     """dropped(softmax(query · keyᵀ)) · value.
 
-    query, which brings its scale, key, value (B, N, T, H), visible (B, T, T) bool, query before
-    key, seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees nothing gets
-    the mean of all values.
+    query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool,
+    seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees nothing gets the
+    mean of all values.
     The fast form, in training, stores the weights before dropout for its gradient and draws the
-    mask again; without dropout, JAX on a GPU may take flash attention.
+    mask again; without dropout, JAX on a GPU may take flash attention where T = S.
     """
-    if not rate and flash.may_flash(query.shape[2]):
+    if not rate and query.shape[2] == key.shape[2] and flash.may_flash(query.shape[2]):
         return flash.attend(query, key, value, visible)
     hidden = None
     if visible is not None:
         low = HIDDEN.get(keras.backend.standardize_dtype(query.dtype), -1e9)
         hidden = ops.where(visible, ops.cast(0, query.dtype), ops.cast(low, query.dtype))
-        hidden = hidden[:, None]  # (B, 1, T, T)
+        hidden = hidden[:, None]  # (B, 1, T, S)
     form = _fast if training and fast() else attend_plainly
     return form(query, key, value, hidden, seed, rate)
 
@@ -99,7 +99,7 @@ def _row_products(upstream: Tensor, output: Tensor) -> Tensor:
 def _backward(
     weights: Tensor, to_dropped: Tensor, total: Tensor, seed: Tensor, rate: float
 ) -> tuple[Tensor, Tensor]:
-    """Weights as dropout left them, and the gradient to the scores, both (B, N, T, T)."""
+    """Weights as dropout left them, and the gradient to the scores, both (B, N, T, S)."""
     used = dropped_plainly(weights, seed, rate) if rate else weights
     after, upstream, before = (ops.cast(x, "float32") for x in (used, to_dropped, weights))
     return used, ops.cast(after * upstream - before * total, weights.dtype)

@@ -6,57 +6,76 @@ from keras import ops
 
 from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
 
+PARTS = ("query", "key", "value")
+
 
 def split_and_rotate(
-    projected: Tensor, cos: Tensor, sin: Tensor, training: bool | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Split into queries, keys and values, and turn the first two.
+    projected: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    parts: tuple[str, ...] = PARTS,
+    training: bool | None = None,
+) -> tuple[Tensor, ...]:
+    """Split into queries, keys and values, or those that `parts` names, and turn the first two.
 
-    projected (B, T, 3, N, 2, H/2): query, key, value; per head first all first features of the
-    pairs, then all second ones, which need no strided slices. cos and sin (T, H/2) float32
-    → three (B, N, T, H) in projected's dtype, queries divided by √H; float32 inside. The fast
-    form is for training.
+    projected (B, T, parts, N, 2, H/2): per head first all first features of the pairs, then all
+    second ones, which need no strided slices. cos and sin (T, H/2) or (B, T, H/2) float32
+    → for each part (B, N, T, H) in projected's dtype, queries divided by √H; float32 inside. The
+    fast form is for training.
     """
-    if not (training and fast()):
-        return split_and_rotate_plainly(projected, cos, sin)
-    return _fast(projected, cos, sin)
+    form = _fast if training and fast() else split_and_rotate_plainly
+    return form(projected, cos, sin, parts)
 
 
 def split_and_rotate_plainly(
-    projected: Tensor, cos: Tensor, sin: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...] = PARTS
+) -> tuple[Tensor, ...]:
     """The plain form."""
-    pairs = ops.transpose(
-        ops.cast(projected, "float32"), (2, 4, 0, 3, 1, 5)
-    )  # (3, 2, B, N, T, H/2)
-    query, key = (_turned(pairs[i, 0], pairs[i, 1], cos, sin) for i in range(2))
-    value = ops.concatenate([pairs[2, 0], pairs[2, 1]], -1)
-    scale = query.shape[-1] ** -0.5
-    query, key, value = (ops.cast(x, projected.dtype) for x in (query * scale, key, value))
-    return query, key, value
+    pairs = ops.cast(projected, "float32")
+    pairs = ops.transpose(pairs, (2, 4, 0, 3, 1, 5))  # (parts, 2, B, N, T, H/2)
+    split = []
+    for i, part in enumerate(parts):
+        first, second = pairs[i, 0], pairs[i, 1]
+        if part == "value":
+            x = ops.concatenate([first, second], -1)
+        else:
+            x = _turned(first, second, cos, sin)
+        x = x * x.shape[-1] ** -0.5 if part == "query" else x
+        split.append(ops.cast(x, projected.dtype))
+    return tuple(split)
 
 
 def _turned(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs (B, N, T, H/2) twice, cos and sin ([B,] T, H/2) → (B, N, T, H)."""
+    cos, sin = cos[..., None, :, :], sin[..., None, :, :]
     return ops.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-@with_gradient
-def _fast(projected: Tensor, cos: Tensor, sin: Tensor) -> Any:
-    def gradients(*upstream: Tensor) -> tuple[Tensor, None, None]:
-        return _merged(*upstream, cos, sin), None, None
+def _fast(projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...]) -> Any:
+    @with_gradient
+    def split(projected: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        def gradients(*upstream: Tensor) -> tuple[Tensor, None, None]:
+            return _merged(upstream, cos, sin, parts), None, None
 
-    return _split(projected, cos, sin), gradients
+        return _split(projected, cos, sin, parts), gradients
+
+    return split(projected, cos, sin)
 
 
 _split = island(split_and_rotate_plainly)
 
 
 @island
-def _merged(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _merged(
+    upstream: tuple[Tensor, ...], cos: Tensor, sin: Tensor, parts: tuple[str, ...]
+) -> Tensor:
     """Turn gradients back, and lay them as `projected` lies."""
-    half = query.shape[-1] // 2
-    wide = [ops.cast(x, "float32") for x in (query * query.shape[-1] ** -0.5, key, value)]
-    query, key = (_turned(x[..., :half], x[..., half:], cos, -sin) for x in wide[:2])
-    together = [ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, wide[2])]  # (B, T, N, H)
+    half = upstream[0].shape[-1] // 2
+    together = []
+    for part, x in zip(parts, upstream, strict=True):
+        x = ops.cast(x * x.shape[-1] ** -0.5 if part == "query" else x, "float32")
+        if part != "value":
+            x = _turned(x[..., :half], x[..., half:], cos, -sin)
+        together.append(ops.transpose(x, (0, 2, 1, 3)))  # (B, T, N, H)
     merged = ops.stack(together, axis=2)
-    return ops.cast(ops.reshape(merged, (*ops.shape(merged)[:-1], 2, half)), value.dtype)
+    return ops.cast(ops.reshape(merged, (*ops.shape(merged)[:-1], 2, half)), upstream[0].dtype)

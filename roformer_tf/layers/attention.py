@@ -8,7 +8,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.products import affine
-from roformer_tf.kernels.rotation import split_and_rotate
+from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor, angles, pair_axis, rotate
 
@@ -65,12 +65,15 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         training: bool | None = None,
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Any:
         """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
 
         Two tokens see each other where their ids are equal and not 0, which is padding. All
-        other masks narrow this further. Keras' own arguments are spelled out because Keras hands
-        `training` and the masks of the inputs only to a call that names them.
+        other masks narrow this further. With `positions` (B, P) int the output is (B, P, D), that
+        of the queries there; scores, where asked for, stay whole. Keras' own arguments are
+        spelled out because Keras hands `training` and the masks of the inputs only to a call that
+        names them.
         """
         if sequence_ids is not None:
             same = same_sequence(sequence_ids)
@@ -84,8 +87,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         if alone and not special and self._usual():
             if attention_mask is not None:
                 attention_mask = ops.cast(attention_mask, "bool")
-            return self._attend_to_itself(query, attention_mask, training)
-        return super().call(
+            return self._attend_to_itself(query, attention_mask, positions, training)
+        answer = super().call(
             query,
             value,
             key,
@@ -97,43 +100,67 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             training=training,
             use_causal_mask=use_causal_mask,
         )
+        if positions is None:
+            return answer
+        if return_attention_scores:
+            return gather_positions(answer[0], positions), answer[1]
+        return gather_positions(answer, positions)
 
-    def _attend_to_itself(self, x: Tensor, visible: Tensor | None, training: bool | None) -> Tensor:
-        """Self-attention with one product for all projections: (B, T, D) → (B, T, D).
+    def _attend_to_itself(
+        self,
+        x: Tensor,
+        visible: Tensor | None,
+        positions: Tensor | None,
+        training: bool | None,
+    ) -> Tensor:
+        """Self-attention with one product for all projections: (B, T, D) → (B, T or P, D).
 
         Equal to Keras' way through `_compute_attention`, which other calls go, but faster.
         """
-        shape = ops.shape(x)
-        bias = self._together("bias") if self._use_bias else None
-        projected = affine(x, self._together("kernel"), bias, training)
-        heads = (self._num_heads, 2, self._key_dim // 2)
-        projected = ops.reshape(projected, (*shape[:-1], 3, *heads))
-        theta = angles(ops.arange(shape[1]), self._key_dim, self.rotary_base)  # (T, H/2)
-        query, key, value = split_and_rotate(projected, ops.cos(theta), ops.sin(theta), training)
+        everywhere = ops.arange(ops.shape(x)[1])
+        if positions is None:
+            query, key, value = self._project(x, PARTS, everywhere, training)
+        else:
+            key, value = self._project(x, ("key", "value"), everywhere, training)
+            there = gather_positions(x, positions)
+            (query,) = self._project(there, ("query",), positions, training)
+            visible = None if visible is None else gather_positions(visible, positions)
         rate = self._dropout if training else 0.0
         seed = self._dropout_layer.seed_generator.next() if rate else None
         attended = attend(query, key, value, visible, seed, rate, training)  # (B, N, T, H)
         kernel = ops.cast(self._output_dense.kernel, attended.dtype)  # (N, H, D)
         kernel = ops.reshape(kernel, (-1, kernel.shape[-1]))
         attended = ops.transpose(attended, (0, 2, 1, 3))  # (B, T, N, H)
-        attended = ops.reshape(attended, (*shape[:-1], kernel.shape[0]))
+        attended = ops.reshape(attended, (*ops.shape(attended)[:2], kernel.shape[0]))
         bias = ops.cast(self._output_dense.bias, attended.dtype) if self._use_bias else None
         return affine(attended, kernel, bias, training)
 
-    def _together(self, weight: str) -> Tensor:
-        """Kernels (D, 3 · N · H) or biases (3 · N · H) of query, key and value, in that order.
+    def _project(
+        self, x: Tensor, parts: tuple[str, ...], positions: Tensor, training: bool | None
+    ) -> tuple[Tensor, ...]:
+        """Queries, keys or values of x (B, T, D), turned by positions ([B,] T) → (B, N, T, H)."""
+        bias = self._together("bias", parts) if self._use_bias else None
+        projected = affine(x, self._together("kernel", parts), bias, training)
+        heads = (len(parts), self._num_heads, 2, self._key_dim // 2)
+        projected = ops.reshape(projected, (*ops.shape(x)[:-1], *heads))
+        theta = angles(positions, self._key_dim, self.rotary_base)  # ([B,] T, H/2)
+        return split_and_rotate(projected, ops.cos(theta), ops.sin(theta), parts, training)
+
+    def _together(self, weight: str, parts: tuple[str, ...]) -> Tensor:
+        """Kernels (D, parts · N · H) or biases (parts · N · H) of the projections to the parts.
 
         Of queries and keys the first features of all pairs come before the second ones, which
         changes no product of the two, and lets pairs be turned without strided slices.
         """
-        parts = []
-        for layer in (self._query_dense, self._key_dense, self._value_dense):
-            x = ops.cast(getattr(layer, weight), self.compute_dtype)  # (…, N, H)
-            if layer is not self._value_dense and self.rotary_style == "interleaved":
+        dense = {"query": self._query_dense, "key": self._key_dense, "value": self._value_dense}
+        weights = []
+        for part in parts:
+            x = ops.cast(getattr(dense[part], weight), self.compute_dtype)  # (…, N, H)
+            if part != "value" and self.rotary_style == "interleaved":
                 pairs = ops.reshape(x, (*x.shape[:-1], self._key_dim // 2, 2))
                 x = ops.reshape(ops.swapaxes(pairs, -1, -2), x.shape)
-            parts.append(ops.reshape(x, (*x.shape[:-2], -1)))
-        return ops.concatenate(parts, axis=-1)
+            weights.append(ops.reshape(x, (*x.shape[:-2], -1)))
+        return ops.concatenate(weights, axis=-1)
 
     def _usual(self) -> bool:
         """Whether the layer is as RoFormer has it: no variant of Keras', no subclass' rotation."""
@@ -167,10 +194,16 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         key: Tensor | None = None,
         *args: Any,
         sequence_ids: Tensor | None = None,
+        positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of what `call` gives, on Keras tensors."""
-        return super().compute_output_spec(query, value, key, *args, **kwargs)
+        spec = super().compute_output_spec(query, value, key, *args, **kwargs)
+        if positions is None:
+            return spec
+        output, *scores = spec if isinstance(spec, tuple) else (spec,)
+        output = keras.KerasTensor((*positions.shape, output.shape[-1]), output.dtype)
+        return (output, *scores) if scores else output
 
     def get_config(self) -> dict[str, Any]:
         """Everything needed to make the layer again."""
@@ -201,3 +234,11 @@ def same_sequence(sequence_ids: Tensor) -> Tensor:
     """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
     query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
     return (query == key) & (key != 0)
+
+
+def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
+    """Pick x (B, T, F) at positions (B, P) int32 → (B, P, F), in one flat lookup."""
+    batch, length, features = ops.shape(x)
+    rows = ops.arange(batch, dtype="int32")[:, None] * length
+    flat = ops.reshape(x, (-1, features))  # (B·T, F)
+    return ops.take(flat, ops.cast(positions, "int32") + rows, axis=0)

@@ -16,7 +16,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.products import affine
-from roformer_tf.layers.attention import RotaryMultiHeadAttention
+from roformer_tf.layers.attention import RotaryMultiHeadAttention, gather_positions
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor
 
@@ -113,7 +113,8 @@ class RoFormerEmbeddings(layers.Layer):
 class RoFormerLayer(layers.Layer):
     """norm(x + drop(attention(x))), then norm(x + drop(feed_forward(x))).
 
-    Call: x (B, T, H), visible (B, T, T) bool, query before key → (B, T, H).
+    Call: x (B, T, H), visible (B, T, T) bool, query before key → (B, T, H); given positions (B, P)
+    int, only there → (B, P, H), for the work that this takes.
     """
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
@@ -149,9 +150,18 @@ class RoFormerLayer(layers.Layer):
         self.output_dense.build((None, None, self.intermediate_size))
         self.output_norm.build(hidden)
 
-    def call(self, x: Tensor, visible: Tensor, training: bool | None = None) -> Tensor:
+    def call(
+        self,
+        x: Tensor,
+        visible: Tensor,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         """Let every token look at those it may see, then at itself."""
-        attended = self.attention(x, x, attention_mask=visible, training=training)
+        attended = self.attention(
+            x, x, attention_mask=visible, positions=positions, training=training
+        )
+        x = x if positions is None else gather_positions(x, positions)
         x = self.attention_norm(self.attention_drop.add(x, attended, training))
         flat = ops.reshape(x, (-1, self.hidden_size))  # TensorFlow joins product, bias and GELU
         fed = self.output_dense(self.activation(self.intermediate(flat), training))
@@ -159,7 +169,9 @@ class RoFormerLayer(layers.Layer):
         return self.output_norm(self.output_drop.add(x, fed, training))
 
 
-def recomputed(layer: RoFormerLayer, x: Tensor, visible: Tensor) -> Tensor:
+def recomputed(
+    layer: RoFormerLayer, x: Tensor, visible: Tensor, positions: Tensor | None = None
+) -> Tensor:
     """What the layer gives in training, but the backward pass computes its inside anew.
 
     Kept are x (B, T, H) and what comes out: memory for about a third more time. Weights and
@@ -171,7 +183,7 @@ def recomputed(layer: RoFormerLayer, x: Tensor, visible: Tensor) -> Tensor:
     before = [ops.copy(variable) for variable in layer.non_trainable_variables]
 
     def call(x: Tensor, *weights: Tensor) -> Any:
-        return layer.stateless_call(list(weights), before, x, visible, training=True)
+        return layer.stateless_call(list(weights), before, x, visible, positions, training=True)
 
     y, after = keras.remat(call)(x, *weights)
     for variable, value in zip(layer.non_trainable_variables, after, strict=True):

@@ -22,6 +22,8 @@ class RoFormerEncoder(PretrainedModel):
     are `token_ids != 0`, the first position always counted. Two tokens see each other only if
     their `sequence_ids` are equal and not 0, and as `config.attention_type` allows.
     → hidden states (B, T, H) in the compute dtype; what a padded position gives is unspecified.
+    Given `positions` (B, P) int32 beside the dict, those there alone (B, P, H): the last layer does
+    the work of no others.
     """
 
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
@@ -46,14 +48,25 @@ class RoFormerEncoder(PretrainedModel):
         """The encoder is its own only part."""
         return {"encoder": self}
 
-    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+    def call(
+        self,
+        inputs: Mapping[str, Tensor],
+        training: bool | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Give the last layer's hidden states."""
-        return self.hidden_states(inputs, training)[-1]
+        return self.hidden_states(inputs, training, positions)[-1]
 
     def hidden_states(
-        self, inputs: Mapping[str, Tensor], training: bool | None = None
+        self,
+        inputs: Mapping[str, Tensor],
+        training: bool | None = None,
+        positions: Tensor | None = None,
     ) -> list[Tensor]:
-        """Give L + 1 tensors (B, T, H): what the embeddings give, then each layer."""
+        """Give L + 1 tensors (B, T, H): what the embeddings give, then each layer.
+
+        Of the last layer (B, P, H), where positions (B, P) are given.
+        """
         token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
         segment_ids = inputs.get("segment_ids")
         if segment_ids is None:
@@ -62,11 +75,17 @@ class RoFormerEncoder(PretrainedModel):
         visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
         states = [self.embeddings(token_ids, segment_ids, training=training)]
         for layer in self.layer_stack:
+            needed = positions if layer is self.layer_stack[-1] else None
             if self.rematerialize and training:
-                states.append(recomputed(layer, states[-1], visible))
+                states.append(recomputed(layer, states[-1], visible, needed))
             else:
-                states.append(layer(states[-1], visible, training=training))
+                states.append(layer(states[-1], visible, needed, training=training))
         return states
+
+
+def first_positions(inputs: Mapping[str, Tensor]) -> Tensor:
+    """The position of each row's first token: zeros (B, 1) int32."""
+    return ops.zeros((ops.shape(inputs["token_ids"])[0], 1), "int32")
 
 
 def sequences(inputs: Mapping[str, Tensor]) -> Tensor:

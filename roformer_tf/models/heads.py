@@ -14,7 +14,7 @@ from roformer_tf.kernels.products import product_with_rows
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor
 from roformer_tf.layers.transformer import activation, dense, norm
-from roformer_tf.models.encoder import RoFormerEncoder, sequences
+from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
 from roformer_tf.models.pretrained import PretrainedModel
 
 
@@ -130,9 +130,7 @@ class RoFormerForMaskedLM(_LanguageModel):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the vocabulary at every position, or at the masked ones."""
-        hidden = self.encoder(inputs, training=training)
-        if "masked_positions" in inputs:
-            hidden = gather_positions(hidden, inputs["masked_positions"])
+        hidden = self.encoder(inputs, training=training, positions=inputs.get("masked_positions"))
         if "labels" not in inputs:
             return self.scores(hidden, training)
         words = self.encoder.embeddings.word.embeddings
@@ -212,7 +210,8 @@ class RoFormerForSentenceSimilarity(_LanguageModel):
         for start in range(0, len(texts), batch_size):
             chosen = by_length[start : start + batch_size]
             batch = self.tokenizer([texts[i] for i in chosen], max_length)
-            vectors[chosen] = ops.convert_to_numpy(self.pooler(self.encoder(batch)))
+            hidden = self.encoder(batch, positions=first_positions(batch))
+            vectors[chosen] = ops.convert_to_numpy(self.pooler(hidden))
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -253,7 +252,8 @@ class RoFormerForSequenceClassification(PretrainedModel):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the labels."""
-        hidden = self.encoder(inputs, training=training)
+        needed = first_positions(inputs) if self.classifier.of_first else None
+        hidden = self.encoder(inputs, training=training, positions=needed)
         return self.classifier(hidden, sequences(inputs), training=training)
 
 
@@ -355,14 +355,6 @@ def mean_of_tokens(hidden: Tensor, sequence_ids: Tensor) -> Tensor:
     weights = ops.cast(sequence_ids != 0, "float32")[..., None]
     total = ops.sum(ops.cast(hidden, "float32") * weights, axis=1)
     return ops.cast(total / ops.maximum(ops.sum(weights, axis=1), 1.0), hidden.dtype)
-
-
-def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Pick x (B, T, H) at positions (B, P) int32 → (B, P, H), in one flat lookup."""
-    batch, length = ops.shape(x)[0], ops.shape(x)[1]
-    rows = ops.arange(batch, dtype="int32")[:, None] * length
-    flat = ops.reshape(x, (-1, x.shape[-1]))  # (B·T, H)
-    return ops.take(flat, ops.cast(positions, "int32") + rows, axis=0)
 
 
 def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:

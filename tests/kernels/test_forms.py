@@ -25,6 +25,8 @@ VISIBLE[:, range(5), range(5)] = True
 LABELS = np.array([0, 6, 2, 2], "int32")
 THETA = RNG.normal(size=(5, 2))
 TABLES = [f(THETA).astype("float32") for f in (np.cos, np.sin)]
+THETA_OF_ROWS = RNG.normal(size=(2, 5, 2))
+TABLES_OF_ROWS = [f(THETA_OF_ROWS).astype("float32") for f in (np.cos, np.sin)]
 
 
 def mask(shape):
@@ -49,12 +51,16 @@ def normalised(x, gamma, beta):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-12) * gamma + beta
 
 
+def turned(pairs, theta):
+    """(B, T, N, 2, H/2) → (B, N, T, H), by complex numbers."""
+    x = (pairs[..., 0, :] + 1j * pairs[..., 1, :]).swapaxes(1, 2) * np.exp(1j * theta)
+    return np.concatenate([x.real, x.imag], -1)
+
+
 def rotated(projected):
-    """All three in one array (3, B, N, T, H), by complex numbers."""
-    query, key, value = projected.transpose(2, 0, 3, 1, 4, 5)  # (B, N, T, 2, H/2) each
-    turned = [(x[..., 0, :] + 1j * x[..., 1, :]) * np.exp(1j * THETA) for x in (query, key)]
-    query, key = (np.concatenate([x.real, x.imag], -1) for x in turned)
-    return np.stack([query / 2, key, np.concatenate([value[..., 0, :], value[..., 1, :]], -1)])
+    """All three in one array (3, B, N, T, H)."""
+    query, key, value = projected.transpose(2, 0, 1, 3, 4, 5)
+    return np.stack([turned(query, THETA) / 2, turned(key, THETA), turned(value, 0 * THETA)])
 
 
 def losses(scores, bias=0.0):
@@ -91,7 +97,22 @@ CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
         rotated,
         [(2, 5, 3, 2, 2, 2)],
     ),
+    "split_and_rotate queries at positions of their own": (
+        lambda x: split_and_rotate(x, *TABLES_OF_ROWS, ("query",), training=True)[0],
+        lambda x: turned(x[:, :, 0], THETA_OF_ROWS[:, None]) / 2,
+        [(2, 5, 1, 2, 2, 2)],
+    ),
+    "split_and_rotate keys and values": (
+        lambda x: ops.stack(split_and_rotate(x, *TABLES, ("key", "value"), training=True)),
+        lambda x: np.stack([turned(x[:, :, 0], THETA), turned(x[:, :, 1], 0 * THETA)]),
+        [(2, 5, 2, 2, 2, 2)],
+    ),
     "attend": (lambda *x: attend(*x, training=True), attended, [(2, 3, 5, 4)] * 3),
+    "attend of fewer queries": (
+        lambda *x: attend(*x, VISIBLE[:, :2], SEED, RATE, training=True),
+        lambda *x: attended(*x, VISIBLE[:, :2], True),
+        [(2, 3, 2, 4), (2, 3, 5, 4), (2, 3, 5, 4)],
+    ),
     "attend to what is visible": (
         lambda *x: attend(*x, VISIBLE, training=True),
         lambda *x: attended(*x, VISIBLE),

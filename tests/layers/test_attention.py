@@ -108,6 +108,22 @@ def test_a_mask_narrows_what_sequence_ids_allow():
         np.testing.assert_allclose(got[real], want[real], atol=1e-5)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["one way", "Keras'"])
+@pytest.mark.parametrize("training", [True, False])
+def test_at_positions_it_gives_what_it_gives_there(arguments, training):
+    x, layer = random(B, T, D), make()
+    positions = np.array([[6, 0, 3], [2, 2, 5]], "int32")
+    arguments = {"sequence_ids": ids, "training": training, **arguments}
+    whole, scores = layer(x, x, return_attention_scores=True, **arguments)
+    want = np.take_along_axis(to_float64(whole), positions[..., None], 1)
+    real = np.take_along_axis(ids, positions, 1) != 0
+    got = to_float64(layer(x, x, positions=positions, **arguments))
+    np.testing.assert_allclose(got[real], want[real], atol=1e-5)
+    got, again = layer(x, x, positions=positions, return_attention_scores=True, **arguments)
+    np.testing.assert_allclose(to_float64(got)[real], want[real], atol=1e-5)
+    np.testing.assert_array_equal(to_float64(again), to_float64(scores))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_a_mask_need_not_be_boolean(dtype):
     x, layer = random(B, T, D), make()
@@ -163,6 +179,17 @@ def functional_model(length=None, **arguments):
     layer = RotaryMultiHeadAttention(N, H, name="rotary", **arguments)
     attended = layer(features, features, sequence_ids=sequence_ids)
     return keras.Model([features, sequence_ids], keras.layers.Dense(1)(attended))
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_at_positions_its_shape_is_known_in_a_functional_model(scores):
+    features = keras.Input((T, D))
+    positions = keras.Input((3,), dtype="int32")
+    attended = RotaryMultiHeadAttention(N, H)(
+        features, features, positions=positions, return_attention_scores=scores
+    )
+    shapes = [x.shape for x in (attended if scores else [attended])]
+    assert shapes == [(None, 3, D), (None, N, T, T)][: len(shapes)]
 
 
 @pytest.mark.parametrize("length", [None, T])

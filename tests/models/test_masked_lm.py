@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from roformer_tf.errors import InputError
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training.losses import MaskedTokenLoss
 
 HIDDEN_BOUND, LOGIT_BOUND = 1e-5, 2e-5
 FAMILIES = ["word", "char", "word_project"]
@@ -69,6 +70,31 @@ def test_logits_at_masked_positions_are_those_of_the_whole_row(
     assert some.shape == (rows, 7, model.config.vocab_size)
     want = np.take_along_axis(whole, positions[..., None], 1)
     np.testing.assert_allclose(to_float64(some), want, rtol=0, atol=5e-6)
+
+
+def test_gradients_through_masked_positions_are_those_of_the_whole_row(tiny):
+    """The last layer, which computes those positions alone, changes no weight's gradient."""
+    rng = np.random.default_rng(1)
+    token_ids = rng.integers(1, 60, (4, 12)).astype("int32")
+    token_ids[:, 9:] = 0
+    positions = np.stack([rng.permutation(9)[:3] for _ in range(4)]).astype("int32")
+    labels = rng.integers(1, 60, (4, 3)).astype("int32")
+    everywhere = np.zeros((4, 12), "int32")
+    np.put_along_axis(everywhere, positions, labels, 1)
+    counted = (everywhere != 0).astype("float32")
+    config = tiny(vocab_size=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    moved = []
+    for given, wanted, weights in [
+        ({"masked_positions": positions}, labels, None),
+        ({}, everywhere, counted),
+    ]:
+        keras.utils.set_random_seed(3)
+        model = RoFormerForMaskedLM(config)
+        model.compile(keras.optimizers.SGD(1.0), MaskedTokenLoss())
+        model.train_on_batch({"token_ids": token_ids, **given}, wanted, weights)
+        moved.append([ops.convert_to_numpy(variable) for variable in model.trainable_variables])
+    for at_positions, in_whole_rows in zip(*moved, strict=True):
+        np.testing.assert_allclose(at_positions, in_whole_rows, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("at_positions", [False, True])
