@@ -80,14 +80,16 @@ def model_flops(case: Case) -> float:
     """Operations that a step needs at least, a multiplication and an addition counting as two.
 
     Forward 2 · P a token for the P weights of the layers' matrices, 4 · L · H · T a token for
-    scores and their use; backward twice that: 6 · P + 12 · L · H · T. The head is counted for the
-    masked positions alone: 6 · (H · H + H · V) each.
+    scores and their use; backward twice that: 6 · P + 12 · L · H · T. In the last layer only keys
+    and values are counted for all tokens; the rest, and the head with 6 · (H · H + H · V), for the
+    masked positions alone, as the model computes them.
     """
     layers, hidden, _, vocabulary = SIZES[case.size]
-    weights = layers * (4 * hidden**2 + 2 * hidden * 4 * hidden)
-    token = 6 * weights + 12 * layers * hidden * case.length
+    answer = 6 * (2 * hidden**2 + 2 * hidden * 4 * hidden) + 12 * hidden * case.length
+    keys_and_values = 6 * 2 * hidden**2
     head = 6 * (hidden**2 + hidden * vocabulary)
-    return float(case.batch * (case.length * token + predictions(case.length) * head))
+    token = (layers - 1) * (keys_and_values + answer) + keys_and_values
+    return float(case.batch * (case.length * token + predictions(case.length) * (answer + head)))
 
 
 def peak_flops(device: str) -> float | None:

@@ -49,34 +49,50 @@ class Product(NamedTuple):
 
 
 def products(shape: dict[str, Any], lengths: list[int], predictions: int = 0) -> list[Product]:
-    """Every matrix product of one forward pass over rows of these lengths, without padding.
+    """Every matrix product that one forward pass over rows of these lengths needs.
 
-    `predictions` tokens go through a masked language model's head.
+    That is without padding and, with `predictions` of each row scored by a masked language model's
+    head, without what the last layer would do at other positions.
     """
-    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
-    layers, heads = shape["num_hidden_layers"], shape["num_attention_heads"]
+    hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
     tokens, width = sum(lengths), hidden // heads
-    dense = [
-        Product(layers, 1, tokens, hidden, 3 * hidden),  # queries, keys, values
-        Product(layers, 1, tokens, hidden, hidden),  # attention's output
-        Product(layers, 1, tokens, hidden, inner),
-        Product(layers, 1, tokens, inner, hidden),
-    ]
-    attention = [
-        Product(layers, rows * heads, length, *sizes)
-        for length, rows in Counter(lengths).items()
-        for sizes in ((width, length), (length, width))  # queries by keys, shares by values
-    ]
+
+    def layers(number: int, there: int | None) -> list[Product]:
+        """The products of so many layers that answer at so many positions of a row, or at all."""
+        answered = tokens if there is None else there * len(lengths)
+        projections = (
+            [Product(number, 1, tokens, hidden, 3 * hidden)]  # queries, keys, values
+            if there is None
+            else [
+                Product(number, 1, tokens, hidden, 2 * hidden),
+                Product(number, 1, answered, hidden, hidden),
+            ]
+        )
+        attention = [
+            Product(number, rows * heads, length if there is None else there, *sizes)
+            for length, rows in Counter(lengths).items()
+            for sizes in ((width, length), (length, width))  # queries by keys, shares by values
+        ]
+        rest = [
+            Product(number, 1, answered, hidden, hidden),  # attention's output
+            Product(number, 1, answered, hidden, shape["intermediate_size"]),
+            Product(number, 1, answered, shape["intermediate_size"], hidden),
+        ]
+        return projections + attention + rest
+
+    if not predictions:
+        return layers(shape["num_hidden_layers"], None)
+    scored = predictions * len(lengths)
     head = [
-        Product(1, 1, predictions, hidden, hidden),
-        Product(1, 1, predictions, hidden, shape["vocab_size"]),
+        Product(1, 1, scored, hidden, hidden),
+        Product(1, 1, scored, hidden, shape["vocab_size"]),
     ]
-    return dense + attention + (head if predictions else [])
+    return layers(shape["num_hidden_layers"] - 1, None) + layers(1, predictions) + head
 
 
 def mlm_step(*, shape: dict[str, Any], batch: int, length: int, predictions: int) -> Prepared:
     """The products of a training step: the forward one, and those of both gradients."""
-    return one_by_one(products(shape, [length] * batch, batch * predictions), calls_of_each=3)
+    return one_by_one(products(shape, [length] * batch, predictions), calls_of_each=3)
 
 
 def inference(*, shape: dict[str, Any], texts: str, checkpoint: str) -> Prepared:

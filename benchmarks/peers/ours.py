@@ -248,16 +248,17 @@ def split(*, rotated: bool, dtype: str) -> Prepared:
 
 
 def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
-    """Ids of every document of a file, by a tokenizer that has seen no text before."""
+    """Ids of every document of a file in one call, by a tokenizer that has seen no text before."""
     from roformer_tf import RoFormerTokenizer
 
     texts = list(inputs.texts_of(corpus))
 
     def make() -> Callable[[], Any]:
         new = RoFormerTokenizer.from_pretrained(tokenizer)
-        return lambda: [new.ids_and_words(text)[0] for text in texts]
+        return lambda: new.ids_and_words_of(texts)
 
-    return Prepared(anew(make), inputs.counted(texts, make()()))
+    ids, _, bounds = make()()
+    return Prepared(anew(make), inputs.counted(texts, np.split(ids, bounds[1:-1])))
 
 
 def preparation(*, corpus: str, **settings: Any) -> Prepared:
