@@ -138,7 +138,13 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     def _project(
         self, x: Tensor, parts: tuple[str, ...], positions: Tensor, training: bool | None
     ) -> tuple[Tensor, ...]:
-        """Queries, keys or values of x (B, T, D), turned by positions ([B,] T) → (B, N, T, H)."""
+        """Queries, keys or values of x (B, T, D), turned by positions ([B,] T) → (B, N, T, H).
+
+        In training one product makes all parts, for which it puts their weights together. Without
+        a gradient that would cost one text more than three products take.
+        """
+        if not training:
+            return tuple(self._project_alone(x, part, positions) for part in parts)
         bias = self._together("bias", parts) if self._use_bias else None
         projected = affine(x, self._together("kernel", parts), bias, training)
         heads = (len(parts), self._num_heads, 2, self._key_dim // 2)
@@ -146,16 +152,29 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         theta = angles(positions, self._key_dim, self.rotary_base)  # ([B,] T, H/2)
         return split_and_rotate(projected, ops.cos(theta), ops.sin(theta), parts, training)
 
+    def _project_alone(self, x: Tensor, part: str, positions: Tensor) -> Tensor:
+        """One part of `_project`, its features in the order that `rotary_style` names."""
+        layer = getattr(self, f"_{part}_dense")
+        kernel = ops.reshape(ops.cast(layer.kernel, x.dtype), (x.shape[-1], -1))
+        bias = ops.reshape(ops.cast(layer.bias, x.dtype), (-1,)) if self._use_bias else None
+        heads = (self._num_heads, self._key_dim)
+        y = ops.reshape(affine(x, kernel, bias), (*ops.shape(x)[:-1], *heads))
+        if part != "value":
+            y = rotate(y, positions, self.rotary_base, self.rotary_style)
+        if part == "query":
+            y = y * ops.cast(self._key_dim**-0.5, y.dtype)
+        return ops.swapaxes(y, 1, 2)
+
     def _together(self, weight: str, parts: tuple[str, ...]) -> Tensor:
         """Kernels (D, parts · N · H) or biases (parts · N · H) of the projections to the parts.
 
         Of queries and keys the first features of all pairs come before the second ones, which
         changes no product of the two, and lets pairs be turned without strided slices.
         """
-        dense = {"query": self._query_dense, "key": self._key_dense, "value": self._value_dense}
         weights = []
         for part in parts:
-            x = ops.cast(getattr(dense[part], weight), self.compute_dtype)  # (…, N, H)
+            x = getattr(getattr(self, f"_{part}_dense"), weight)  # (…, N, H)
+            x = ops.cast(x, self.compute_dtype)
             if part != "value" and self.rotary_style == "interleaved":
                 pairs = ops.reshape(x, (*x.shape[:-1], self._key_dim // 2, 2))
                 x = ops.reshape(ops.swapaxes(pairs, -1, -2), x.shape)

@@ -37,7 +37,8 @@ def rotate(
 ) -> Tensor:
     """Turn every pair of features (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
 
-    x (B, T, N, H), positions (T,) int → (B, T, N, H) in x's dtype; products and sum in float32.
+    x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype; products and sum in
+    float32.
     Raises InputError for an unknown style.
 
     Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
@@ -48,7 +49,7 @@ def rotate(
     half = x.shape[-1] // 2
     shape = ops.shape(x)
     pairs = ops.reshape(x, (*shape[:-1], *((half, 2) if axis == -1 else (2, half))))
-    theta = angles(positions, x.shape[-1], base)[:, None, :]  # (T, 1, H/2)
+    theta = angles(positions, x.shape[-1], base)[..., None, :]  # ([B,] T, 1, H/2)
     cos, sin = ops.cos(theta), ops.sin(theta)
     cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
     flipped = ops.cast(ops.flip(pairs, axis), "float32")

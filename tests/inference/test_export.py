@@ -140,7 +140,7 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     weights = {one.name: one for one in graph.initializer if len(one.dims) > 1}
     floats = [n for n, one in weights.items() if one.data_type == onnx.TensorProto.FLOAT]
     assert all(min(weights[name].dims) == 1 for name in floats)  # norms and biases alone
-    assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 4 + 2  # q, k, v: one
+    assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 6 + 2
     assert load(tmp_path / "int8", 8).answer(EXAMPLES[:1])[0].label in task.labels  # to serve it
     run, _, _ = load_exported(tmp_path / "int8")
     for row, want in zip(ROWS, logits_of(folder, ROWS), strict=True):
