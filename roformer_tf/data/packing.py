@@ -1,8 +1,9 @@
 """Token sequences → rows of one fixed length: pure.
 
-A row holds one or more pieces, each `[CLS] tokens [SEP]`, then padding. A document that fits is
-one piece; a longer one is cut where a word begins. With length 10, the documents
-`甲 乙乙 丙` (乙乙 one word of two tokens) and `丁` become one row of three channels:
+A row holds one or more pieces, each `[CLS] tokens [SEP]`, then padding. A document that is longer
+than a row is cut where a word begins, and so are as few others as it takes to fill the rows.
+With length 10, the documents `甲 乙乙 丙` (乙乙 one word of two tokens) and `丁` become one row
+of three channels:
 
     tokens    [CLS] 甲 乙 乙 丙 [SEP] [CLS] 丁 [SEP] 0
     document    1    1  1  1  1   1     2    2   2   0     equal: may see each other; 0: padding
@@ -10,9 +11,10 @@ one piece; a longer one is cut where a word begins. With length 10, the document
 """
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import NamedTuple
+from itertools import chain, pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,23 +51,29 @@ def pack(
     *,
     cls_id: int,
     sep_id: int,
+    fill: float = 0.0,
     dtype: npt.DTypeLike = np.int32,
-) -> npt.NDArray[np.integer]:
+) -> tuple[npt.NDArray[np.integer], int]:
     """Pack documents into rows: (rows, 3, length) of `dtype`, channels as in the module's head.
 
-    Every token stands in exactly one row; a document without tokens leaves no trace. More
-    documents at once give fuller rows. Raises InputError if `length` is less than 3.
+    Every token stands in exactly one row; a document without tokens leaves no trace. Documents
+    that fit into a row are cut only until the share `fill` of all positions is used, or nothing
+    more can be gained. More documents at once give fuller rows and fewer cuts.
+    Returns the rows and how many documents are in several pieces. Raises InputError if `length` is
+    less than 3.
     """
     check_length(length)
     bounds = split(documents, length - SPECIALS)
-    widths = np.diff(bounds) + SPECIALS  # (pieces,)
-    members = assign(widths.tolist(), length)
-    order = np.fromiter(chain.from_iterable(members), np.intp)
-    token_ids, words = _framed(documents, bounds[order], widths[order], cls_id, sep_id)
-    row = np.repeat(np.arange(len(members)), list(map(len, members)))
-    loads = np.bincount(row, widths[order], len(members))
-    used = np.arange(length) < loads[:, None]  # (rows, length)
-    return np.stack(_channels(used, token_ids, words, dtype), axis=1)
+    pieces = list(pairwise(bounds.tolist()))
+    members = assign([stop - start + SPECIALS for start, stop in pieces], length)
+    rows = [[pieces[i] for i in row] for row in members]
+    rows = sorted(map(sorted, refill(rows, documents.words, length, fill)))
+    starts, stops = np.array(list(chain.from_iterable(rows)), np.intp).reshape(-1, 2).T
+    token_ids, words = _framed(documents, starts, stops - starts + SPECIALS, cls_id, sep_id)
+    used = np.arange(length) < np.array(list(map(_load, rows)), np.intp)[:, None]  # (rows, length)
+    owners = np.searchsorted(documents.bounds, starts, side="right")
+    in_pieces = int(np.sum(np.unique(owners, return_counts=True)[1] > 1))
+    return np.stack(_channels(used, token_ids, words, dtype), axis=1), in_pieces
 
 
 def split(documents: Documents, room: int) -> npt.NDArray[np.integer]:
@@ -100,6 +108,57 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
         if space > sizes[item]:
             insort(spaces, (space - sizes[item], row))
     return sorted(sorted(members) for members in rows)
+
+
+Piece: TypeAlias = tuple[int, int]
+"""Tokens of a document, from the first one to the one behind the last."""
+
+
+def refill(
+    rows: list[list[Piece]], words: npt.NDArray[np.integer], length: int, fill: float
+) -> list[list[Piece]]:
+    """Break up the emptiest rows to fill the next ones, until the share `fill` is used.
+
+    Each row that is filled takes one cut at most, and the largest gaps are filled first, so that
+    cuts are few for what they gain. They stand where a word begins: words (T,).
+    """
+    by_load = deque(sorted(rows, key=_load))
+    taker: list[Piece] | None = None
+    done: list[list[Piece]] = []
+    used, count = sum(map(_load, rows)), len(rows)
+    while len(by_load) > (taker is None) and used < fill * length * count:
+        given = deque(by_load.popleft())
+        while given and (taker or by_load):
+            taker = taker or by_load.popleft()
+            start, stop = given[0]
+            room = length - _load(taker) - SPECIALS
+            if stop - start <= room:
+                taker.append(given.popleft())
+                continue
+            cut = _word_start(words, start, start + room)
+            if cut > start:
+                taker.append((start, cut))
+                given[0] = (cut, stop)
+                used += SPECIALS
+            done.append(taker)
+            taker = None
+        if given:
+            done.append(list(given))
+        else:
+            count -= 1
+    return [*done, *([taker] if taker else []), *by_load]
+
+
+def _load(row: list[Piece]) -> int:
+    """Positions that a row's pieces use."""
+    return sum(stop - start + SPECIALS for start, stop in row)
+
+
+def _word_start(words: npt.NDArray[np.integer], first: int, last: int) -> int:
+    """The last place from `first` to `last` where a word begins; `first` if there is none."""
+    while last > first and words[last] == words[last - 1]:
+        last -= 1
+    return max(first, last)
 
 
 def _cuts(words: npt.NDArray[np.integer], room: int) -> Iterator[int]:

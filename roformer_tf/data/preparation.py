@@ -47,7 +47,7 @@ from roformer_tf.tokenizers.vocabulary import (
     read_vocabulary,
 )
 
-FORMAT = 1  # of the folder; another number prepares again
+FORMAT = 2  # of the folder; another number prepares again
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
 COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
@@ -72,6 +72,9 @@ class PreparationConfig(CorpusConfig):
     """Unset: what the vocabulary's folder says, else yes."""
     length: int = 512
     """Tokens in a row, with [CLS] and [SEP]."""
+    fill: float = 0.99
+    """Share of the rows' positions that are to be used. As few documents as that takes are cut,
+    though they would fit into a row; 0 cuts none of them."""
     held_out: float = 0.01
     """Share of documents kept for evaluation. A hash of its text decides for each document."""
     workers: int | None = None
@@ -87,6 +90,8 @@ class PreparationConfig(CorpusConfig):
             raise InputError(
                 f"held_out is {self.held_out}, but must be a share: 0 or more, below 1."
             )
+        if not 0 <= self.fill <= 1:
+            raise InputError(f"fill is {self.fill}, but must be a share: from 0 to 1.")
         if self.workers is not None and self.workers < 1:
             raise InputError(f"workers is {self.workers}, but must be 1 or more.")
 
@@ -124,7 +129,7 @@ def prepare(config: PreparationConfig) -> Path:
     try:
         tokenizer = given or _built_tokenizer(files, config)
         tokenizer.save_pretrained(output)
-        write = _PartWriter(output, tokenizer, config.length, config.held_out)
+        write = _PartWriter(output, tokenizer, config.length, config.fill, config.held_out)
         records = list(_each_part(write, files, config, report, "preparing"))
         manifest = _manifest(records, report, settings, tokenizer)
         if not manifest["splits"][TRAIN]["rows"]:
@@ -154,12 +159,14 @@ class _PartWriter:
     output: Path
     tokenizer: RoFormerTokenizer
     length: int
+    fill: float
     held_out: float
 
     def __call__(self, part: Part) -> dict[str, Any]:
         """Write the part's shards and then its record, unless they are there; give the record.
 
-        {"shards": […], "documents": {"train": 12, …}, "characters": {"train": 3456, …}}
+        {"shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
+        "characters": {"train": 3456, …}}
         """
         name = f"{part.number:05}"
         path = self.output / UNFINISHED / f"part-{name}.json"
@@ -171,25 +178,29 @@ class _PartWriter:
         texts: dict[str, list[str]] = {split: [] for split in SPLITS}
         for text in part.texts:
             texts[HELD_OUT if is_held_out(text, self.held_out) else TRAIN].append(text)
-        shards = [self._write(split, f"{split}-{name}.npy", texts[split]) for split in SPLITS]
+        written = {
+            split: self._write(split, f"{split}-{name}.npy", texts[split]) for split in SPLITS
+        }
         record = {
-            "shards": [asdict(shard) for shard in shards if shard],
+            "shards": [asdict(shard) for shard, _ in written.values() if shard],
             "documents": {split: len(texts[split]) for split in SPLITS},
+            "cut": {split: cut for split, (_, cut) in written.items()},
             "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
         }
         write_text(path, json.dumps(record))
         return record
 
-    def _write(self, split: str, file: str, texts: list[str]) -> Shard | None:
-        """Write one shard, unless the texts give no rows."""
-        rows = pack(
+    def _write(self, split: str, file: str, texts: list[str]) -> tuple[Shard | None, int]:
+        """Write one shard, unless the texts give no rows; give it, and how many texts were cut."""
+        rows, cut = pack(
             Documents(*self.tokenizer.ids_and_words_of(texts)),
             self.length,
             cls_id=self.tokenizer.cls_id,
             sep_id=self.tokenizer.sep_id,
+            fill=self.fill,
             dtype=row_dtype(self.tokenizer.vocab_size, self.length),
         )
-        return write_shard(self.output, file, split, rows) if len(rows) else None
+        return (write_shard(self.output, file, split, rows) if len(rows) else None), cut
 
 
 def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
@@ -360,6 +371,7 @@ def _settings(
         "tokenization": tokenizer.tokenization if tokenizer else _tokenization(config),
         "lower_case": tokenizer.lower_case if tokenizer else config.lower_case is not False,
         "length": config.length,
+        "fill": config.fill,
         "held_out": config.held_out,
     }
 
@@ -445,8 +457,10 @@ def _manifest(
         split: {
             "rows": sum(shard["rows"] for shard in shards if shard["split"] == split),
             "tokens": sum(shard["tokens"] for shard in shards if shard["split"] == split),
-            "documents": sum(record["documents"][split] for record in records),
-            "characters": sum(record["characters"][split] for record in records),
+        }
+        | {
+            of: sum(record[of][split] for record in records)
+            for of in ("documents", "cut", "characters")
         }
         for split in SPLITS
     }
@@ -470,8 +484,12 @@ def _manifest(
 
 def _summary(manifest: Mapping[str, Any]) -> str:
     """Say in one line what a folder holds."""
+    cut, documents = (
+        sum(split[of] for split in manifest["splits"].values()) for of in ("cut", "documents")
+    )
     return (
         f"{manifest['rows']:,} rows of {manifest['length']} "
         f"({manifest['splits'][HELD_OUT]['rows']:,} held out), "
-        f"{manifest['tokens']:,} tokens, {manifest['utilization']:.1%} of the positions used"
+        f"{manifest['tokens']:,} tokens, {manifest['utilization']:.1%} of the positions used, "
+        f"{cut / documents:.1%} of the documents cut"
     )

@@ -1,3 +1,5 @@
+from bisect import bisect_right
+from collections import Counter
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -47,13 +49,18 @@ def pieces_of(rows):
     return found
 
 
+def rows_of(documents, length, **arguments):
+    return pack(documents, length, cls_id=CLS, sep_id=SEP, **arguments)[0]
+
+
 corpora = st.lists(st.lists(st.integers(1, 12), max_size=40), max_size=30)
+fills = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 
 
-@given(corpora, st.integers(3, 40))
-def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_sizes, length):
+@given(corpora, st.integers(3, 40), fills)
+def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_sizes, length, fill):
     documents = documents_of(word_sizes)
-    rows = pack(documents, length, cls_id=CLS, sep_id=SEP)
+    rows = rows_of(documents, length, fill=fill)
     assert rows.shape[1:] == (3, length)
     pieces = pieces_of(rows)
     total = sum(map(sum, word_sizes))
@@ -64,8 +71,8 @@ def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_s
         assert owner[tokens[0]] == owner[tokens[-1]]
 
 
-@given(corpora, st.integers(3, 40))
-def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length):
+@given(corpora, st.integers(3, 40), fills)
+def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length, fill):
     documents = documents_of(word_sizes)
     all_sizes = [size for sizes in word_sizes for size in sizes]
     firsts = accumulate(all_sizes, initial=FIRST)
@@ -74,7 +81,7 @@ def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length):
         for first, size in zip(firsts, all_sizes, strict=False)
         for i in range(size)
     }
-    for _, tokens, words in pieces_of(pack(documents, length, cls_id=CLS, sep_id=SEP)):
+    for _, tokens, words in pieces_of(rows_of(documents, length, fill=fill)):
         first, size = places[tokens[0]]
         assert first == tokens[0] or size > length - 2
         whole = [places[token][0] for token in tokens]
@@ -82,13 +89,38 @@ def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length):
 
 
 @given(corpora, st.integers(3, 40))
-def test_no_document_is_cut_without_need(word_sizes, length):
+def test_no_document_that_fits_is_cut_where_rows_need_not_be_full(word_sizes, length):
     documents = documents_of(word_sizes)
-    pieces = pieces_of(pack(documents, length, cls_id=CLS, sep_id=SEP))
+    pieces = pieces_of(rows_of(documents, length))
     starts = {tokens[0] for _, tokens, _ in pieces}
     for tokens in tokens_of(documents):
         if 0 < len(tokens) <= length - 2:
             assert starts & set(tokens) == {tokens[0]}
+
+
+@given(corpora, st.integers(3, 40), fills)
+def test_rows_are_filled_by_as_many_cuts_as_that_takes(word_sizes, length, fill):
+    documents = documents_of(word_sizes)
+    whole = rows_of(documents, length)
+    rows, in_pieces = pack(documents, length, cls_id=CLS, sep_id=SEP, fill=fill)
+    pieces = pieces_of(rows)
+    if whole.size and np.mean(whole[:, 1] > 0) >= fill:
+        np.testing.assert_array_equal(rows, whole)
+    assert len(rows) <= len(whole)
+    # a row that is filled takes one cut, and one row at most is left half broken up
+    assert len(pieces) - len(pieces_of(whole)) <= len(rows)
+    starts = Counter(bisect_right(documents.bounds, tokens[0] - FIRST) for _, tokens, _ in pieces)
+    assert in_pieces == sum(count > 1 for count in starts.values())
+
+
+def test_the_largest_gaps_are_filled_first_and_no_more_than_asked_for():
+    documents = documents_of([[1] * size for size in (8, 7, 6, 5, 4)])  # rows of ten, with specials
+    assert sorted(np.count_nonzero(rows_of(documents, 10)[:, 0], 1)) == [6, 7, 8, 9, 10]
+    # 4 tokens in their place of 6 go to the rows with 3, 2 and 1 places: 1 token fits into the 3
+    rows, in_pieces = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.8)
+    assert (len(rows), in_pieces) == (5, 0)
+    rows, in_pieces = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.81)
+    assert (sorted(np.count_nonzero(rows[:, 0], 1)), in_pieces) == ([5, 8, 9, 10, 10], 1)
 
 
 def test_the_row_of_the_modules_docstring():
@@ -97,7 +129,7 @@ def test_the_row_of_the_modules_docstring():
         words=np.array([0, 1, 1, 2, 0]),
         bounds=np.array([0, 4, 5]),
     )
-    rows = pack(documents, 10, cls_id=CLS, sep_id=SEP, dtype=np.uint8)
+    rows = rows_of(documents, 10, dtype=np.uint8)
     assert rows.dtype == np.uint8
     assert rows.tolist() == [
         [
@@ -108,13 +140,26 @@ def test_the_row_of_the_modules_docstring():
     ]
 
 
-@pytest.mark.parametrize("length", [64, 128, 512])
+@pytest.mark.parametrize("length", [64, 128, 512, 1536])
 def test_rows_are_nearly_full_for_documents_as_long_as_news(length):
     rng = np.random.default_rng(0)
     sizes = np.clip(rng.lognormal(5.8, 0.8, 2_000), 10, 8_000).astype(int)
     documents = documents_of([rng.choice([1, 1, 1, 1, 2, 3], size).tolist() for size in sizes])
-    rows = pack(documents, length, cls_id=CLS, sep_id=SEP)
-    assert np.mean(rows[:, 1] > 0) >= 0.97
+    assert np.mean(rows_of(documents, length)[:, 1] > 0) >= 0.96
+    rows, in_pieces = pack(documents, length, cls_id=CLS, sep_id=SEP, fill=0.99)
+    assert np.mean(rows[:, 1] > 0) >= 0.99
+    too_long = np.sum(np.diff(documents.bounds) > length - 2)
+    assert too_long <= in_pieces <= too_long + 0.03 * len(sizes)
+
+
+def test_documents_of_awkward_lengths_are_cut_to_fill_rows():
+    """Of two out of three places each: no two of them go into one row."""
+    documents = documents_of([[1] * 340] * 300)
+    assert np.mean(rows_of(documents, 512)[:, 1] > 0) < 0.67
+    rows, in_pieces = pack(documents, 512, cls_id=CLS, sep_id=SEP, fill=0.99)
+    assert np.mean(rows[:, 1] > 0) >= 0.99
+    assert len(pieces_of(rows)) <= 300 + len(rows)
+    assert in_pieces <= 150  # every other one, which goes into two rows
 
 
 @given(st.lists(st.integers(1, 30), max_size=100))
@@ -127,7 +172,7 @@ def test_no_row_is_overfull_and_no_two_rows_could_be_one(sizes):
 
 
 def test_a_corpus_without_tokens_gives_no_rows():
-    assert pack(documents_of([[], []]), 8, cls_id=CLS, sep_id=SEP).shape == (0, 3, 8)
+    assert rows_of(documents_of([[], []]), 8).shape == (0, 3, 8)
 
 
 @pytest.mark.parametrize("length", [-1, 0, 1, 2])
@@ -135,4 +180,4 @@ def test_a_row_that_holds_no_token_is_refused(length):
     with pytest.raises(InputError, match=f"length is {length}, but a row holds at least"):
         check_length(length)
     with pytest.raises(InputError):
-        pack(documents_of([[1]]), length, cls_id=CLS, sep_id=SEP)
+        rows_of(documents_of([[1]]), length)

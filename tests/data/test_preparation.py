@@ -82,6 +82,7 @@ def test_the_manifest_counts_what_is_there(configure):
     assert manifest["tokens"] == np.count_nonzero(rows)
     assert manifest["utilization"] == np.count_nonzero(rows) / rows.size
     assert manifest["utilization"] > 0.97
+    assert 0 < manifest["splits"]["train"]["cut"] < manifest["splits"]["train"]["documents"]
     for split, found in zip(("train", "held_out"), documents, strict=True):
         assert manifest["splits"][split]["rows"] == len(found)
         assert manifest["splits"][split]["tokens"] == np.count_nonzero(found)
@@ -89,6 +90,22 @@ def test_the_manifest_counts_what_is_there(configure):
     assert names == {shard["file"] for shard in manifest["shards"]} | {
         *("manifest.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
     }
+
+
+def test_documents_that_fit_are_cut_only_to_fill_rows(configure, tmp_path):
+    """Two documents of two thirds of a row never go into one row."""
+    text = "的一是在不了有和人这中大为上个国我以要他" * 2
+    (tmp_path / "alike.txt").write_text(40 * f"{text}\n", encoding="utf-8")
+    alike = {"corpus": (str(tmp_path / "alike.txt"),), "held_out": 0.0, "tokenization": "char"}
+    manifests = [
+        read_manifest(prepare(configure(**alike, fill=fill, output=str(tmp_path / f"{fill}"))))
+        for fill in (0.0, 0.99)
+    ]
+    assert [manifest["splits"]["train"]["documents"] for manifest in manifests] == [40, 40]
+    assert [manifest["rows"] for manifest in manifests] == [40, 27]  # 27 is as few as there can be
+    assert [manifest["splits"]["train"]["cut"] for manifest in manifests] == [0, 13]
+    assert manifests[0]["utilization"] < 0.7
+    assert manifests[1]["utilization"] >= 0.98  # one row is what is left
 
 
 @pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
