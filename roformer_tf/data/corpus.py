@@ -1,18 +1,25 @@
 """Files of text → documents, one at a time, whatever the size of the files."""
 
-import glob
-import gzip
 import json
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
+from roformer_tf.data.lines import damage
+from roformer_tf.data.streams import (
+    DECOMPRESSORS,
+    DamagedError,
+    StoredFile,
+    decompressed,
+    find,
+    is_url,
+)
+from roformer_tf.data.tables import open_parquet, parquet_batches, quoted_records
 from roformer_tf.errors import InputError
 
-SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz")
 EXAMPLES = 5  # bad lines that a report names
 
 
@@ -21,13 +28,14 @@ class CorpusConfig:
     """Where documents come from.
 
     In a .txt file every line is a document; in a .jsonl file every line is a JSON object whose
-    `field` is one. Both may be gzipped. Blank lines and blank texts are skipped.
+    `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
+    compressed: .gz, .xz, .zst. Blank lines and blank texts are skipped.
     """
 
     corpus: tuple[str, ...]
-    """Files, or patterns such as 'data/*.jsonl.gz'."""
+    """Files, patterns such as 'data/*.jsonl.gz', or URLs that fsspec opens."""
     field: str = "text"
-    """Key of the text in a .jsonl file."""
+    """Key of the text in a .jsonl file, column of it in a .csv or .parquet file."""
     strict: bool = False
     """Stop at the first bad line instead of counting and skipping it."""
 
@@ -61,75 +69,74 @@ class CorpusReport:
         return "\n".join(lines)
 
 
-class _BadLineError(ValueError):
-    """A line that gives no document; its text says what is wrong."""
+class _Found(NamedTuple):
+    """A line, record or row of a file."""
+
+    number: int
+    text: str
+    problem: str = ""
+    """Why it gives no document; "" if it does."""
 
 
-def find_files(globs: Iterable[str]) -> list[Path]:
+def find_files(patterns: Iterable[str]) -> list[StoredFile]:
     """List the files that the patterns match, sorted, each once.
 
-    Raises InputError for a pattern that matches no file, and for a file of another kind than
-    `SUFFIXES`.
+    Raises InputError for a pattern that matches no file, and for a file of a kind that cannot be
+    read.
     """
-    found: dict[Path, Path] = {}
-    for pattern in globs:
-        matches = _matches(pattern)
+    found: dict[str, StoredFile] = {}
+    for pattern in patterns:
+        matches = find(pattern)
         if not matches:
             raise InputError(_no_match(pattern))
-        found |= {path.resolve(): path for path in matches}
+        found |= {file.url: file for file in matches}
     if not found:
         raise InputError("no corpus is given. Name files or patterns, such as 'data/*.jsonl'.")
-    for path in found.values():
-        if not path.name.endswith(SUFFIXES):
+    for file in found.values():
+        if file.kind not in _READERS or (file.kind == ".parquet" and file.compression):
             raise InputError(
-                f"{path} is of no kind that can be read. "
-                f"A corpus file's name ends in one of {', '.join(SUFFIXES)}."
+                f"{file.url} is of no kind that can be read. A corpus file's name ends in "
+                f"{', '.join(_READERS)}; all but .parquet may be compressed, with "
+                f"{', '.join(DECOMPRESSORS)} behind."
             )
     return sorted(found.values())
 
 
 def read_documents(
-    files: Sequence[Path], config: CorpusConfig, report: CorpusReport
+    files: Sequence[StoredFile], config: CorpusConfig, report: CorpusReport
 ) -> Iterator[str]:
-    """Yield the texts of the files in order, holding one line at a time.
+    """Yield the texts of the files in order, holding one line, record or batch of rows at a time.
 
     Bad lines are counted in `report` and skipped: not UTF-8, not JSON, no object, no text under
-    the field. A gzip file that is cut off or damaged counts as one bad line, and what comes
-    before the damage is used. Raises InputError for a file that cannot be opened and, under
-    `config.strict`, at the first bad line.
+    the field, quotes that break the rules of csv. A file that is cut off or damaged counts as one
+    bad line, and what comes before the damage is used. Raises InputError for a file that cannot be
+    opened, a csv or Parquet file without the column and, under `config.strict`, at the first bad
+    line.
     """
-    for path in files:
-        try:
-            with path.open("rb") as raw:
-                yield from _read_file(path, raw, config, report)
-        except OSError as error:
-            raise InputError(
-                f"cannot read {path}: {error.strerror or error}. Make it readable, or leave it out."
-            ) from None
+    for file in files:
+        with file.open() as raw:
+            yield from _read_file(file, raw, config, report)
 
 
 def _read_file(
-    path: Path, raw: BinaryIO, config: CorpusConfig, report: CorpusReport
+    file: StoredFile, raw: BinaryIO, config: CorpusConfig, report: CorpusReport
 ) -> Iterator[str]:
     """Yield the documents of one open file, and report on it."""
     before = report.bytes_read
     number = 0
-    key = config.field if ".jsonl" in path.suffixes else None
     try:
-        for number, line in enumerate(_stream(path, raw), start=1):
-            report.bytes_read = before + raw.tell()
-            try:
-                text = _text_of(line, number, key)
-            except _BadLineError as error:
-                _skip(f"{path}:{number}", str(error), config, report)
-                continue
-            if text.strip():
-                report.documents += 1
-                report.characters += len(text)
-                yield text
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        _skip(f"{path}:{number + 1}", "gzip data cut off or damaged here", config, report)
-    report.bytes_read = before + path.stat().st_size
+        with decompressed(raw, file.compression) as stream:
+            for number, text, problem in _READERS[file.kind](stream, file, config.field):
+                report.bytes_read = before + min(raw.tell(), file.size or raw.tell())
+                if problem:
+                    _skip(f"{file.url}:{number}", problem, config, report)
+                elif text.strip():
+                    report.documents += 1
+                    report.characters += len(text)
+                    yield text
+    except DamagedError as error:
+        _skip(f"{file.url}:{number + 1}", str(error), config, report)
+    report.bytes_read = before + file.size
 
 
 def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> None:
@@ -139,48 +146,96 @@ def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> 
         raise InputError(f"{place}: {kind}. Correct it, or run without --strict to skip bad lines.")
 
 
-def _stream(path: Path, raw: BinaryIO) -> Iterable[bytes]:
-    """Iterate over the lines of a file, unzipped if its name says so."""
-    return gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+def _plain_lines(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+    """Every line is a text."""
+    for number, line in enumerate(stream, start=1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of Windows editors
+        try:
+            yield _Found(number, line.decode("utf-8").rstrip("\r\n"))
+        except UnicodeDecodeError:
+            yield _Found(number, "", "not UTF-8")
 
 
-def _text_of(line: bytes, number: int, key: str | None) -> str:
-    """Read the text of one line, which without a key is all of it.
-
-    Raises _BadLineError where there is none.
-    """
-    if number == 1:
-        line = line.removeprefix(b"\xef\xbb\xbf")  # the byte order mark that Windows editors write
-    try:
-        text = line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise _BadLineError("not UTF-8") from None
-    if key is None or not text.strip():
-        return text
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):  # the latter for a line of a thousand brackets
-        raise _BadLineError("not JSON") from None
-    if not isinstance(record, dict):
-        raise _BadLineError("not a JSON object")
-    if key not in record:
-        raise _BadLineError(f'no field "{key}"')
-    if not isinstance(record[key], str):
-        raise _BadLineError(f'field "{key}" is not a text')
-    return str(record[key])
+def _json_lines(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+    """Every line that is not blank is a JSON object with a text under the field."""
+    for found in _plain_lines(stream, file, field):
+        number, text, problem = found
+        if problem or not text.strip():
+            yield found
+            continue
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):  # the latter for a line of a thousand brackets
+            yield _Found(number, "", "not JSON")
+            continue
+        if not isinstance(record, dict):
+            yield _Found(number, "", "not a JSON object")
+        elif field not in record:
+            yield _Found(number, "", f'no field "{field}"')
+        else:
+            yield _value(number, record[field], field)
 
 
-def _matches(pattern: str) -> list[Path]:
-    """List the files that a pattern matches; a file whose own name has brackets is itself."""
-    path = Path(pattern).expanduser()
-    if path.is_file():
-        return [path]
-    names = glob.glob(str(path), recursive=True)  # noqa: PTH207 (Path.glob: no absolute patterns)
-    return [Path(name) for name in names if Path(name).is_file()]
+def _csv_records(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+    """Records by the rules of the csv module, which may span lines; the first names the columns."""
+    lines = (line.decode("utf-8", "surrogateescape").rstrip("\r\n") for line in stream)
+    records = quoted_records(lines, "excel")
+    header = next(records, None)
+    if header is None:
+        return
+    columns = [cell.strip() for cell in header.cells]
+    column = _column(file, [columns[0].removeprefix("\ufeff"), *columns[1:]], field)
+    for line, cells, problem in records:
+        if problem or not cells:
+            yield _Found(line, "", problem)
+        elif len(cells) != len(columns):
+            yield _Found(line, "", f"{len(cells)} columns, the first line {len(columns)}")
+        elif damage(cells[column]):
+            yield _Found(line, "", "not UTF-8")
+        else:
+            yield _Found(line, cells[column])
+
+
+def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Found]:
+    """The values of one column; Parquet is read from place to place, so rows tell how far."""
+    table = open_parquet(stream)
+    _column(file, table.schema_arrow.names, field)
+    batches = parquet_batches(table, [field])
+    values = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+    for number, value in enumerate(values, start=1):
+        yield _value(number, value, field)
+
+
+def _value(number: int, value: Any, field: str) -> _Found:
+    """What stands under the field, which should be a text."""
+    if isinstance(value, str):
+        return _Found(number, value)
+    return _Found(number, "", f'field "{field}" is not a text')
+
+
+def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
+    """The place of the field among the columns. Raises InputError where it has none."""
+    if field not in columns:
+        raise InputError(
+            f"{file.url} has no column {field!r}. It has: {', '.join(columns)}. Name the one with "
+            "the text by --field."
+        )
+    return list(columns).index(field)
+
+
+_READERS: dict[str, Callable[[Any, StoredFile, str], Iterator[_Found]]] = {
+    ".txt": _plain_lines,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".csv": _csv_records,
+    ".parquet": _parquet_rows,
+}
+"""By kind: an open file and a field → what stands in it."""
 
 
 def _no_match(pattern: str) -> str:
     """Say that no file matches, and what to type for a folder."""
-    if Path(pattern).expanduser().is_dir():
+    if not is_url(pattern) and Path(pattern).expanduser().is_dir():
         return f"{pattern} is a folder, not a file. Name its files, such as '{pattern}/*.jsonl'."
     return f"no file matches the corpus pattern {pattern!r}. Check the path and the spelling."

@@ -37,6 +37,7 @@ from roformer_tf.data.shards import (
     row_dtype,
     write_shard,
 )
+from roformer_tf.data.streams import StoredFile
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, leftovers, remove, sweep, write_text
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -214,7 +215,7 @@ def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
     return None
 
 
-def _built_tokenizer(files: list[Path], config: PreparationConfig) -> RoFormerTokenizer:
+def _built_tokenizer(files: list[StoredFile], config: PreparationConfig) -> RoFormerTokenizer:
     """Build a vocabulary from the documents that are not held out, or find it built."""
     assert config.vocab_size is not None
     tokenization, lower_case = _tokenization(config), config.lower_case is not False
@@ -245,7 +246,7 @@ def _count_part(
     return count_pieces(texts, tokenization, lower_case)
 
 
-def _check_for_documents(files: list[Path], config: PreparationConfig) -> None:
+def _check_for_documents(files: list[StoredFile], config: PreparationConfig) -> None:
     """Raise InputError if the files hold no document."""
     report = CorpusReport()
     if next(read_documents(files, config, report), None) is None:
@@ -255,7 +256,9 @@ def _check_for_documents(files: list[Path], config: PreparationConfig) -> None:
         )
 
 
-def _parts(files: list[Path], config: PreparationConfig, report: CorpusReport) -> Iterator[Part]:
+def _parts(
+    files: list[StoredFile], config: PreparationConfig, report: CorpusReport
+) -> Iterator[Part]:
     """Cut the corpus into parts of at least PART_CHARACTERS, the last one less."""
     number = size = start = 0
     texts: list[str] = []
@@ -271,7 +274,7 @@ def _parts(files: list[Path], config: PreparationConfig, report: CorpusReport) -
 
 def _each_part(
     task: Callable[[Part], Result],
-    files: list[Path],
+    files: list[StoredFile],
     config: PreparationConfig,
     report: CorpusReport,
     description: str,
@@ -283,7 +286,7 @@ def _each_part(
     parts = chain(head, parts)
     alone = workers == 1 or len(head) == 1  # a second process would have nothing to do
     results = _in_turn(task, parts) if alone else _in_processes(task, parts, workers)
-    total = sum(path.stat().st_size for path in files)
+    total = sum(file.size for file in files)
     with tqdm(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar:
         for part_bytes, result in results:
             bar.update(part_bytes)
@@ -353,17 +356,13 @@ def _cores() -> int:
 
 
 def _settings(
-    config: PreparationConfig, files: list[Path], tokenizer: RoFormerTokenizer | None
+    config: PreparationConfig, files: list[StoredFile], tokenizer: RoFormerTokenizer | None
 ) -> dict[str, Any]:
     """Gather all that the rows depend on, as JSON holds it. The number of workers is not of it."""
-    stats = [path.stat() for path in files]
     return {
         "format": FORMAT,
         "part_characters": PART_CHARACTERS,
-        "files": [
-            [path.name, stat.st_size, stat.st_mtime_ns]
-            for path, stat in zip(files, stats, strict=True)
-        ],
+        "files": [[file.name, file.size, file.stamp] for file in files],
         "field": config.field,
         "strict": config.strict,
         "vocabulary": _hash(tokenizer.vocabulary) if tokenizer else None,

@@ -8,11 +8,13 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.data.lines import damage, read_lines
+from roformer_tf.data.streams import DamagedError
 from roformer_tf.errors import InputError
 
 KINDS = {  # how a file's name ends, but for .gz
@@ -99,9 +101,9 @@ def open_table(
     if kind == "jsonl":
         return _json_lines(path, encoding)
     if kind == "csv":
-        records = _quoted_records(read_lines(path, encoding), "excel")
+        records = quoted_records(read_lines(path, encoding), "excel")
     elif _is_quoted(path, encoding):
-        records = _quoted_records(read_lines(path, encoding), "excel-tab")
+        records = quoted_records(read_lines(path, encoding), "excel-tab")
     else:
         records = _plain_records(read_lines(path, encoding))
     return _delimited(path, records, is_header)
@@ -213,8 +215,11 @@ def _plain_records(lines: Iterable[str]) -> Iterator[_Record]:
         yield _Record(number, line.removesuffix("\r").split("\t"))
 
 
-def _quoted_records(lines: Iterable[str], dialect: str) -> Iterator[_Record]:
-    """Read records that may span lines, by the rules of the csv module, strictly."""
+def quoted_records(lines: Iterable[str], dialect: str) -> Iterator[_Record]:
+    """Read records that may span lines, by the rules of the csv module, strictly.
+
+    Lines are without their ends; dialect: "excel" or "excel-tab".
+    """
     csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))  # the whole process's
     reader = csv.reader((line + "\n" for line in lines), dialect, strict=True)
     while True:
@@ -237,7 +242,7 @@ def _is_quoted(path: str | Path, encoding: str) -> bool:
     """
     if not any(line.startswith('"') or '\t"' in line for line in read_lines(path, encoding)):
         return False
-    records = list(_widths(_quoted_records(read_lines(path, encoding), "excel-tab")))
+    records = list(_widths(quoted_records(read_lines(path, encoding), "excel-tab")))
     if len(set(records)) != 1 or records[0] == 0:
         return False
     lines = list(_widths(_plain_records(read_lines(path, encoding))))
@@ -278,34 +283,46 @@ def _json_row(place: str, line: str) -> Row:
 
 def _parquet(path: str | Path) -> Table:
     """A damaged page is met while rows are read; the rows before it are given."""
-    ParquetFile, ArrowException = _pyarrow(path)  # noqa: N806
-    damaged = f"{path} is no Parquet file, or damaged. Write it again."
+
+    def unreadable() -> InputError:
+        return InputError(f"{path} is no Parquet file, or damaged. Write it again.")
 
     def records() -> Iterator[dict[str, Any]]:
         try:
-            for batch in file.iter_batches(batch_size=256):
+            for batch in parquet_batches(file):
                 yield from batch.to_pylist()
-        except (OSError, ArrowException):
-            raise InputError(damaged) from None
+        except DamagedError:
+            raise unreadable() from None
 
     try:
-        file = ParquetFile(path)
-    except (OSError, ArrowException):
-        raise InputError(damaged) from None
+        file = open_parquet(path)
+    except DamagedError:
+        raise unreadable() from None
     if not file.metadata.num_rows:
         raise InputError(f"{path} is empty. Give a file with examples.")
     rows = (Row(f"{path}:{number}", cells) for number, cells in enumerate(records(), start=1))
     return Table(tuple(file.schema_arrow.names), True, rows)
 
 
-def _pyarrow(path: str | Path) -> tuple[Any, Any]:
-    """Import what reads Parquet: its files and their errors."""
-    try:
-        from pyarrow import ArrowException
+def open_parquet(source: Any) -> Any:
+    """Open a path or an open file: pyarrow's ParquetFile. Raises DamagedError if it is none."""
+    with _damage_met():
         from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise InputError(
-            f"{path} takes the package pyarrow to read. `pip install pyarrow`, or give the "
-            "examples as .csv or .jsonl."
-        ) from None
-    return ParquetFile, ArrowException
+
+        return ParquetFile(source)
+
+
+def parquet_batches(file: Any, columns: list[str] | None = None) -> Iterator[Any]:
+    """Yield pyarrow's batches of rows, of all columns or some. Raises DamagedError, where met."""
+    with _damage_met():
+        yield from file.iter_batches(batch_size=256, columns=columns)
+
+
+@contextmanager
+def _damage_met() -> Iterator[None]:
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (OSError, ArrowException):
+        raise DamagedError("Parquet data cut off or damaged") from None

@@ -1,13 +1,20 @@
 import gzip
 import json
+import lzma
 import os
 import tracemalloc
+from importlib.util import find_spec
 
+import fsspec
+import pyarrow
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
+from roformer_tf.data.streams import StoredFile
 from roformer_tf.errors import InputError
 
 
@@ -17,14 +24,22 @@ def read(*paths, **settings):
     return list(read_documents(find_files(config.corpus), config, report)), report
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize("kind", ["txt", "jsonl"])
-def test_every_kind_of_file_gives_its_documents_in_order(tmp_path, kind, zipped):
+COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "ndjson", "csv"])
+def test_every_kind_of_file_gives_its_documents_in_order(tmp_path, kind, suffix):
     texts = ["第一篇。", "second\u2028one", "第三 篇"]
-    lines = texts if kind == "txt" else [json.dumps({"text": text}) for text in texts]
-    content = "\n".join([lines[0], "", "  ", *lines[1:]]).encode()
-    path = tmp_path / f"a.{kind}{'.gz' if zipped else ''}"
-    path.write_bytes(gzip.compress(content) if zipped else content)
+    lines = {
+        "txt": texts,
+        "csv": ["title,text", *(f"标题,{text}" for text in texts)],
+    }.get(kind, [json.dumps({"text": text}) for text in texts])
+    content = "\n".join([*lines[:2], "", "  ", *lines[2:]]).encode()
+    if kind == "csv":
+        content = content.replace(b"  \n", b",  \n")
+    path = tmp_path / f"a.{kind}{suffix}"
+    path.write_bytes(COMPRESSED[suffix](content))
     documents, report = read(path)
     assert documents == texts
     assert (report.documents, report.characters) == (3, sum(map(len, texts)))
@@ -36,6 +51,91 @@ def test_windows_line_ends_and_byte_order_marks_are_no_text(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeff甲乙\r\n\r\n丙\r\n".encode())
     (tmp_path / "b.jsonl").write_bytes('\ufeff{"text": "丁"}\r\n'.encode())
     assert read(tmp_path / "*")[0] == ["甲乙", "丙", "丁"]
+
+
+def test_a_csv_record_may_span_lines_and_hold_quotes(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes('\ufefftitle,"text"\r\n1,"甲,乙\r\n丙 ""丁"""\r\n2,戊\r\n'.encode())
+    assert read(path)[0] == ['甲,乙\n丙 "丁"', "戊"]
+    assert read(path, field="title")[0] == ["1", "2"]
+
+
+def test_bad_csv_records_are_counted_named_and_skipped(tmp_path):
+    path = tmp_path / "a.csv"
+    lines = ["n,text", "1,甲", "2", "3,乙,丙", '4,"a"b', "5,?", "6,丁", ""]
+    path.write_bytes("\n".join(lines).encode().replace(b"?", b"\xff"))
+    documents, report = read(path)
+    assert documents == ["甲", "丁"]
+    found = [example.removeprefix(f"{path}:") for example in report.examples]
+    assert found[:2] == [
+        "3: 1 columns, the first line 2",
+        "4: 3 columns, the first line 2",
+    ]
+    assert found[2].startswith("5: breaks the rules of quoting")
+    assert found[3] == "6: not UTF-8"
+
+
+def write_parquet(path, columns):
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=2)
+
+
+def test_a_parquet_column_gives_documents_and_other_values_are_bad(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_parquet(path, {"n": [1, 2, 3, 4, 5], "text": ["甲", None, "", "乙\n丙", "丁"]})
+    documents, report = read(path)
+    assert documents == ["甲", "乙\n丙", "丁"]
+    assert report.examples == [f'{path}:2: field "text" is not a text']
+    assert report.bytes_read == path.stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_without_the_column_is_refused_and_its_columns_named(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text("title,body\na,b\n")
+    else:
+        write_parquet(path, {"title": ["a"], "body": ["b"]})
+    with pytest.raises(InputError, match=r"no column 'text'. It has: title, body. .* --field"):
+        read(path)
+
+
+def test_a_parquet_file_that_is_cut_off_is_reported(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_parquet(path, {"text": ["甲"] * 1000})
+    path.write_bytes(path.read_bytes()[:-20])
+    (tmp_path / "b.txt").write_text("乙", encoding="utf-8")
+    documents, report = read(tmp_path / "*")
+    assert documents == ["乙"]
+    assert report.examples == [f"{path}:1: Parquet data cut off or damaged"]
+
+
+def test_urls_are_opened_by_fsspec():
+    storage = fsspec.filesystem("memory")
+    for name, text in (("b.txt", "乙"), ("a.txt", "甲"), ("deep/c.txt", "丙")):
+        storage.pipe(f"/corpus/{name}", text.encode())
+    storage.pipe("/corpus/d.jsonl.zst", zstd.compress('{"text": "丁"}'.encode()))
+    documents, report = read("memory://corpus/*.txt", "memory://corpus/d.jsonl.zst")
+    assert documents == ["甲", "乙", "丁"]
+    assert report.bytes_read == sum(file.size for file in find_files(["memory://corpus/*.*"]))
+    before = find_files(["memory://corpus/a.txt"])
+    assert before == find_files(["memory://corpus/a.txt"])
+    storage.pipe("/corpus/a.txt", "新".encode())
+    assert before != find_files(["memory://corpus/a.txt"])
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://nothing/*.txt", r"no file matches the corpus pattern 'memory://nothing"),
+        ("nosuch://x/a.txt", r"cannot open nosuch://x/a\.txt: .*nosuch"),
+        ("s3://bucket/a.txt", r"cannot open s3://bucket/a\.txt: .*s3fs"),
+    ],
+)
+def test_urls_that_cannot_be_opened_say_what_is_missing(url, message):
+    if url.startswith("s3") and find_spec("s3fs"):
+        pytest.skip("s3fs is installed here")
+    with pytest.raises(InputError, match=message):
+        find_files([url])
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=()))))
@@ -77,16 +177,18 @@ def test_strict_stops_at_the_first_bad_line_and_names_it(tmp_path, line, kind):
         read(path, strict=True)
 
 
-def test_a_truncated_gzip_file_gives_what_is_whole_and_is_reported(tmp_path):
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_truncated_file_gives_what_is_whole_and_is_reported(tmp_path, suffix):
     lines = [f"{i} {os.urandom(40).hex()}" for i in range(20_000)]
-    path = tmp_path / "a.txt.gz"
-    whole = gzip.compress("\n".join(lines).encode())
+    path = tmp_path / f"a.txt{suffix}"
+    whole = COMPRESSED[suffix]("\n".join(lines).encode())
     path.write_bytes(whole[: len(whole) // 2])
     documents, report = read(path)
     assert 5_000 < len(documents) < 15_000
     assert documents == lines[: len(documents)]
-    assert report.examples == [f"{path}:{len(documents) + 1}: gzip data cut off or damaged here"]
-    with pytest.raises(InputError, match=f"{len(documents) + 1}: gzip data cut off"):
+    place = f"{path}:{len(documents) + 1}: {suffix[1:]} data cut off or damaged here"
+    assert report.examples == [place]
+    with pytest.raises(InputError, match=f"{len(documents) + 1}: {suffix[1:]} data cut off"):
         read(path, strict=True)
 
 
@@ -102,7 +204,7 @@ def test_a_damaged_gzip_file_does_not_hide_the_next_file(tmp_path, content):
     (tmp_path / "b.txt").write_text("乙")
     documents, report = read(tmp_path / "*")
     assert documents[-1] == "乙"
-    assert report.bad == {"gzip data cut off or damaged here": 1}
+    assert report.bad == {"gz data cut off or damaged here": 1}
 
 
 def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
@@ -111,10 +213,10 @@ def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
     for name in ("b.txt", "a.jsonl", "deep/er/c.txt.gz", "[1].txt"):
         (tmp_path / name).touch()
     found = find_files(["*.txt", "./b.txt", str(tmp_path / "b.txt"), "a.*", "**/*.gz", "[1].txt"])
-    assert [path.name for path in found if path.name != "b.txt"] == [
+    assert [file.name for file in found if file.name != "b.txt"] == [
         *("[1].txt", "a.jsonl", "c.txt.gz")
     ]
-    assert [path.name for path in found].count("b.txt") == 1
+    assert [file.name for file in found].count("b.txt") == 1
     assert found == sorted(found)
 
 
@@ -125,21 +227,27 @@ def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
         (["missing-*.txt"], r"no file matches the corpus pattern 'missing-\*\.txt'"),
         (["a.txt", "missing.txt"], "no file matches the corpus pattern 'missing.txt'"),
         (["folder"], r"is a folder.*'folder/\*\.jsonl'"),
-        (["a.csv"], r"a\.csv is of no kind.*\.txt, \.txt\.gz, \.jsonl, \.jsonl\.gz"),
+        (
+            ["a.doc"],
+            r"a\.doc is of no kind.*\.txt, .*\.jsonl, .*\.csv, \.parquet.*\.gz, \.xz, \.zst",
+        ),
+        (["a.parquet.gz"], r"a\.parquet\.gz is of no kind.*all but \.parquet may be compressed"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path, monkeypatch, globs, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.txt").touch()
-    (tmp_path / "a.csv").touch()
+    (tmp_path / "a.doc").touch()
+    (tmp_path / "a.parquet.gz").touch()
     with pytest.raises(InputError, match=message):
         find_files(globs)
 
 
 def test_a_file_that_vanished_is_the_users_to_put_right(tmp_path):
+    gone = StoredFile(str(tmp_path / "gone.txt"), 1, 0)
     with pytest.raises(InputError, match=r"cannot read .*gone\.txt"):
-        list(read_documents([tmp_path / "gone.txt"], CorpusConfig(("x",)), CorpusReport()))
+        list(read_documents([gone], CorpusConfig(("x",)), CorpusReport()))
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
@@ -151,7 +259,7 @@ def test_reading_holds_one_line_and_not_the_file(tmp_path, name):
             file.write(line)  # 30 MB
     config, report = CorpusConfig((str(path),)), CorpusReport()
     tracemalloc.start()
-    for _ in read_documents([path], config, report):
+    for _ in read_documents(find_files(config.corpus), config, report):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
