@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from roformer_tf.errors import DifferenceError, DivergedError, InputError
+from roformer_tf.errors import DifferenceError, DivergedError, InputError, TerminatedError
 
 
 class Command(NamedTuple):
@@ -83,7 +83,7 @@ COMMANDS = {
 }
 
 _HELP = ("-h", "--help")
-BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+BAD_INPUT, FAILED, INTERRUPTED, TRY_AGAIN = 2, 1, 130, 75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,6 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, DivergedError, DifferenceError) as error:
         print(f"roformer-tf {name}: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
+    except TerminatedError as error:
+        print(f"\nroformer-tf {name}: {error}", file=sys.stderr)
+        return TRY_AGAIN
     except KeyboardInterrupt:
         print("\nstopped. The same command continues.", file=sys.stderr)
         return INTERRUPTED

@@ -13,5 +13,13 @@ class DivergedError(RuntimeError):
     """Training gave NaN or an exploding loss: commands print the message and exit with code 1."""
 
 
+class TerminatedError(BaseException):
+    """Told to end (SIGTERM), with all saved: commands print the message and exit with code 75.
+
+    That is EX_TEMPFAIL of sysexits.h, "try again later", upon which schedulers requeue a job. As
+    with KeyboardInterrupt, nothing on the way should take it for an error and go on.
+    """
+
+
 class DifferenceError(RuntimeError):
     """Two things that should be equal are not: commands print the message and exit with code 1."""

@@ -331,7 +331,8 @@ def _start_worker(task: Callable[[Part], Any]) -> None:
     """Set up a worker process."""
     global _task
     _task = task
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent's, which ends us
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

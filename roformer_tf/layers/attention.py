@@ -113,7 +113,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         positions: Tensor | None,
         training: bool | None,
     ) -> Tensor:
-        """Self-attention with one product for all projections: (B, T, D) → (B, T or P, D).
+        """Self-attention by the forms of `kernels/`: (B, T, D) → (B, T or P, D).
 
         Equal to Keras' way through `_compute_attention`, which other calls go, but faster.
         """

@@ -2,7 +2,9 @@
 
 import json
 import math
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ import keras
 from keras import ops
 from tqdm import tqdm
 
-from roformer_tf.errors import DivergedError
+from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
 
 
@@ -25,7 +27,14 @@ class Schedule(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, function: Callable[[int], None], *, every: int, start: int, last: int, log: "StepLog"
+        self,
+        function: Callable[[int], None],
+        *,
+        every: int,
+        start: int,
+        last: int,
+        log: "StepLog",
+        also: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
         self.function, self.every, self.start, self.last, self.log = (
@@ -35,14 +44,57 @@ class Schedule(keras.callbacks.Callback):
             last,
             log,
         )
+        self.also = also
+        """Asked after every step: whether to call the function whatever the step."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Call the function if its time has come."""
         step = self.start + batch + 1
-        if step % self.every == 0 or step == self.last:
+        if step % self.every == 0 or step == self.last or self.also():
             with self.log.paused():
                 sync(self.model)
                 self.function(step)
+
+
+class Termination(keras.callbacks.Callback):
+    """SIGTERM, which schedulers send some time before they kill, ends a run behind a step.
+
+    As a context it receives the signal: while no step is under way, by raising TerminatedError
+    from wherever the program is; else by stopping `fit` after the step. Must stand last among a
+    run's callbacks; `received` tells the others what will come.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopped = self.training = self._received = False
+
+    def received(self) -> bool:
+        """Whether the run has been told to end."""
+        return self._received
+
+    def __enter__(self) -> "Termination":
+        self._here = threading.current_thread() is threading.main_thread()  # no other gets signals
+        if self._here:
+            self._before = signal.signal(signal.SIGTERM, self._receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._here:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """From now on a step is waited for."""
+        self.training = True
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Stop if told to, unless this was the last step anyway."""
+        if self._received and not self.model.stop_training:
+            self.stopped = self.model.stop_training = True
+
+    def _receive(self, number: int, frame: Any) -> None:
+        self._received = True
+        if not self.training:
+            raise TerminatedError("told to end (SIGTERM). The same command continues.")
 
 
 class StepLog(keras.callbacks.Callback):

@@ -1,11 +1,11 @@
-"""AdamW as BERT is trained and fine-tuned, Muon, and their learning rate over the steps."""
+"""AdamW as BERT is trained and fine-tuned, LAMB, Muon, and their learning rate over the steps."""
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import keras
 from keras import ops
@@ -15,19 +15,27 @@ from roformer_tf.kernels.adam import AdamW
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.callbacks import sync
 
+Shape: TypeAlias = Literal["linear", "cosine", "wsd"]
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW or Muon, with linear warm-up and decay."""
+    """AdamW, LAMB or Muon, with linear warm-up and one of several ways down."""
 
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """"muon" moves the layers' matrices along their orthogonalised momentum, all else by AdamW."""
+    optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
+    """"lamb" gives each matrix a step in proportion to its own length, for batches of thousands of
+    rows; "muon" moves the layers' matrices along their orthogonalised momentum, all else by
+    AdamW."""
     matrix_rate: float = 4.0
     """With muon, how many times the learning rate those matrices have."""
     learning_rate: float = 1e-4
     """Highest learning rate, reached when the warm-up ends."""
     warmup: float = 0.05
     """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
+    schedule: Shape = "linear"
+    """How it falls: "linear", "cosine", or "wsd", which stays at the highest until `decay`."""
+    decay: float = 0.1
+    """With wsd, share of the steps, the last ones, over which it falls."""
     weight_decay: float = 0.01
     """Decay of the weights, as a share of the learning rate; not on norms and biases."""
     beta_2: float = 0.98
@@ -36,7 +44,12 @@ class OptimizerConfig:
     """Longest gradient, over all weights together; longer ones are scaled down."""
 
     def __post_init__(self) -> None:
-        _check(self, above_0=("learning_rate", "clip_norm", "matrix_rate"))
+        _check(self, above_0=("learning_rate", "clip_norm", "matrix_rate", "decay"))
+        if self.schedule == "wsd" and self.warmup + self.decay > 1:
+            raise InputError(
+                f"warmup and decay are {self.warmup} and {self.decay} of the steps, together more "
+                "than all. Lower one."
+            )
 
 
 @dataclass(frozen=True)
@@ -72,24 +85,34 @@ class FinetuneOptimizerConfig:
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises linearly to `peak` over the warm-up steps, then falls linearly to 0 at the end.
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly to `peak` over the warm-up steps, then falls to 0 at the end.
 
-    The first step already moves: step s (from 0) has peak · (s + 1) / warmup_steps. With
+    The first step already moves: step s (from 0) has peak · (s + 1) / warmup_steps. It falls over
+    the last `decay_steps`, unset: all after the warm-up, as a line or, by `shape="cosine"`, as half
+    a wave; before them it stays at the peak (warm-up, stable, decay: arXiv 2404.06395). With
     `accumulate` batches to a step it is called with batches, as Keras does.
     """
 
     def __init__(
-        self, peak: float, warmup_steps: int, total_steps: int, accumulate: int = 1
+        self,
+        peak: float,
+        warmup_steps: int,
+        total_steps: int,
+        accumulate: int = 1,
+        decay_steps: int | None = None,
+        shape: Literal["linear", "cosine"] = "linear",
     ) -> None:
         self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
-        self.accumulate = accumulate
+        self.accumulate, self.shape = accumulate, shape
+        self.decay_steps = total_steps - warmup_steps if decay_steps is None else decay_steps
 
     def __call__(self, step: Any) -> Any:
         """Learning rate of a step, float32."""
         step = ops.cast(step // self.accumulate, "float32")
         rising = (step + 1.0) / max(self.warmup_steps, 1)
-        falling = (self.total_steps - step) / max(self.total_steps - self.warmup_steps, 1)
+        left = ops.clip((self.total_steps - step) / max(self.decay_steps, 1), 0.0, 1.0)
+        falling = (1 - ops.cos(math.pi * left)) / 2 if self.shape == "cosine" else left
         return self.peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
 
     def get_config(self) -> dict[str, Any]:
@@ -99,6 +122,8 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "warmup_steps": self.warmup_steps,
             "total_steps": self.total_steps,
             "accumulate": self.accumulate,
+            "decay_steps": self.decay_steps,
+            "shape": self.shape,
         }
 
 
@@ -158,6 +183,35 @@ def averaged(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         _swap(pairs)
+
+
+class Lamb(AdamW):
+    """Adam whose step on a matrix is as long, in proportion, as the matrix (arXiv 1904.00962).
+
+    Algorithm 2 with φ(z) = z: x ← x − η · ‖x‖ / ‖r + λx‖ · (r + λx) for Adam's step r, the ratio
+    being 1 where either length is 0. Decay stands inside the ratio; Keras' own LAMB has it outside.
+    Norms and biases, which do not decay, take Adam's step as it is, as in the authors' code.
+    """
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight and its two moments."""
+        index = self._get_variable_index(variable)
+        first, second = self._momentums[index], self._velocities[index]
+        gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)  # sparse ones too
+        self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
+        self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
+        steps = ops.cast(self.iterations + 1, variable.dtype)
+        mean, square = first / (1 - self.beta_1**steps), second / (1 - self.beta_2**steps)
+        moved = mean / (ops.sqrt(square) + self.epsilon)
+        if self._use_weight_decay(variable):
+            moved = moved + self.weight_decay * ops.convert_to_tensor(variable)
+            lengths = ops.norm(ops.convert_to_tensor(variable)), ops.norm(moved)
+            some = (lengths[0] > 0) & (lengths[1] > 0)
+            moved = moved * ops.where(some, lengths[0] / ops.where(some, lengths[1], 1.0), 1.0)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * moved)
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """It is part of the step."""
 
 
 class Muon(AdamW):
@@ -250,7 +304,7 @@ def make_optimizer(
             **settings, matrix_rate=config.matrix_rate, product_dtype=product_dtype
         )
     else:
-        optimizer = AdamW(**settings)
+        optimizer = {"adamw": AdamW, "lamb": Lamb}[config.optimizer](**settings)
     _build(optimizer, list(variables))
     return optimizer
 
@@ -297,9 +351,15 @@ def _settings(
     config: OptimizerConfig | FinetuneOptimizerConfig, steps: int, accumulate: int = 1
 ) -> dict[str, Any]:
     """What AdamW is made with."""
+    fall: dict[str, Any] = {}
+    if isinstance(config, OptimizerConfig):
+        if config.schedule == "cosine":
+            fall["shape"] = "cosine"
+        elif config.schedule == "wsd":
+            fall["decay_steps"] = max(1, round(config.decay * steps))
     warmup = round(config.warmup * steps)
     return {
-        "learning_rate": LinearWarmupDecay(config.learning_rate, warmup, steps, accumulate),
+        "learning_rate": WarmupDecay(config.learning_rate, warmup, steps, accumulate, **fall),
         "weight_decay": config.weight_decay,
         "beta_2": config.beta_2,
         "epsilon": 1e-6,

@@ -25,10 +25,16 @@ from roformer_tf.data.neighbours import neighbour_vectors
 from roformer_tf.data.packing import TOKEN
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import PreparedRows, read_manifest
-from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.errors import DivergedError, InputError, TerminatedError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
+from roformer_tf.training.callbacks import (
+    MetricsFile,
+    Schedule,
+    StepLog,
+    Termination,
+    read_lines,
+)
 from roformer_tf.training.devices import Precision, choose_jit
 from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
@@ -142,7 +148,16 @@ COUNTED_ROWS = 5000
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Pretrain a masked language model, from scratch or from a checkpoint."""
+    """Pretrain a masked language model, from scratch or from a checkpoint.
+
+    Raises InputError for what it is given, DivergedError for a loss that explodes, and, told to
+    end by SIGTERM, TerminatedError once the step at hand is saved.
+    """
+    with Termination() as termination:
+        _pretrain(config, termination)
+
+
+def _pretrain(config: PretrainConfig, termination: Termination) -> None:
     output = Path(config.output)
     config = settle_precision(config)
     check_output(config, MAY_CHANGE)
@@ -188,6 +203,7 @@ def pretrain(config: PretrainConfig) -> None:
             test,
             RunState(start, fingerprint),
             config.batch_size * rows.length,
+            termination,
         )
     except DivergedError as error:
         raise DivergedError(_diverged(config, error)) from None
@@ -200,6 +216,7 @@ def train(
     held_out: grain.MapDataset,
     begun: RunState,
     tokens_per_step: int,
+    termination: Termination,
 ) -> None:
     """Train a compiled model from `begun` to the last step, evaluating and saving on the way."""
     output, start = Path(config.output), begun.step
@@ -239,17 +256,23 @@ def train(
 
         if start == 0 and len(held_out):
             test(0)
-        hooks = [test, draw, save] if len(held_out) else [draw, save]  # saved: the step is done
+        hooks = [test, draw] if len(held_out) else [draw]
+        rhythm: dict[str, Any] = {"every": config.save_every, "log": log, **span}
         model.fit(
             prefetched(batches.map(with_labels)),
             steps_per_epoch=config.steps - start,
             shuffle=False,  # the batches are in their order already
             callbacks=[
                 log,
-                *(Schedule(f, every=config.save_every, log=log, **span) for f in hooks),
+                *(Schedule(hook, **rhythm) for hook in hooks),
+                Schedule(save, also=termination.received, **rhythm),  # saved: the step is done
+                termination,
             ],
             verbose=0,
         )
+    if termination.stopped:
+        saved = next(checkpoints(output / CHECKPOINTS))
+        raise TerminatedError(f"told to end (SIGTERM), saved {saved}. The same command continues.")
     print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
 
 

@@ -18,15 +18,15 @@ LAST = Path("checkpoints", f"step-{STEPS:08}")
 def flags(pretrain_flags, write_corpus, tmp_path_factory):
     """flags(output) of a tiny run whose corpus has two parts to prepare, about a second each."""
     corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 4_000, length=600)
-    return lambda output: pretrain_flags(
-        output,
-        corpus=corpus,
-        held_out=0.01,
-        evaluation_rows=64,
-        steps=STEPS,
-        save_every=SAVE_EVERY,
-        log_every=4,
-    )
+    settings = {
+        "corpus": corpus,
+        "held_out": 0.01,
+        "evaluation_rows": 64,
+        "steps": STEPS,
+        "save_every": SAVE_EVERY,
+        "log_every": 4,
+    }
+    return lambda output, **changes: pretrain_flags(output, **settings | changes)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,47 @@ def kill_when(condition, process):
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def terminate_when(condition, process):
+    """Tell a process and its workers to end, as soon as something is so; give its stderr."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, f"it ended too soon: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills process groups")
+def test_told_to_end_it_saves_the_step_at_hand_and_continues_behind_it(
+    typed, flags, uninterrupted, tmp_path
+):
+    run = tmp_path / "run"
+    saved = run / "checkpoints"
+    command = ("pretrain/run_mlm.py", *flags(run, workers=2, save_every=1_000))
+    unfinished = run / "rows" / "unfinished" / "settings.json"
+    err = terminate_when(unfinished.exists, typed(*command))
+    assert "told to end (SIGTERM). The same command continues." in err
+    metrics = run / "metrics.jsonl"
+    err = terminate_when(lambda: metrics.exists() and lines(metrics), typed(*command))
+    (last,) = saved.glob("step-*")
+    assert f"saved {last}. The same command continues." in err
+    assert 4 <= int(last.name.removeprefix("step-")) < STEPS
+    process = typed(*command)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert f"continuing from {last}" in out
+    for file in (LAST / "model" / "model.safetensors", LAST / "training.safetensors"):
+        assert (run / file).read_bytes() == (uninterrupted / file).read_bytes()
+    got, want = (lines(folder / "metrics.jsonl") for folder in (run, uninterrupted))
+    for line in got + want:
+        line.pop("tokens_per_second")
+    assert got == want
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")

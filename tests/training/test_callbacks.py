@@ -7,7 +7,7 @@ import pytest
 
 from roformer_tf.errors import DivergedError
 from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
-from roformer_tf.training.optimizers import LinearWarmupDecay
+from roformer_tf.training.optimizers import WarmupDecay
 
 LOSSES = [8.0, 6.0, 4.0, 7.0, 3.0, 5.0, 2.0, 1.0, 3.0, 2.0]
 
@@ -26,7 +26,7 @@ class _Label(keras.losses.Loss):
 def toy():
     """A compiled model whose loss at step s is the label that it is given."""
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(LinearWarmupDecay(1.0, 0, len(LOSSES))), _Label())
+    model.compile(keras.optimizers.SGD(WarmupDecay(1.0, 0, len(LOSSES))), _Label())
     return model
 
 

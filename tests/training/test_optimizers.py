@@ -6,8 +6,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training.optimizers import (
-    LinearWarmupDecay,
     OptimizerConfig,
+    WarmupDecay,
     as_matrix,
     make_optimizer,
     orthogonal,
@@ -94,6 +94,67 @@ def test_steps_equal_those_of_the_paper(scale):
     want = reference_steps(start, gradients, rates, decay=0.1, beta_2=0.98, clip=1.0)
     for got, expected in zip(variables, want, strict=True):
         assert np.abs(numpy(got) - expected).max() < 2e-6
+
+
+def lamb_steps(weights, gradients, rates, *, decay, beta_2):
+    """LAMB in float64, algorithm 2 of You et al.; what stands last is no matrix."""
+    weights = [w.astype("float64") for w in weights]
+    m, v = [0 * w for w in weights], [0 * w for w in weights]
+    for t, rate in enumerate(rates, 1):
+        for i, gradient in enumerate(gradients):
+            m[i] = 0.9 * m[i] + 0.1 * gradient
+            v[i] = beta_2 * v[i] + (1 - beta_2) * gradient**2
+            r = m[i] / (1 - 0.9**t) / (np.sqrt(v[i] / (1 - beta_2**t)) + 1e-6)
+            if i < len(gradients) - 1:
+                r = r + decay * weights[i]
+                lengths = np.linalg.norm(weights[i]), np.linalg.norm(r)
+                r = r * (lengths[0] / lengths[1] if all(lengths) else 1)
+            weights[i] = weights[i] - rate * r
+    return weights
+
+
+def test_lamb_equals_its_paper_and_not_keras():
+    rng = np.random.default_rng(0)
+    shapes = [(3, 4), (2, 2), (5,)]
+    start = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    start[1][:] = 0  # its first step has the ratio 1
+    gradients = [(1e-3 * rng.normal(size=w.shape)).astype("float32") for w in start]
+    variables = [variable(w) for w in start[:2]] + [keras.Variable(start[2], name="gamma")]
+    config = OptimizerConfig(
+        "lamb", learning_rate=0.1, warmup=0.25, weight_decay=0.3, clip_norm=1e9
+    )
+    optimizer = make_optimizer(config, variables, steps=8)
+    for _ in range(4):
+        optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
+    rates = [0.05, 0.1, 0.1, 0.1 * 5 / 6]
+    want = lamb_steps(start, gradients, rates, decay=0.3, beta_2=0.98)
+    for got, expected in zip(variables, want, strict=True):
+        assert np.abs(numpy(got) - expected).max() < 2e-6
+    theirs = keras.optimizers.Lamb(0.1, beta_2=0.98, epsilon=1e-6, weight_decay=0.3)
+    other = [variable(start[0])]
+    theirs.build(other)
+    theirs.apply([keras.ops.convert_to_tensor(gradients[0])], other)
+    once = lamb_steps(start, gradients, [0.1], decay=0.3, beta_2=0.98)[0]
+    assert np.abs(numpy(other[0]) - once).max() > 1e-3
+
+
+def test_the_rate_may_fall_along_a_cosine_or_only_at_the_end():
+    def rates(**settings):
+        config = OptimizerConfig(learning_rate=2.0, warmup=0.1, **settings)
+        optimizer = make_optimizer(config, [variable([1.0])], steps=20)
+        return [float(optimizer._learning_rate(step)) for step in range(21)]
+
+    steps = np.arange(2, 21)
+    cosine = 1 + np.cos(np.pi * (steps - 2) / 18)
+    np.testing.assert_allclose(rates(schedule="cosine"), [1.0, 2.0, *cosine], atol=1e-6)
+    stable = [1.0, *[2.0] * 15, 2.0, 1.5, 1.0, 0.5, 0.0]
+    np.testing.assert_allclose(rates(schedule="wsd", decay=0.2), stable, atol=1e-6)
+    np.testing.assert_allclose(rates(), [1.0, 2.0, *np.linspace(2, 0, 19)], atol=1e-6)
+
+
+def test_a_warm_up_and_a_decay_longer_than_the_run_are_refused():
+    with pytest.raises(InputError, match=r"warmup and decay are 0\.6 and 0\.5 of the steps"):
+        OptimizerConfig(schedule="wsd", warmup=0.6, decay=0.5)
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (5, 12), (12, 5)])
@@ -190,18 +251,18 @@ def test_clipping_scales_all_gradients_by_one_number_before_the_update():
     ],
 )
 def test_the_learning_rate_rises_and_falls_linearly(step, share):
-    schedule = LinearWarmupDecay(3e-4, 10, 100)
+    schedule = WarmupDecay(3e-4, 10, 100)
     assert float(schedule(step)) == pytest.approx(3e-4 * share, rel=1e-6)
 
 
 def test_without_warm_up_the_first_step_is_the_highest():
-    rates = [float(LinearWarmupDecay(1.0, 0, 4)(step)) for step in range(5)]
+    rates = [float(WarmupDecay(1.0, 0, 4)(step)) for step in range(5)]
     assert rates == pytest.approx([1, 0.75, 0.5, 0.25, 0])
 
 
 def test_a_run_of_one_step_moves():
-    assert float(LinearWarmupDecay(1.0, 0, 1)(0)) == 1
-    assert float(LinearWarmupDecay(1.0, 1, 1)(0)) == 1
+    assert float(WarmupDecay(1.0, 0, 1)(0)) == 1
+    assert float(WarmupDecay(1.0, 1, 1)(0)) == 1
 
 
 def test_warm_up_is_a_share_of_the_steps():
@@ -212,10 +273,10 @@ def test_warm_up_is_a_share_of_the_steps():
 
 def test_the_schedule_survives_serialization():
     again = keras.saving.deserialize_keras_object(
-        keras.saving.serialize_keras_object(LinearWarmupDecay(1.0, 2, 10))
+        keras.saving.serialize_keras_object(WarmupDecay(1.0, 2, 10))
     )
     assert [float(again(s)) for s in range(11)] == [
-        float(LinearWarmupDecay(1.0, 2, 10)(s)) for s in range(11)
+        float(WarmupDecay(1.0, 2, 10)(s)) for s in range(11)
     ]
 
 
