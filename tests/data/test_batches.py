@@ -24,7 +24,7 @@ def rows(tmp_path_factory):
     for i in range(ROWS):
         ids = np.concatenate([[10 + i] * 4, np.arange(100, 100 + len(words) - 4)])
         documents = Documents(ids, words, np.array([0, len(ids)]))
-        arrays.append(pack(documents, LENGTH, cls_id=CLS, sep_id=SEP, dtype=np.uint8))
+        arrays.append(pack(documents, LENGTH, cls_id=CLS, sep_id=SEP, dtype=np.uint8)[0])
     shards = [
         vars(write_shard(folder, "train-00000.npy", "train", np.concatenate(arrays[:4]))),
         vars(write_shard(folder, "train-00001.npy", "train", np.concatenate(arrays[4:]))),

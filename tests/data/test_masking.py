@@ -28,7 +28,7 @@ def rows_of(word_sizes, length):
         words=np.repeat(np.arange(len(sizes)), sizes),
         bounds=np.cumsum([0, *map(len, tokens)]),
     )
-    return pack(documents, length, cls_id=CLS, sep_id=SEP, dtype=np.uint16)
+    return pack(documents, length, cls_id=CLS, sep_id=SEP, dtype=np.uint16)[0]
 
 
 def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig()):  # noqa: B008 (frozen)

@@ -21,7 +21,7 @@ def packed(documents):
     """Rows of documents of token ids, whose words are single tokens."""
     bounds = np.cumsum([0, *map(len, documents)])
     joined = Documents(np.concatenate(documents), np.arange(bounds[-1]), bounds)
-    return Rows(pack(joined, length=Rows.length, cls_id=2, sep_id=3))
+    return Rows(pack(joined, length=Rows.length, cls_id=2, sep_id=3)[0])
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(5, 9), min_size=1, max_size=8), min_size=1, max_size=6)

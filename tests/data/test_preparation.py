@@ -275,11 +275,11 @@ def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
     capsys.readouterr()
     folder = prepare(configure())
     assert tokens_of(folder, "train") == clean
-    kinds = {"not UTF-8": 1, "not JSON": 1, "gzip data cut off or damaged here": 1}
+    kinds = {"not UTF-8": 1, "not JSON": 1, "gz data cut off or damaged here": 1}
     assert read_manifest(folder)["bad_lines"] == kinds
     told = capsys.readouterr().out
     assert f"{corpus[0] / '1.jsonl'}:2: not JSON" in told
-    assert f"{corpus[0] / '3.txt.gz'}:1: gzip data" in told
+    assert f"{corpus[0] / '3.txt.gz'}:1: gz data" in told
 
 
 def test_what_is_held_out_stays_held_out_as_the_corpus_grows(configure, write_news, corpus):
