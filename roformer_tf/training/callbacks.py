@@ -61,16 +61,18 @@ class Termination(keras.callbacks.Callback):
 
     As a context it receives the signal: while no step is under way, by raising TerminatedError
     from wherever the program is; else by stopping `fit` after the step. Must stand last among a
-    run's callbacks; `received` tells the others what will come.
+    run's callbacks; `received` tells the one that saves what will come, and only what it was told
+    of stops the run: a signal that comes between the two waits for the next step.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.stopped = self.training = self._received = False
+        self.stopped = self.training = self._received = self._told = False
 
     def received(self) -> bool:
-        """Whether the run has been told to end."""
-        return self._received
+        """Whether the run has been told to end; asked once a step."""
+        self._told = self._received
+        return self._told
 
     def __enter__(self) -> "Termination":
         self._here = threading.current_thread() is threading.main_thread()  # no other gets signals
@@ -88,7 +90,7 @@ class Termination(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Stop if told to, unless this was the last step anyway."""
-        if self._received and not self.model.stop_training:
+        if self._told and not self.model.stop_training:
             self.stopped = self.model.stop_training = True
 
     def _receive(self, number: int, frame: Any) -> None:

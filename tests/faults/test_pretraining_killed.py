@@ -36,13 +36,18 @@ def uninterrupted(flags, tmp_path_factory):
     return output
 
 
-def kill_when(condition, process):
-    """Kill a process and its workers, without a warning, as soon as something is so."""
+def wait_for(condition, process):
+    """Wait until something is so, while the process runs."""
     deadline = time.monotonic() + 120
     while not condition():
         assert process.poll() is None, f"it ended too soon: {process.communicate()}"
         assert time.monotonic() < deadline
         time.sleep(0.0005)
+
+
+def kill_when(condition, process):
+    """Kill a process and its workers, without a warning, as soon as something is so."""
+    wait_for(condition, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
@@ -53,11 +58,7 @@ def lines(path):
 
 def terminate_when(condition, process):
     """Tell a process and its workers to end, as soon as something is so; give its stderr."""
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, f"it ended too soon: {process.communicate()}"
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
+    wait_for(condition, process)
     os.killpg(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err

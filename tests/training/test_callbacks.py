@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import DivergedError
-from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
+from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, Termination, read_lines
 from roformer_tf.training.optimizers import WarmupDecay
 
 LOSSES = [8.0, 6.0, 4.0, 7.0, 3.0, 5.0, 2.0, 1.0, 3.0, 2.0]
@@ -167,3 +167,19 @@ def test_tensorboard_holds_the_same_numbers(path, tmp_path):
         for name in board.Tags()["tensors"]
     }
     assert values == {"loss": [(10, 2.5), (20, 1.25)], "tokens_per_second": [(20, 4096.0)]}
+
+
+def test_a_signal_behind_the_look_of_the_one_that_saves_waits_for_the_next_step():
+    class Model:
+        stop_training = False
+
+    termination = Termination()
+    termination.set_model(Model())
+    termination.on_train_begin()
+    assert not termination.received()  # nothing is saved
+    termination._receive(0, None)
+    termination.on_train_batch_end(0)
+    assert not termination.stopped
+    assert termination.received()  # now it is
+    termination.on_train_batch_end(1)
+    assert termination.stopped
