@@ -106,6 +106,7 @@ def compiled_model(case: Case) -> Any:
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.losses import MaskedTokenLoss
     from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
+    from roformer_tf.training.steps import PretrainingModel, StepConfig
 
     keras.utils.set_random_seed(0)
     if not case.flash:
@@ -123,8 +124,9 @@ def compiled_model(case: Case) -> Any:
     model = RoFormerForMaskedLM(config, dtype=case.dtype)
     model.encoder.rematerialize = case.rematerialize
     optimizer = make_optimizer(OptimizerConfig(), model.trainable_variables, 1000)
-    model.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
-    return model
+    trained = PretrainingModel(model, StepConfig())
+    trained.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
+    return trained
 
 
 def batches(case: Case) -> Iterator[Any]:

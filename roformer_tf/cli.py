@@ -4,6 +4,7 @@ A command's module is imported when the command is called, so that help is insta
 """
 
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,9 @@ COMMANDS = {
         "roformer_tf.inference.predict_file:predict_file",
         "answer for each text of a file, with a fine-tuned model",
         _MODELS,
+    ),
+    "runs": Command(
+        "roformer_tf.training.comparison:compare", "compare runs, finished or still training"
     ),
     "export": Command(
         "roformer_tf.inference.export:export_model",
@@ -85,6 +89,9 @@ COMMANDS = {
 _HELP = ("-h", "--help")
 BAD_INPUT, FAILED, INTERRUPTED, TRY_AGAIN = 2, 1, 130, 75
 
+_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""What a full or failing disk says."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; give the exit code."""
@@ -106,6 +113,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, DivergedError, DifferenceError) as error:
         print(f"roformer-tf {name}: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
+    except OSError as error:
+        if error.errno not in _STORAGE:
+            raise
+        place = f" {error.filename}" if error.filename else ""
+        print(
+            f"\nroformer-tf {name}: cannot write{place}: {error.strerror}. Nothing that was whole "
+            "is lost. Make room; then the same command continues.",
+            file=sys.stderr,
+        )
+        return FAILED
     except TerminatedError as error:
         print(f"\nroformer-tf {name}: {error}", file=sys.stderr)
         return TRY_AGAIN
@@ -222,8 +239,18 @@ def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
         return []
     if isinstance(value, bool) and kind is bool:  # one that may be unset is `--flag True`
         return [f"--{flag}" if value else f"--no-{flag}"]
-    values = value if isinstance(value, list) else [value]
-    return [f"--{flag}", *map(str, values)] if values else []
+    if isinstance(value, dict):  # such as {news: 3, wiki: 1}
+        values = [word for pair in value.items() for word in pair]
+    else:
+        values = value if isinstance(value, list) else [value]
+    return [f"--{flag}", *map(_as_word, values)] if values else []
+
+
+def _as_word(value: Any) -> str:
+    """One value as it would be typed; of several with names, {length: 512}, "length=512"."""
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_as_word(item)}" for key, item in value.items())
+    return str(value)
 
 
 def flag_types(settings: Any) -> dict[str, Any]:

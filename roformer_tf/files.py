@@ -7,6 +7,7 @@ either the old content, whole, or the new one, whole.
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,10 @@ def _sync(path: Path) -> None:
 
 def _umask() -> int:
     """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with _reading_umask:  # two threads at it would leave the other's 0 behind
+        mask = os.umask(0)
+        os.umask(mask)
+        return mask
+
+
+_reading_umask = threading.Lock()

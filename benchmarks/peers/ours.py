@@ -68,7 +68,8 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     from roformer_tf.data.masking import MaskingConfig, replacement_ids
     from roformer_tf.data.shards import PreparedRows
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.training.pretraining import SMALL, with_labels
+    from roformer_tf.training.beginnings import SMALL
+    from roformer_tf.training.pretraining import with_labels
 
     tokenizer = RoFormerTokenizer.from_pretrained(rows)
     batches = pretraining_batches(
@@ -125,11 +126,13 @@ def training(model: Any, batches: Any) -> Prepared:
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.losses import MaskedTokenLoss
     from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
+    from roformer_tf.training.steps import PretrainingModel, StepConfig
 
     optimizer = make_optimizer(
         OptimizerConfig(), model.trainable_variables, 1_000_000, model.compute_dtype
     )
-    model.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
+    trained = PretrainingModel(model, StepConfig())
+    trained.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
 
     class Stopwatch(keras.callbacks.Callback):
         began = ended = 0.0
@@ -144,7 +147,7 @@ def training(model: Any, batches: Any) -> Prepared:
     watch = Stopwatch()
 
     def run(count: int) -> Figures:
-        history = model.fit(
+        history = trained.fit(
             batches, steps_per_epoch=count, shuffle=False, callbacks=[watch], verbose=0
         )
         return {"seconds": watch.ended - watch.began, "loss": history.history["loss"][0]}

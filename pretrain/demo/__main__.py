@@ -155,7 +155,7 @@ def compare(
     import keras
 
     from roformer_tf.data.batches import held_out_batches  # grain, which is loud if loaded first
-    from roformer_tf.training.pretraining import new_model
+    from roformer_tf.training.beginnings import new_model
 
     rows = PreparedRows.open(rows_folder)
     batches = held_out_batches(

@@ -1,9 +1,14 @@
 """Arrays by name, each read or made when asked for: a checkpoint never lies in memory whole."""
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig
@@ -57,3 +62,16 @@ def tensors_of_file(
     for name in arrays:
         tensor = rows[name].to_file(arrays[name], layout, config.rotary_style)
         yield rows[name].name_in(layout), tensor.astype(DTYPES[dtype]) if dtype else tensor
+
+
+def save_tensors(
+    tensors: Mapping[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file. Raises OSError where the disk is full, as other writing does."""
+    try:
+        save_file(dict(tensors), file, metadata)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from None

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, tensors_of_file
+from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, write_text
@@ -70,7 +69,7 @@ def write(
     dtypes = {str(tensor.dtype) for tensor in tensors.values()}
     tensors[POSITIONS] = _position_table(config)
     with file_beside(folder / WEIGHTS) as beside:
-        save_file(tensors, beside, metadata={"format": "pt"})  # the word transformers asks for
+        save_tensors(tensors, beside, {"format": "pt"})  # the word transformers asks for
     if config.is_v2:
         write_text(folder / MODEL_CARD, model_card(config))
     values = _config_values(config, architecture, dtypes.pop() if len(dtypes) == 1 else "float32")

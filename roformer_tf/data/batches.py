@@ -13,7 +13,7 @@ In fine-tuning, with B rows padded to T and C labels:
     float32; tagging (B, T) int32, and weights (B, T)
 
 It depends on the rows, the seed and its number only, so there is no state to save: to resume at
-step s, slice `batches[s:]`.
+step s, slice `batches[s:]`. Several processes share a batch: each makes a piece of it, in order.
 """
 
 import sys
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from roformer_tf.data.encoding import EncodedTexts, Ints, Rows, bucket, padded
 from roformer_tf.data.masking import MaskingConfig, mask_rows, predictions_per_row, row_generator
+from roformer_tf.data.mixing import MixingConfig, endless_order
 from roformer_tf.data.packing import DOCUMENT
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
@@ -45,30 +46,32 @@ def pretraining_batches(
     mask_id: int,
     random_ids: npt.NDArray[np.int32],
     masking: MaskingConfig,
-    start_step: int = 0,
+    mixing: MixingConfig = MixingConfig(),  # noqa: B008 (frozen)
+    start_row: int = 0,
+    process: int = 0,
+    processes: int = 1,
 ) -> grain.MapDataset:
-    """Give the endless training batches: element s is the batch of step `start_step` + s.
+    """Give the endless training batches, beginning at any place of the endless order of rows.
 
-    Rows come in an order of their own in every epoch, each exactly once, and one epoch follows
-    another without a gap: a batch may hold rows of two. A row's masks are drawn afresh every
-    epoch. `random_ids` as in `mask_rows`. The order of an epoch takes 4 bytes a row in memory.
-    Raises InputError if there are no rows.
+    Element s has the rows at the places from `start_row` + s · `batch_size` on; of several
+    processes, the i-th gives the i-th of as many equal pieces of it. Rows come in an order of
+    their own in every epoch, each exactly once unless corpora are mixed (`endless_order`), and
+    one epoch follows another without a gap: a batch may hold rows of two. A row's masks are drawn
+    afresh every time. `random_ids` as in `mask_rows`. The order of an epoch takes 4 bytes a row in
+    memory. Raises InputError if there are no rows, if `mixing` does not fit their corpora, and if
+    `batch_size` cannot be cut into such pieces.
     """
     if not len(rows):
         raise InputError(f"{rows.folder} has no {rows.split} rows. Give a larger corpus.")
-
-    @lru_cache(2)  # a batch may see two epochs
-    def order(epoch: int) -> npt.NDArray[np.uint32]:
-        numbers = np.arange(len(rows), dtype=np.uint32)
-        return np.random.default_rng([seed, epoch]).permutation(numbers)
+    own = _piece(batch_size, process, processes)
+    row_at = endless_order(rows.corpora, mixing, seed)
 
     def batch(step: int) -> Batch:
-        places = range(step * batch_size, (step + 1) * batch_size)
-        epochs = [place // len(rows) for place in places]
-        numbers = [int(order(place // len(rows))[place % len(rows)]) for place in places]
+        begin = start_row + step * batch_size
+        numbers, epochs = zip(*(row_at(begin + place) for place in own), strict=True)
         return _masked_batch(rows, numbers, epochs, seed, mask_id, random_ids, masking)
 
-    return grain.MapDataset.range(_ENDLESS).map(batch)[start_step:]
+    return grain.MapDataset.range(_ENDLESS).map(batch)
 
 
 def held_out_batches(
@@ -79,18 +82,21 @@ def held_out_batches(
     mask_id: int,
     random_ids: npt.NDArray[np.int32],
     masking: MaskingConfig,
+    process: int = 0,
+    processes: int = 1,
 ) -> grain.MapDataset:
     """Give every row once, in order, with the same masks at every evaluation.
 
     The last batch is filled up with rows of weight 0, so that no other shape is ever compiled.
+    Several processes share each batch as in `pretraining_batches`, and have as many.
     """
+    own = _piece(batch_size, process, processes)
 
     def batch(step: int) -> Batch:
-        places = np.arange(step * batch_size, (step + 1) * batch_size)
+        places = step * batch_size + np.array(own)
         numbers = (places % len(rows)).tolist()
-        epochs = [0] * batch_size
         inputs, labels, weights = _masked_batch(
-            rows, numbers, epochs, seed, mask_id, random_ids, masking
+            rows, numbers, [0] * len(own), seed, mask_id, random_ids, masking
         )
         weights[places >= len(rows)] = 0
         return inputs, labels, weights
@@ -143,6 +149,18 @@ def prefetched(batches: grain.MapDataset) -> grain.IterDataset:
     default of 16 threads and 500 batches ahead only takes time and memory from the model.
     """
     return batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))
+
+
+def _piece(batch_size: int, process: int, processes: int) -> range:
+    """Places in a batch that are a process's own."""
+    assert 0 <= process < processes
+    size = -(-batch_size // processes)
+    if size * processes != batch_size:
+        raise InputError(
+            f"a batch of {batch_size} rows cannot be shared by {processes} processes. Give a "
+            f"batch size that {processes} divides, such as {size * processes}."
+        )
+    return range(process * size, (process + 1) * size)
 
 
 def _masked_batch(

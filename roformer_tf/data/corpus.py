@@ -1,6 +1,7 @@
 """Files of text → documents, one at a time, whatever the size of the files."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from roformer_tf.data.tables import open_parquet, parquet_batches, quoted_record
 from roformer_tf.errors import InputError
 
 EXAMPLES = 5  # bad lines that a report names
+_NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have a colon first
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,28 @@ class CorpusConfig:
     """
 
     corpus: tuple[str, ...]
-    """Files, patterns such as 'data/*.jsonl.gz', or URLs that fsspec opens."""
+    """Files, patterns such as 'data/*.jsonl.gz', or URLs that fsspec opens. Several corpora have
+    names, such as 'news=data/news/*.jsonl' 'wiki=data/wiki/*.txt': all of a name are one corpus."""
     field: str = "text"
     """Key of the text in a .jsonl file, column of it in a .csv or .parquet file."""
     strict: bool = False
     """Stop at the first bad line instead of counting and skipping it."""
+    min_characters: int = 0
+    """Leave out documents with fewer characters, not counting white space around them."""
+    drop_repeated_lines: bool = False
+    """Leave out lines that stood in the same document before, such as a web page's menus."""
+
+    def __post_init__(self) -> None:
+        if self.min_characters < 0:
+            raise InputError(f"min_characters is {self.min_characters}, but must be 0 or more.")
+
+
+@dataclass(frozen=True, order=True)
+class CorpusFile(StoredFile):
+    """A file of a corpus."""
+
+    corpus: str = ""
+    """The corpus' name; "" for none."""
 
 
 @dataclass
@@ -78,18 +97,70 @@ class _Found(NamedTuple):
     """Why it gives no document; "" if it does."""
 
 
-def find_files(patterns: Iterable[str]) -> list[StoredFile]:
-    """List the files that the patterns match, sorted, each once.
+class Filtered(NamedTuple):
+    """What filters left of texts, and what they left out."""
 
-    Raises InputError for a pattern that matches no file, and for a file of a kind that cannot be
-    read.
+    texts: list[str | None]
+    """Each as it is to be used; None for one that is not."""
+    short: int
+    """Documents with too few characters."""
+    repeated_lines: int
+    """Lines that stood in their document before."""
+
+
+def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
+    """Filter documents: each loses its repeated lines, and is left out if it is too short then."""
+    lines = 0
+    kept: list[str | None] = []
+    for text in texts:
+        if config.drop_repeated_lines:
+            text, dropped = without_repeated_lines(text)
+            lines += dropped
+        kept.append(text if len(text.strip()) >= config.min_characters else None)
+    return Filtered(kept, kept.count(None), lines)
+
+
+def without_repeated_lines(text: str) -> tuple[str, int]:
+    r"""Leave out lines that stood in the text before; give how many, too.
+
+    Lines end in \n. White space around them makes no difference, and blank ones stay.
+
+    >>> without_repeated_lines("Home\n甲\n\n Home\n乙")
+    ('Home\n甲\n\n乙', 1)
     """
-    found: dict[str, StoredFile] = {}
-    for pattern in patterns:
+    lines = text.split("\n")
+    seen: set[str] = set()
+    kept = []
+    for line in lines:
+        plain = line.strip()
+        if plain not in seen or not plain:
+            kept.append(line)
+            seen.add(plain)
+    return "\n".join(kept), len(lines) - len(kept)
+
+
+def find_files(entries: Iterable[str]) -> list[CorpusFile]:
+    """List the files that patterns, or NAME=PATTERN, match: corpus by corpus, sorted, each once.
+
+    Corpora come in the order in which their names do. An entry that is itself a file has no name.
+    Raises InputError for a pattern that matches no file, a file of two corpora, and a file of a
+    kind that cannot be read.
+    """
+    found: dict[str, CorpusFile] = {}
+    order: dict[str, int] = {}
+    for entry in entries:
+        name, pattern = _named(entry)
+        order.setdefault(name, len(order))
         matches = find(pattern)
         if not matches:
-            raise InputError(_no_match(pattern))
-        found |= {file.url: file for file in matches}
+            raise InputError(_no_match(name, pattern))
+        for file in matches:
+            known = found.setdefault(file.url, CorpusFile(file.url, file.size, file.stamp, name))
+            if known.corpus != name:
+                raise InputError(
+                    f"{file.url} is of two corpora, {known.corpus!r} and {name!r}. Give patterns "
+                    "that share no file."
+                )
     if not found:
         raise InputError("no corpus is given. Name files or patterns, such as 'data/*.jsonl'.")
     for file in found.values():
@@ -99,7 +170,7 @@ def find_files(patterns: Iterable[str]) -> list[StoredFile]:
                 f"{', '.join(_READERS)}; all but .parquet may be compressed, with "
                 f"{', '.join(DECOMPRESSORS)} behind."
             )
-    return sorted(found.values())
+    return sorted(found.values(), key=lambda file: (order[file.corpus], file))
 
 
 def read_documents(
@@ -234,8 +305,19 @@ _READERS: dict[str, Callable[[Any, StoredFile, str], Iterator[_Found]]] = {
 """By kind: an open file and a field → what stands in it."""
 
 
-def _no_match(pattern: str) -> str:
-    """Say that no file matches, and what to type for a folder."""
+def _named(entry: str) -> tuple[str, str]:
+    """The name of a corpus, or "", and a pattern."""
+    named = _NAMED.fullmatch(entry)
+    if named is None or Path(entry).is_file():
+        return "", entry
+    return named[1], named[2]
+
+
+def _no_match(name: str, pattern: str) -> str:
+    """Say that no file matches, and what to type for a folder, or a path with an equals sign."""
     if not is_url(pattern) and Path(pattern).expanduser().is_dir():
         return f"{pattern} is a folder, not a file. Name its files, such as '{pattern}/*.jsonl'."
-    return f"no file matches the corpus pattern {pattern!r}. Check the path and the spelling."
+    message = f"no file matches the corpus pattern {pattern!r}. Check the path and the spelling."
+    if name:
+        message += f" If it is a path in which {name}= stands, write './{name}={pattern}'."
+    return message

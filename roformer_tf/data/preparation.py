@@ -2,32 +2,54 @@
 
 The corpus is cut into parts of consecutive documents, and each part becomes shards of its own,
 made by one process and recorded once they are whole. So the number of processes changes not a
-byte, and what was interrupted goes on behind its last whole part. The output folder:
+byte, and what was interrupted goes on behind its last whole part. A part is of one corpus. If
+duplicates are to be left out, they are looked for first, in all corpora. The output folder:
 
     vocab.txt, tokenizer.json, tokenizer_config.json
     train-00000.npy, held_out-00000.npy, …    the shards of part 0, …
-    unfinished/settings.json, part-00000.json, …    only until the manifest is written
+    unfinished/settings.json, duplicates.json, part-00000.json, …
+                                                    only until the manifest is written
     manifest.json                                   written last
 """
 
 import hashlib
 import json
-import multiprocessing
-import os
-import signal
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
+from roformer_tf.data.corpus import (
+    CorpusConfig,
+    CorpusFile,
+    CorpusReport,
+    filtered,
+    find_files,
+    read_documents,
+)
+from roformer_tf.data.duplicates import (
+    Duplicates,
+    check_similarity,
+    exact_marks,
+    find_exact,
+    find_near,
+    near_marks,
+)
+from roformer_tf.data.engines import (
+    Engine,
+    EngineError,
+    alone,
+    check_cluster,
+    check_engine,
+    in_order,
+    open_pool,
+)
 from roformer_tf.data.packing import Documents, check_length, pack
 from roformer_tf.data.shards import (
     MANIFEST,
@@ -37,7 +59,6 @@ from roformer_tf.data.shards import (
     row_dtype,
     write_shard,
 )
-from roformer_tf.data.streams import StoredFile
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, leftovers, remove, sweep, write_text
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -48,7 +69,7 @@ from roformer_tf.tokenizers.vocabulary import (
     read_vocabulary,
 )
 
-FORMAT = 2  # of the folder; another number prepares again
+FORMAT = 3  # of the folder; another number prepares again
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
 COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
@@ -78,11 +99,23 @@ class PreparationConfig(CorpusConfig):
     though they would fit into a row; 0 cuts none of them."""
     held_out: float = 0.01
     """Share of documents kept for evaluation. A hash of its text decides for each document."""
+    duplicates: Duplicates = "keep"
+    """Leave out no document because of an earlier one; or those with the same text, but for white
+    space and width; or those with nearly the same, too, which needs the extra [duplicates]."""
+    similarity: float = 0.8
+    """Share of their sequences of five characters that near duplicates have in common."""
     workers: int | None = None
     """Processes. Unset: one for each core."""
+    engine: Engine = "processes"
+    """Who prepares: processes of this machine, or the workers of a Dask cluster."""
+    scheduler: str | None = None
+    """Dask's scheduler, such as tcp://host:8786, or its scheduler file. Unset: what
+    DASK_SCHEDULER_ADDRESS says."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_length(self.length)
+        check_similarity(self.similarity)
         if (self.vocab is None) == (self.vocab_size is None):
             raise InputError(
                 "give either a vocabulary (vocab) or the size of one to build (vocab_size)."
@@ -93,15 +126,15 @@ class PreparationConfig(CorpusConfig):
             )
         if not 0 <= self.fill <= 1:
             raise InputError(f"fill is {self.fill}, but must be a share: from 0 to 1.")
-        if self.workers is not None and self.workers < 1:
-            raise InputError(f"workers is {self.workers}, but must be 1 or more.")
+        check_engine(self.engine, self.scheduler, self.workers)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive documents: the unit of work."""
+    """Consecutive documents of a corpus: the unit of work."""
 
     number: int
+    corpus: str
     texts: list[str]
     bytes: int
     """That reading it moved on in the files, for the progress bar."""
@@ -113,7 +146,8 @@ def prepare(config: PreparationConfig) -> Path:
     The folder is complete once it has a manifest. After an interruption the same call continues;
     once finished it returns at once. Raises InputError, and leaves nothing behind, for a corpus
     that is missing or has no documents, a wrong vocabulary and, under `strict`, a bad line; and
-    without a touch for a folder that holds anything else than this preparation.
+    without a touch for a folder that holds anything else than this preparation. Raises
+    EngineError, and keeps what is done, if workers or their cluster fail.
     """
     files = find_files(config.corpus)
     given = _given_tokenizer(config)
@@ -125,25 +159,31 @@ def prepare(config: PreparationConfig) -> Path:
         return output
 
     _check_for_documents(files, config)
+    if config.engine == "dask":
+        check_cluster(config.scheduler)
     _claim(output, settings)
     report = CorpusReport()
     try:
-        tokenizer = given or _built_tokenizer(files, config)
+        repeated = _repeated(files, config)
+        tokenizer = given or _built_tokenizer(files, config, repeated)
         tokenizer.save_pretrained(output)
-        write = _PartWriter(output, tokenizer, config.length, config.fill, config.held_out)
-        records = list(_each_part(write, files, config, report, "preparing"))
-        manifest = _manifest(records, report, settings, tokenizer)
+        write = _PartWriter(output.absolute(), tokenizer, config)
+        records = list(_each_part(write, files, config, report, "preparing", repeated))
+        manifest = _manifest(records, repeated, report, settings, tokenizer)
+        told = "\n".join([report.summary(), *_left_out(manifest)])
         if not manifest["splits"][TRAIN]["rows"]:
             raise InputError(
-                f"no row to train on came out of {report.summary()}. "
-                "Give a larger corpus, or a smaller held_out."
+                f"no row to train on came out of {told}. "
+                "Give a larger corpus, or a smaller held_out, or leave out less."
             )
+    except EngineError:  # no fault of the corpus: the next run goes on from here
+        raise
     except InputError:
         _discard(output)
         raise
     write_text(output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     _sweep(output)
-    print(f"{report.summary()}\n{output}: {_summary(manifest)}")
+    print(f"{told}\n{output}: {_summary(manifest)}")
     return output
 
 
@@ -159,15 +199,13 @@ class _PartWriter:
 
     output: Path
     tokenizer: RoFormerTokenizer
-    length: int
-    fill: float
-    held_out: float
+    config: PreparationConfig
 
     def __call__(self, part: Part) -> dict[str, Any]:
         """Write the part's shards and then its record, unless they are there; give the record.
 
-        {"shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
-        "characters": {"train": 3456, …}}
+        {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
+        "characters": {"train": 3456, …}, "short": 1, "repeated_lines": 2, "blake2b": …}
         """
         name = f"{part.number:05}"
         path = self.output / UNFINISHED / f"part-{name}.json"
@@ -177,31 +215,41 @@ class _PartWriter:
                 return record
 
         texts: dict[str, list[str]] = {split: [] for split in SPLITS}
-        for text in part.texts:
-            texts[HELD_OUT if is_held_out(text, self.held_out) else TRAIN].append(text)
+        chosen = filtered(part.texts, self.config)
+        kept = [text for text in chosen.texts if text is not None]
+        for text in kept:
+            texts[HELD_OUT if is_held_out(text, self.config.held_out) else TRAIN].append(text)
         written = {
-            split: self._write(split, f"{split}-{name}.npy", texts[split]) for split in SPLITS
+            split: self._write(split, f"{split}-{name}.npy", part.corpus, texts[split])
+            for split in SPLITS
         }
         record = {
+            "corpus": part.corpus,
             "shards": [asdict(shard) for shard, _ in written.values() if shard],
             "documents": {split: len(texts[split]) for split in SPLITS},
             "cut": {split: cut for split, (_, cut) in written.items()},
             "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
+            "short": chosen.short,
+            "repeated_lines": chosen.repeated_lines,
+            "blake2b": _hash_texts(kept),
         }
-        write_text(path, json.dumps(record))
+        if path.parent.is_dir():  # else the job ended while this worker was frozen
+            write_text(path, json.dumps(record))
         return record
 
-    def _write(self, split: str, file: str, texts: list[str]) -> tuple[Shard | None, int]:
+    def _write(
+        self, split: str, file: str, corpus: str, texts: list[str]
+    ) -> tuple[Shard | None, int]:
         """Write one shard, unless the texts give no rows; give it, and how many texts were cut."""
         rows, cut = pack(
             Documents(*self.tokenizer.ids_and_words_of(texts)),
-            self.length,
+            self.config.length,
             cls_id=self.tokenizer.cls_id,
             sep_id=self.tokenizer.sep_id,
-            fill=self.fill,
-            dtype=row_dtype(self.tokenizer.vocab_size, self.length),
+            fill=self.config.fill,
+            dtype=row_dtype(self.tokenizer.vocab_size, self.config.length),
         )
-        return (write_shard(self.output, file, split, rows) if len(rows) else None), cut
+        return (write_shard(self.output, file, split, rows, corpus) if len(rows) else None), cut
 
 
 def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
@@ -215,16 +263,47 @@ def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
     return None
 
 
-def _built_tokenizer(files: list[StoredFile], config: PreparationConfig) -> RoFormerTokenizer:
-    """Build a vocabulary from the documents that are not held out, or find it built."""
+def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[int]]:
+    """Places in each part of the documents that stood before, or find them looked for.
+
+    No list for any part where they are kept. A text is compared as its rows would have it.
+    """
+    if config.duplicates == "keep":
+        return []
+    path = Path(config.output) / UNFINISHED / "duplicates.json"
+    if not path.is_file():
+        near = config.duplicates == "near"
+        is_repeated = find_near(config.similarity) if near else find_exact()
+        marks = _each_part(
+            partial(_mark_part, config), files, config, CorpusReport(), "looking for duplicates"
+        )
+        found = [
+            [place for place, mark in enumerate(of_part) if mark is not None and is_repeated(mark)]
+            for of_part in marks
+        ]
+        write_text(path, json.dumps(found))
+    places: list[list[int]] = json.loads(path.read_text(encoding="utf-8"))
+    return places
+
+
+def _mark_part(config: PreparationConfig, part: Part) -> list[bytes | None]:
+    """Mark the part's documents; None for those that are left out anyway."""
+    mark = near_marks if config.duplicates == "near" else exact_marks
+    return mark(filtered(part.texts, config).texts)
+
+
+def _built_tokenizer(
+    files: list[CorpusFile], config: PreparationConfig, repeated: Sequence[Sequence[int]]
+) -> RoFormerTokenizer:
+    """Build a vocabulary from the documents to train on, or find it built."""
     assert config.vocab_size is not None
     tokenization, lower_case = _tokenization(config), config.lower_case is not False
     built = Path(config.output) / "vocab.txt"
     if built.is_file():  # whole, as all our files; the settings are known to be the same
         return RoFormerTokenizer(read_vocabulary(built), tokenization, lower_case)
-    count = partial(_count_part, tokenization, lower_case, config.held_out)
+    count = partial(_count_part, tokenization, lower_case, config)
     counts: Counter[str] = Counter()
-    for part_counts in _each_part(count, files, config, CorpusReport(), "counting words"):
+    for part_counts in _each_part(count, files, config, CorpusReport(), "counting words", repeated):
         counts.update(part_counts)
         if len(counts) > COUNTED_WORDS:  # most of them seen once: no candidates for a vocabulary
             counts = Counter({word: count for word, count in counts.items() if count > 1})
@@ -239,14 +318,15 @@ def _tokenization(config: PreparationConfig) -> Tokenization:
 
 
 def _count_part(
-    tokenization: Tokenization, lower_case: bool, held_out: float, part: Part
+    tokenization: Tokenization, lower_case: bool, config: PreparationConfig, part: Part
 ) -> Counter[str]:
-    """Count the words of the documents that are not held out."""
-    texts = (text for text in part.texts if not is_held_out(text, held_out))
-    return count_pieces(texts, tokenization, lower_case)
+    """Count the words of the documents that are not left out and not held out."""
+    texts = (text for text in filtered(part.texts, config).texts if text is not None)
+    trained = (text for text in texts if not is_held_out(text, config.held_out))
+    return count_pieces(trained, tokenization, lower_case)
 
 
-def _check_for_documents(files: list[StoredFile], config: PreparationConfig) -> None:
+def _check_for_documents(files: list[CorpusFile], config: PreparationConfig) -> None:
     """Raise InputError if the files hold no document."""
     report = CorpusReport()
     if next(read_documents(files, config, report), None) is None:
@@ -257,115 +337,79 @@ def _check_for_documents(files: list[StoredFile], config: PreparationConfig) -> 
 
 
 def _parts(
-    files: list[StoredFile], config: PreparationConfig, report: CorpusReport
+    files: list[CorpusFile],
+    config: PreparationConfig,
+    report: CorpusReport,
+    repeated: Sequence[Sequence[int]],
 ) -> Iterator[Part]:
-    """Cut the corpus into parts of at least PART_CHARACTERS, the last one less."""
-    number = size = start = 0
-    texts: list[str] = []
-    for text in read_documents(files, config, report):
-        texts.append(text)
+    """Cut each corpus into parts, and leave out of each those documents that stood before."""
+    pieces = (
+        (corpus, texts)
+        for corpus, members in groupby(files, attrgetter("corpus"))
+        for texts in _pieces(read_documents(list(members), config, report))
+    )
+    start = 0
+    for number, (corpus, texts) in enumerate(pieces):
+        places = set(repeated[number] if repeated else ())
+        new = [text for place, text in enumerate(texts) if place not in places]
+        yield Part(number, corpus, new, report.bytes_read - start)
+        start = report.bytes_read
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Cut a sequence of texts into pieces of at least PART_CHARACTERS, the last one less."""
+    piece: list[str] = []
+    size = 0
+    for text in texts:
+        piece.append(text)
         size += len(text)
         if size >= PART_CHARACTERS:
-            yield Part(number, texts, report.bytes_read - start)
-            number, size, start, texts = number + 1, 0, report.bytes_read, []
-    if texts:
-        yield Part(number, texts, report.bytes_read - start)
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _each_part(
     task: Callable[[Part], Result],
-    files: list[StoredFile],
+    files: list[CorpusFile],
     config: PreparationConfig,
     report: CorpusReport,
     description: str,
+    repeated: Sequence[Sequence[int]] = (),
 ) -> Iterator[Result]:
     """Give what the task makes of each part, in order, and show the progress in the files."""
-    workers = config.workers or _cores()
-    parts = _parts(files, config, report)
+    parts = _parts(files, config, report, repeated)
     head = list(islice(parts, 2))
-    parts = chain(head, parts)
-    alone = workers == 1 or len(head) == 1  # a second process would have nothing to do
-    results = _in_turn(task, parts) if alone else _in_processes(task, parts, workers)
+    folder = Path(config.output) / UNFINISHED
+    workers = open_pool(task, folder, config.engine, config.scheduler, config.workers)
+    if len(head) < 2:  # a second one would have nothing to do
+        workers = alone(task)
     total = sum(file.size for file in files)
-    with tqdm(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar:
-        for part_bytes, result in results:
-            bar.update(part_bytes)
+    with (
+        tqdm(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar,
+        workers as pool,
+    ):
+        for part, result in in_order(pool, chain(head, parts)):
+            bar.update(part.bytes)
             yield result
         bar.update(total - bar.n)  # bad lines behind the last document
 
 
-def _in_turn(task: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[tuple[int, Result]]:
-    """Run the task on each part here; give the part's bytes with the result."""
-    for part in parts:
-        yield part.bytes, task(part)
-
-
-def _in_processes(
-    task: Callable[[Part], Result], parts: Iterable[Part], workers: int
-) -> Iterator[tuple[int, Result]]:
-    """Run the task in processes of their own; the results come in the order of the parts.
-
-    At most two parts for each process are in memory. Processes are spawned, not forked: this
-    one may run TensorFlow's threads, which a fork would break.
-    """
-    context = multiprocessing.get_context("spawn")
-    pending: deque[tuple[int, Future[Result]]] = deque()
-    with ProcessPoolExecutor(workers, context, _start_worker, (task,)) as pool:
-        try:
-            for part in parts:
-                if len(pending) == 2 * workers:
-                    part_bytes, future = pending.popleft()
-                    yield part_bytes, future.result()
-                pending.append((part.bytes, pool.submit(_run_task, part)))
-            while pending:
-                part_bytes, future = pending.popleft()
-                yield part_bytes, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-_task: Callable[[Part], Any]  # of a worker process: sent once, as a tokenizer is large
-
-
-def _start_worker(task: Callable[[Part], Any]) -> None:
-    """Set up a worker process."""
-    global _task
-    _task = task
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent's, which ends us
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is gone; a killed one cannot tell its workers to end."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _run_task(part: Part) -> Any:
-    """Run the worker's task."""
-    return _task(part)
-
-
-def _cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _settings(
-    config: PreparationConfig, files: list[StoredFile], tokenizer: RoFormerTokenizer | None
+    config: PreparationConfig, files: list[CorpusFile], tokenizer: RoFormerTokenizer | None
 ) -> dict[str, Any]:
     """Gather all that the rows depend on, as JSON holds it. The number of workers is not of it."""
     return {
         "format": FORMAT,
         "part_characters": PART_CHARACTERS,
-        "files": [[file.name, file.size, file.stamp] for file in files],
+        "files": [[file.corpus, file.name, file.size, file.stamp] for file in files],
         "field": config.field,
         "strict": config.strict,
+        "min_characters": config.min_characters,
+        "drop_repeated_lines": config.drop_repeated_lines,
+        "duplicates": config.duplicates,
+        "similarity": config.similarity if config.duplicates == "near" else None,
         "vocabulary": _hash(tokenizer.vocabulary) if tokenizer else None,
         "vocab_size": config.vocab_size,
         "tokenization": tokenizer.tokenization if tokenizer else _tokenization(config),
@@ -374,6 +418,16 @@ def _settings(
         "fill": config.fill,
         "held_out": config.held_out,
     }
+
+
+def _hash_texts(texts: Iterable[str]) -> str:
+    """Hash texts in their order; each begins with its length, so that none runs into the next."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        content = text.encode("utf-8", "surrogatepass")
+        digest.update(len(content).to_bytes(8, "big"))
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _hash(value: Mapping[str, Any]) -> str:
@@ -447,6 +501,7 @@ def _discard(output: Path) -> None:
 
 def _manifest(
     records: list[dict[str, Any]],
+    repeated: Sequence[Sequence[int]],
     report: CorpusReport,
     settings: dict[str, Any],
     tokenizer: RoFormerTokenizer,
@@ -475,11 +530,49 @@ def _manifest(
         "lower_case": tokenizer.lower_case,
         "vocab_size": tokenizer.vocab_size,
         "splits": splits,
+        "corpora": _corpora(records, settings["files"]),
+        "left_out": {
+            "short": sum(record["short"] for record in records),
+            "duplicates": sum(map(len, repeated)),
+            "repeated_lines": sum(record["repeated_lines"] for record in records),
+        },
         "bad_lines": dict(sorted(report.bad.items())),
         "fingerprint": _hash(settings),
         "settings": settings,
         "shards": shards,
     }
+
+
+def _corpora(
+    records: list[dict[str, Any]], files: Iterable[Sequence[Any]]
+) -> dict[str, dict[str, Any]]:
+    """Describe each corpus, held-out rows included; "blake2b" is a hash of all its texts."""
+    counts = Counter(corpus for corpus, *_ in files)  # in the order of the corpora
+    described = {}
+    for corpus, count in counts.items():
+        own = [record for record in records if record["corpus"] == corpus]
+        shards = [shard for record in own for shard in record["shards"]]
+        described[corpus] = {
+            "files": count,
+            "documents": sum(sum(record["documents"].values()) for record in own),
+            "characters": sum(sum(record["characters"].values()) for record in own),
+            "rows": sum(shard["rows"] for shard in shards),
+            "tokens": sum(shard["tokens"] for shard in shards),
+            "blake2b": _hash_texts(record["blake2b"] for record in own),
+        }
+    return described
+
+
+def _left_out(manifest: Mapping[str, Any]) -> list[str]:
+    """Say in one line what was left out on demand; no line if that is nothing."""
+    kinds = {
+        "short": f"documents under {manifest['settings']['min_characters']} characters",
+        "duplicates": "duplicates",
+        "repeated_lines": "repeated lines",
+    }
+    counts = manifest["left_out"]
+    told = ", ".join(f"{counts[kind]:,} {name}" for kind, name in kinds.items() if counts[kind])
+    return [f"left out: {told}"] if told else []
 
 
 def _summary(manifest: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ written last: without it, nothing counts as prepared.
 import hashlib
 import json
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,6 +41,8 @@ class Shard:
     bytes: int
     blake2b: str
     """Hash of the file."""
+    corpus: str = ""
+    """Name of the corpus that all its rows are of; "" for one without a name."""
 
     def is_whole(self, folder: Path) -> bool:
         """Tell whether the file is there, byte for byte."""
@@ -52,14 +55,16 @@ def row_dtype(vocab_size: int, length: int) -> np.dtype[np.unsignedinteger[Any]]
     return np.min_scalar_type(max(vocab_size - 1, length))
 
 
-def write_shard(folder: Path, file: str, split: str, rows: npt.NDArray[np.integer]) -> Shard:
+def write_shard(
+    folder: Path, file: str, split: str, rows: npt.NDArray[np.integer], corpus: str = ""
+) -> Shard:
     """Write rows (rows, 3, length) to `folder/file`, and describe the shard."""
     with file_beside(folder / file) as beside:
         with beside.open("wb") as handle:
             np.save(handle, rows, allow_pickle=False)
         digest, size = _hash(beside), beside.stat().st_size
     tokens = int(np.count_nonzero(rows[:, DOCUMENT]))
-    return Shard(file, split, len(rows), tokens, size, digest)
+    return Shard(file, split, len(rows), tokens, size, digest, corpus)
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -113,6 +118,14 @@ class PreparedRows:
         for shard in shards:
             _check_size(folder / shard.file, shard.bytes)
         return cls(folder, split, manifest["length"], shards)
+
+    @property
+    def corpora(self) -> dict[str, int]:
+        """Rows of each corpus that has some, by its name. They lie behind each other, in order."""
+        counts: Counter[str] = Counter()  # which keeps the order
+        for shard in self._shards:
+            counts[shard.corpus] += shard.rows
+        return dict(counts)
 
     def __len__(self) -> int:
         return self._stops[-1] if self._stops else 0

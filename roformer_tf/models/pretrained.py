@@ -85,12 +85,18 @@ class PretrainedModel(keras.Model):
             for name, variable in self._matched(checkpoint.arrays, Path(folder)).items():
                 variable.assign(checkpoint.arrays[name])
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write our own format: a folder that transformers reads unchanged."""
-        arrays = {
-            name: keras.ops.convert_to_numpy(variable)
-            for name, variable in self.named_variables().items()
-        }
+    def save_pretrained(
+        self, folder: str | Path, arrays: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Write our own format: a folder that transformers reads unchanged.
+
+        `arrays`: the weights to write, by name; unset, the model's own.
+        """
+        if arrays is None:
+            arrays = {
+                name: keras.ops.convert_to_numpy(variable)
+                for name, variable in self.named_variables().items()
+            }
         huggingface.write(folder, self.config, arrays, self.architecture, "float32")
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)

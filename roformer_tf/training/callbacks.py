@@ -68,10 +68,12 @@ class Termination(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.stopped = self.training = self._received = self._told = False
+        self.told: Callable[[bool], bool] = bool
+        """Whether any of several processes was; asked with whether this one was."""
 
     def received(self) -> bool:
         """Whether the run has been told to end; asked once a step."""
-        self._told = self._received
+        self._told = self.told(self._received)
         return self._told
 
     def __enter__(self) -> "Termination":
@@ -105,7 +107,10 @@ class StepLog(keras.callbacks.Callback):
     Must stand first among a run's callbacks. A line holds `step`, `loss` (mean over the steps
     since the line before, in nats), `learning_rate` (of the last step) and `tokens_per_second`
     (tokens · steps ÷ time, compilation and `paused` time left out: null where no other step is
-    left). Raises DivergedError when the loss is NaN or exploding.
+    left). Of a `PretrainingModel` also `gradient_norm` (of the last step) and `left_out` (steps
+    left out since the line before: its `loss` is null if all were). Raises DivergedError when the
+    loss is NaN or exploding, or `patience` steps in a row are left out. One that is `quiet` shows
+    no bar.
     """
 
     def __init__(
@@ -118,8 +123,12 @@ class StepLog(keras.callbacks.Callback):
         tokens_per_step: int,
         uniform_loss: float,
         name: str = "pretraining",
+        patience: int = 0,
+        quiet: bool = False,
     ) -> None:
         super().__init__()
+        self.patience, self.quiet = patience, quiet
+        self.left_out = 0  # since the last line
         self.name = name  # beside the bar
         self.lines, self.every, self.start, self.last = lines, every, start, last
         self.tokens_per_step, self.uniform_loss = tokens_per_step, uniform_loss
@@ -135,7 +144,13 @@ class StepLog(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Show the bar where the run stands."""
-        self.bar = tqdm(total=self.last, initial=self.start, unit="step", desc=self.name)
+        self.bar = tqdm(
+            total=self.last,
+            initial=self.start,
+            unit="step",
+            desc=self.name,
+            disable=self.quiet,
+        )
         self.restored = [ops.convert_to_numpy(v) for v in self.model.metrics_variables]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -153,11 +168,12 @@ class StepLog(keras.callbacks.Callback):
         assert self.bar is not None
         step = self.start + batch + 1
         self.bar.update()
-        self.check(step, "the loss", logs["loss"])
+        self.check(step, "the loss", float(logs["loss"]))
+        self._count_left_out(step, int(logs.get("left_out", 0)))
         if batch == 0:
             self._restart_clock(step)  # the first step of a process was mostly compilation
         if step % self.every == 0 or step == self.last:
-            self._write(step, logs["loss"])
+            self._write(step, logs)
         if step == self.last:
             self.model.stop_training = True
 
@@ -173,6 +189,18 @@ class StepLog(keras.callbacks.Callback):
                 "and three times that at the start."
             )
 
+    def _count_left_out(self, step: int, in_a_row: int) -> None:
+        """Say that a step was left out; stop the run if it was one too many."""
+        if not in_a_row:
+            return
+        self.left_out += 1
+        self.say(f"step {step:,} is left out: its loss or gradient is a spike, or not finite.")
+        if in_a_row >= self.patience:
+            raise DivergedError(
+                f"the last {in_a_row:,} steps, up to step {step:,}, were left out: loss or "
+                "gradient were not finite, or the loss far above the usual."
+            )
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Do something that is no training: its time is left out of the rate."""
@@ -180,17 +208,25 @@ class StepLog(keras.callbacks.Callback):
         yield
         self.clock += time.perf_counter() - began
 
-    def _write(self, step: int, loss: float) -> None:
+    def _write(self, step: int, logs: dict[str, float]) -> None:
         tokens = (step - self.clock_step) * self.tokens_per_step
         rate = round(tokens / (time.perf_counter() - self.clock), 1) if tokens else None
-        self.lines.write(
-            {
-                "step": step,
-                "loss": loss,
-                "learning_rate": learning_rate(self.model.optimizer, step - 1),
-                "tokens_per_second": rate,
+        loss, norm = float(logs["loss"]), float(logs.get("gradient_norm", 0))
+        line: dict[str, float | None] = {
+            "step": step,
+            "loss": loss,
+            "learning_rate": learning_rate(self.model.optimizer, step - 1),
+            "tokens_per_second": rate,
+        }
+        if "gradient_norm" in logs:
+            line |= {
+                "gradient_norm": norm if math.isfinite(norm) else None,
+                "left_out": self.left_out,
             }
-        )
+            if self.left_out and not loss:  # all of them
+                line["loss"] = None
+        self.left_out = 0
+        self.lines.write(line)
         assert self.bar is not None
         self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=rate)
         sync(self.model)
@@ -206,10 +242,20 @@ class MetricsFile:
 
     A run that resumes at step n has written lines of later steps before it was killed: they are
     removed, since these steps are done again. One that starts at 0 removes all.
+    Where several processes train, one is `writing`.
     """
 
-    def __init__(self, path: Path, *, resumed_at: int, tensorboard: Path | None = None) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        *,
+        resumed_at: int,
+        tensorboard: Path | None = None,
+        writing: bool = True,
+    ) -> None:
+        self.path, self.writing = path, writing
+        if not writing:  # but another process
+            return
         kept = [x for x in read_lines(path) if x["step"] <= resumed_at] if resumed_at else []
         write_text(path, "".join(_json(line) for line in kept))
         self.file = path.open("a", encoding="utf-8")
@@ -221,6 +267,8 @@ class MetricsFile:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line, at once on its way to the disk."""
+        if not self.writing:
+            return
         self.file.write(_json(line))
         self.file.flush()
         if self.board is not None:
@@ -233,6 +281,8 @@ class MetricsFile:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if not self.writing:
+            return
         self.file.close()
         if self.board is not None:
             self.board.close()

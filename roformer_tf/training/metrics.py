@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.layers.rotary import Tensor
+from roformer_tf.training.processes import on_every_device
 
 
 class MaskedTokenScores(keras.Model):
@@ -30,12 +31,13 @@ class MaskedTokenScores(keras.Model):
         labels = ops.cast(inputs["labels"], "int32")
         logits = self.model(features, training=False)  # (B, P, V)
         loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        return {
+        scores = {
             "log_likelihood": -loss,
             "likeliest": ops.cast(ops.argmax(logits, axis=-1), "int32"),
             "labels": labels,
             "weights": inputs["weights"],
         }
+        return {name: on_every_device(array) for name, array in scores.items()}
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     The first step already moves: step s (from 0) has peak · (s + 1) / warmup_steps. It falls over
     the last `decay_steps`, unset: all after the warm-up, as a line or, by `shape="cosine"`, as half
     a wave; before them it stays at the peak (warm-up, stable, decay: arXiv 2404.06395). With
-    `accumulate` batches to a step it is called with batches, as Keras does.
+    `accumulate` batches to a step it is called with batches, as Keras does. `begin`: number of its
+    first step, where others went before.
     """
 
     def __init__(
@@ -102,14 +103,15 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         accumulate: int = 1,
         decay_steps: int | None = None,
         shape: Literal["linear", "cosine"] = "linear",
+        begin: int = 0,
     ) -> None:
         self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
-        self.accumulate, self.shape = accumulate, shape
+        self.accumulate, self.shape, self.begin = accumulate, shape, begin
         self.decay_steps = total_steps - warmup_steps if decay_steps is None else decay_steps
 
     def __call__(self, step: Any) -> Any:
         """Learning rate of a step, float32."""
-        step = ops.cast(step // self.accumulate, "float32")
+        step = ops.cast(step // self.accumulate - self.begin, "float32")
         rising = (step + 1.0) / max(self.warmup_steps, 1)
         left = ops.clip((self.total_steps - step) / max(self.decay_steps, 1), 0.0, 1.0)
         falling = (1 - ops.cos(math.pi * left)) / 2 if self.shape == "cosine" else left
@@ -124,6 +126,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "accumulate": self.accumulate,
             "decay_steps": self.decay_steps,
             "shape": self.shape,
+            "begin": self.begin,
         }
 
 
@@ -197,7 +200,7 @@ class Lamb(AdamW):
         """Update a weight and its two moments."""
         index = self._get_variable_index(variable)
         first, second = self._momentums[index], self._velocities[index]
-        gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)  # sparse ones too
+        gradient = ops.cast(gradient, variable.dtype)
         self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
         self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
         steps = ops.cast(self.iterations + 1, variable.dtype)
@@ -205,7 +208,8 @@ class Lamb(AdamW):
         moved = mean / (ops.sqrt(square) + self.epsilon)
         if self._use_weight_decay(variable):
             moved = moved + self.weight_decay * ops.convert_to_tensor(variable)
-            lengths = ops.norm(ops.convert_to_tensor(variable)), ops.norm(moved)
+            # flat: of three axes, such as attention's kernels have, Keras knows no norm
+            lengths = [ops.norm(ops.reshape(x, (-1,))) for x in (variable, moved)]
             some = (lengths[0] > 0) & (lengths[1] > 0)
             moved = moved * ops.where(some, lengths[0] / ops.where(some, lengths[1], 1.0), 1.0)
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * moved)
@@ -293,12 +297,14 @@ def make_optimizer(
     variables: Iterable[keras.Variable],
     steps: int,
     product_dtype: str = "float32",
+    begin: int = 0,
 ) -> AdamW:
     """The optimizer of a run of `steps`, its slots made, its decay off for norms and biases.
 
-    `product_dtype`: what Muon multiplies in, such as the model's compute dtype.
+    `product_dtype`: what Muon multiplies in, such as the model's compute dtype. `begin`: steps that
+    the run had before this schedule's first one.
     """
-    settings = _settings(config, steps)
+    settings = _settings(config, steps, begin=begin)
     if config.optimizer == "muon":
         optimizer: AdamW = Muon(
             **settings, matrix_rate=config.matrix_rate, product_dtype=product_dtype
@@ -348,10 +354,13 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
 
 
 def _settings(
-    config: OptimizerConfig | FinetuneOptimizerConfig, steps: int, accumulate: int = 1
+    config: OptimizerConfig | FinetuneOptimizerConfig,
+    steps: int,
+    accumulate: int = 1,
+    begin: int = 0,
 ) -> dict[str, Any]:
     """What AdamW is made with."""
-    fall: dict[str, Any] = {}
+    fall: dict[str, Any] = {"begin": begin}
     if isinstance(config, OptimizerConfig):
         if config.schedule == "cosine":
             fall["shape"] = "cosine"

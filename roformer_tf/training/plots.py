@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -20,6 +21,8 @@ from matplotlib.ticker import PercentFormatter
 from roformer_tf.files import file_beside
 
 _TRAINING, _HELD_OUT, _OTHER = "tab:blue", "tab:orange", "tab:gray"
+_DASHES = ("-", "--", ":", "-.")  # each with ten colours: so many runs are told apart
+_LEGEND_ROWS = 30  # of one column
 
 
 class FilledMask(NamedTuple):
@@ -55,6 +58,32 @@ def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> N
             axes[1].yaxis.set_major_formatter(PercentFormatter(1))
         for axis in axes:
             axis.grid(alpha=0.3)
+
+
+def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> None:
+    """Draw the losses of several runs, each by its name with lines such as `plot_loss` takes.
+
+    The training loss is thin, and smooth: a mean over each hundredth of a run's lines.
+    """
+    # Chinese has no spaces to break at; and what begins with "_" is no label to matplotlib.
+    labels = [" " + "\n ".join(textwrap.wrap(name, 40)) for name in runs]
+    rows = sum(label.count("\n") + 1 for label in labels)
+    columns = -(-rows // _LEGEND_ROWS)
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    width, height = 6 + columns * (0.6 + 0.11 * longest), 0.6 + 0.19 * -(-rows // columns)
+    with _drawing(target, width=width, height=max(4, height)) as figure:
+        axes = figure.subplots()
+        for number, (label, lines) in enumerate(zip(labels, runs.values(), strict=True)):
+            look: dict[str, Any] = {
+                "color": matplotlib.colormaps["tab10"](number % 10),
+                "linestyle": _DASHES[number // 10 % len(_DASHES)],
+            }
+            axes.plot(*_smoothed(_curve(lines, "loss")), linewidth=1, alpha=0.6, **look)
+            held_out = _curve(lines, "held_out_loss")
+            axes.plot(*held_out, marker="o", markersize=4, label=label, **look)
+        axes.set(xlabel="step", ylabel="loss (thin: training, dots: held out)")
+        axes.grid(alpha=0.3)
+        figure.legend(loc="outside right upper", ncols=columns, fontsize=8, handlelength=3)
 
 
 def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) -> None:
@@ -166,6 +195,16 @@ def _curve(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], lis
     """Steps and values of the lines that have the key."""
     having = [line for line in lines if key in line]
     return [line["step"] for line in having], [line[key] for line in having]
+
+
+def _smoothed(curve: tuple[list[int], list[float]]) -> tuple[list[float], list[float]]:
+    """Steps and values as means over each hundredth of them."""
+    several = max(1, len(curve[0]) // 100)
+    steps, values = (
+        [fmean(numbers[i : i + several]) for i in range(0, len(numbers), several)]
+        for numbers in curve
+    )
+    return steps, values
 
 
 @contextmanager

@@ -1,33 +1,34 @@
 """The body of `pretrain`: corpus → rows → masked batches → model → run folder.
 
 OUTPUT/settings.yaml   every setting; usable as --config
-OUTPUT/rows/           what `prepare` makes of --corpus
+OUTPUT/rows/           what `prepare` makes of --corpus; rows-512/, … for stages of several lengths
+OUTPUT/initial/        with --extend-vocab, what --init-from has become
 OUTPUT/checkpoints/    what a killed run continues from
 OUTPUT/model/          the model at the last checkpoint, in our own format
+OUTPUT/best/           the model at the best evaluation, likewise
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import grain
 import keras
-import numpy as np
 
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
 from roformer_tf.data.masking import MaskingConfig, replacement_ids
-from roformer_tf.data.neighbours import neighbour_vectors
-from roformer_tf.data.packing import TOKEN
+from roformer_tf.data.mixing import MixingConfig
 from roformer_tf.data.preparation import PreparationConfig, prepare
-from roformer_tf.data.shards import PreparedRows, read_manifest
+from roformer_tf.data.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError, TerminatedError
-from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.beginnings import BeginningConfig, beginning, extended
 from roformer_tf.training.callbacks import (
     MetricsFile,
     Schedule,
@@ -40,11 +41,13 @@ from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
 from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
 from roformer_tf.training.plots import plot_loss
+from roformer_tf.training.processes import DevicesConfig, ProcessGroup, join, replicas
 from roformer_tf.training.resume import (
+    CheckpointWriter,
     RunState,
     checkpoints,
     publish,
-    save_checkpoint,
+    take_snapshot,
 )
 from roformer_tf.training.runs import (
     CHECKPOINTS,
@@ -54,10 +57,12 @@ from roformer_tf.training.runs import (
     tidy,
     write_settings,
 )
+from roformer_tf.training.stages import Stage, make_stages, rows_before
+from roformer_tf.training.steps import PretrainingModel, StepConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(PreparationConfig):
+class PretrainConfig(BeginningConfig, PreparationConfig):
     """Pretrain a masked language model, from scratch or from a checkpoint.
 
     Killed, the same command continues where the last checkpoint stands.
@@ -69,17 +74,16 @@ class PretrainConfig(PreparationConfig):
     """Folder of the run: `model/`, `metrics.jsonl`, plots, checkpoints."""
     rows: str | None = None
     """Instead of --corpus: a folder that `roformer-tf prepare` wrote."""
-    init_from: str | None = None
-    """Checkpoint to continue from; its vocabulary is used."""
-    architecture: str | None = None
-    """Instead of --init-from: a bert_config.json; its vocab_size gives way to the vocabulary's."""
-    embeddings: Literal["random", "neighbours"] = "random"
-    """How a new model's word embeddings begin: by chance, or with which tokens stand side by side
-    in the corpus, which spares a small one thousands of steps."""
     batch_size: int = 32
-    """Rows a step."""
+    """Rows a step, on all devices together."""
     steps: int = 100_000
     """Steps in all."""
+    stages: tuple[str, ...] = ()
+    """Instead of --steps: stages one after another, such as 'length=512 batch-size=64 steps=1000'.
+    What a stage does not say (also learning-rate, warmup, accumulate) is as without stages. The
+    learning rate rises and falls in each; the optimizer remembers what came before."""
+    one_schedule: bool = False
+    """With --stages, have the learning rate rise and fall once, over all of them."""
     save_every: int = 1000
     """Steps between two checkpoints; the held-out rows are evaluated then, too."""
     log_every: int = 10
@@ -87,9 +91,10 @@ class PretrainConfig(PreparationConfig):
     seed: int = 0
     """Seed of the new weights, the order of the rows, the masks and dropout."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    stepping: StepConfig = dataclasses.field(default_factory=StepConfig)
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
-    dropout: float | None = None
-    """Dropout rate on hidden states and attention; unset, what the architecture says."""
+    mixing: MixingConfig = dataclasses.field(default_factory=MixingConfig)
+    hardware: DevicesConfig = dataclasses.field(default_factory=DevicesConfig)
     precision: Precision = "auto"
     """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
     rematerialize: bool = False
@@ -103,48 +108,88 @@ class PretrainConfig(PreparationConfig):
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
             raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
-        if self.init_from and self.architecture:
-            raise InputError(
-                "give either --init-from, to continue from a checkpoint, or --architecture, "
-                "to start anew."
-            )
+        BeginningConfig.__post_init__(self)
         if self.init_from and self.vocab_size:
             raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
         if self.rows and (self.vocab or self.vocab_size):
             raise InputError("--rows bring their own vocabulary: leave the vocabulary out.")
+        if self.vocab and self.extend_vocab:
+            raise InputError("--extend-vocab makes the vocabulary: leave --vocab out.")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
         for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if self.corpus:
-            self.preparation()  # its own checks, before any work
+        for stage in self.plan():
+            if self.corpus:  # its own checks, before any work
+                self.preparation(stage.length, Path(self.output, "rows"))
 
-    def preparation(self) -> PreparationConfig:
-        """What `prepare` has to do first."""
+    def plan(self, length: int | None = None) -> list[Stage]:
+        """The stages of the run; one, if there are none. `length`: of rows that are there."""
+        return make_stages(
+            self.stages,
+            {
+                "length": length or self.length,
+                "batch_size": self.batch_size,
+                "steps": self.steps,
+                "learning_rate": self.optimizer.learning_rate,
+                "warmup": self.optimizer.warmup,
+                "accumulate": self.stepping.accumulate,
+            },
+        )
+
+    def preparation(
+        self, length: int, output: Path, vocab: str | Path | None = None
+    ) -> PreparationConfig:
+        """What `prepare` has to do first; `vocab`: a vocabulary that was made on the way."""
         names = [field.name for field in dataclasses.fields(PreparationConfig)]
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        settings["vocab"] = self.vocab or self.init_from
-        return PreparationConfig(**settings | {"output": str(Path(self.output) / "rows")})
+        settings |= {"output": str(output), "length": length, "vocab": self.vocab or self.init_from}
+        if vocab is not None:
+            settings |= {"vocab": str(vocab), "vocab_size": None}
+        return PreparationConfig(**settings)
 
 
-MAY_CHANGE = ("corpus", "output", "rows", "save_every", "log_every", "keep", "workers", "strict")
+MAY_CHANGE = (
+    "corpus",
+    "output",
+    "rows",
+    "save_every",
+    "log_every",
+    "keep",
+    "workers",
+    "engine",
+    "scheduler",
+    "strict",
+    "devices",
+    "model_parallel",
+    "distributed",
+    "patience",
+)
 """Settings that may differ when a run continues, since they change no weight."""
 
-SMALL = RoFormerConfig(
-    vocab_size=1,  # to be replaced
-    hidden_size=384,
-    num_hidden_layers=6,
-    num_attention_heads=6,
-    intermediate_size=1536,
-)
-"""The released small size, trained where neither --init-from nor --architecture is given."""
+BEST = "best"
 
-CHANCE = 0.3
-"""What is left of random embeddings in those from neighbours, so that no two tokens are equal."""
 
-COUNTED_ROWS = 5000
-"""Rows in which a new model's tokens are counted."""
+@dataclass(frozen=True)
+class Run:
+    """What the stages of a run share."""
+
+    config: PretrainConfig
+    stages: Sequence[Stage]
+    group: ProcessGroup
+    folders: Mapping[int, Path]
+    """Prepared rows by their length."""
+    fingerprint: str
+    """Of all of them."""
+    model: PretrainingModel
+    tokenizer: RoFormerTokenizer
+    termination: Termination
+
+    @property
+    def output(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.output)
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -153,88 +198,92 @@ def pretrain(config: PretrainConfig) -> None:
     Raises InputError for what it is given, DivergedError for a loss that explodes, and, told to
     end by SIGTERM, TerminatedError once the step at hand is saved.
     """
-    with Termination() as termination:
-        _pretrain(config, termination)
+    group = join(config.hardware)
+    with Termination() as termination, _silent(not group.first):
+        termination.told = group.any
+        _pretrain(config, group, termination)
 
 
-def _pretrain(config: PretrainConfig, termination: Termination) -> None:
+def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Termination) -> None:
     output = Path(config.output)
     config = settle_precision(config)
+    group.check_equal(config.precision == "float32", "the precision; name one by --precision")
     check_output(config, MAY_CHANGE)
     keras.utils.set_random_seed(config.seed)
-    begin = _beginning(config)  # what is wrong with it is said before the long preparation
-    rows_folder = Path(config.rows) if config.rows else prepare(config.preparation())
-    rows, held_out = PreparedRows.open(rows_folder), PreparedRows.open(rows_folder, "held_out")
-    tokenizer = RoFormerTokenizer.from_pretrained(rows_folder)
-    model = begin(tokenizer, rows)
+    there = read_manifest(config.rows)["length"] if config.rows else None
+    stages = config.plan(there)
+    _check_stages(stages, there)
+    origin, vocabulary = _extended(config, group)
+    if any(checkpoints(output / CHECKPOINTS)):  # then they are read, not counted
+        origin = dataclasses.replace(origin, embeddings="random")
+    longest = max(stage.length for stage in stages)
+    begin = beginning(  # what is wrong with it is said before the long preparation
+        origin, config.rows or config.vocab, config.precision, longest
+    )
+    folders = _prepared(config, stages, vocabulary, group)
+    tokenizer = RoFormerTokenizer.from_pretrained(folders[stages[0].length])
+    model = begin(tokenizer, PreparedRows.open(folders[stages[0].length]))
+    _check_split(model.config, config.hardware.model_parallel)
     model.tokenizer = tokenizer  # to be saved beside it
     model.encoder.rematerialize = config.rematerialize
-    model.compile(
-        make_optimizer(
-            config.optimizer, model.trainable_variables, config.steps, model.compute_dtype
-        ),
-        MaskedTokenLoss(),
-        jit_compile=choose_jit(),
-    )
-    fingerprint = read_manifest(rows_folder)["fingerprint"]
-    start, checkpoint = resume(output / CHECKPOINTS, model, fingerprint)
-    if checkpoint is not None:
-        publish(checkpoint / "model", output / "model")  # unless the run was killed before it did
-    tidy(output)
-    _describe(model, rows, held_out)
-    if start >= config.steps:
+    fingerprint = " ".join(read_manifest(folder)["fingerprint"] for folder in folders.values())
+    trained = PretrainingModel(model, config.stepping)
+    run = Run(config, stages, group, folders, fingerprint, trained, tokenizer, termination)
+    _compile(run, compiled := stages[0])
+    start, checkpoint = resume(output / CHECKPOINTS, trained, fingerprint)
+    group.check_equal(start, "the step to continue from")
+    if group.first:
+        if checkpoint is not None:
+            _publish(output, checkpoint)  # unless it was killed before it did
+        tidy(output)
+    if start >= stages[-1].stop:
         print(f"the run is finished: {start:,} steps. Its model: {output / 'model'}")
         return
-    write_settings(config)
-    masked: dict[str, Any] = {
-        "batch_size": config.batch_size,
-        "seed": config.seed,
-        "mask_id": tokenizer.mask_id,
-        "random_ids": replacement_ids(tokenizer.vocabulary),
-        "masking": config.masking,
-    }
-    batches = pretraining_batches(rows, **masked, start_step=start)
-    test = held_out_batches(held_out, **masked)[: -(-config.evaluation_rows // config.batch_size)]
-    try:
-        train(
-            config,
-            model,
-            batches,
-            test,
-            RunState(start, fingerprint),
-            config.batch_size * rows.length,
-            termination,
+    if group.first:
+        write_settings(config)
+    _describe(run)
+    for stage in stages:
+        if start >= stage.stop:
+            continue
+        if stage is not compiled:
+            _compile(run, compiled := stage)
+        try:
+            _train(run, stage, start)
+        except DivergedError as error:
+            raise DivergedError(_diverged(config, error)) from None
+        start = stage.stop
+    print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
+
+
+def _train(run: Run, stage: Stage, start: int) -> None:
+    """Train from step `start` to the end of its stage, evaluating and saving on the way."""
+    config, output, group, model = run.config, run.output, run.group, run.model
+    rows, held_out = _batches(run, stage, start)
+    if len(run.stages) > 1:
+        number = run.stages.index(stage) + 1
+        print(
+            f"stage {number} of {len(run.stages)}, to step {stage.stop:,}: batches of "
+            f"{stage.batch_size} rows of {stage.length}"
         )
-    except DivergedError as error:
-        raise DivergedError(_diverged(config, error)) from None
-
-
-def train(
-    config: PretrainConfig,
-    model: RoFormerForMaskedLM,
-    batches: grain.MapDataset,
-    held_out: grain.MapDataset,
-    begun: RunState,
-    tokens_per_step: int,
-    termination: Termination,
-) -> None:
-    """Train a compiled model from `begun` to the last step, evaluating and saving on the way."""
-    output, start = Path(config.output), begun.step
-    span: dict[str, Any] = {"start": start, "last": config.steps}
-    scores = MaskedTokenScores(model)
+    if start == stage.start:
+        model.forget_usual_loss()
+    span: dict[str, Any] = {"start": start, "last": stage.stop}
+    files: dict[str, Any] = {"resumed_at": start, "writing": group.first}
+    scores = MaskedTokenScores(model.model)
     board = output / "tensorboard"
     with (
-        MetricsFile(
-            output / "metrics.jsonl", resumed_at=start, tensorboard=board / "training"
-        ) as lines,
-        MetricsFile(
-            output / "evaluations.jsonl", resumed_at=start, tensorboard=board / "held_out"
-        ) as evaluations,
+        MetricsFile(output / METRICS, tensorboard=board / "training", **files) as lines,
+        MetricsFile(output / EVALUATIONS, tensorboard=board / "held_out", **files) as evaluations,
+        CheckpointWriter(
+            output / CHECKPOINTS, model, config.keep, lambda saved: _publish(output, saved)
+        ) as writer,
         StepLog(
             lines,
             every=config.log_every,
-            tokens_per_step=tokens_per_step,
+            tokens_per_step=stage.batch_size * stage.length,
             uniform_loss=math.log(model.config.vocab_size),
+            patience=config.stepping.patience,
+            quiet=not group.first,
             **span,
         ) as log,
     ):
@@ -246,34 +295,64 @@ def train(
             log.say(f"step {step:,}: {result}")
 
         def draw(step: int) -> None:
-            curve = [*read_lines(lines.path), *read_lines(evaluations.path)]
-            plot_loss(curve, output / "loss.png", title=output.name)
+            if group.first:
+                curve = [*read_lines(lines.path), *read_lines(evaluations.path)]
+                plot_loss(curve, output / "loss.png", title=output.name)
 
         def save(step: int) -> None:
-            state = RunState(step, begun.rows)
-            checkpoint = save_checkpoint(output / CHECKPOINTS, state, model, config.keep)
-            publish(checkpoint / "model", output / "model")
+            snapshot = take_snapshot(RunState(step, run.fingerprint), model)
+            if group.first:
+                writer.write(snapshot)
 
         if start == 0 and len(held_out):
             test(0)
         hooks = [test, draw] if len(held_out) else [draw]
         rhythm: dict[str, Any] = {"every": config.save_every, "log": log, **span}
-        model.fit(
-            prefetched(batches.map(with_labels)),
-            steps_per_epoch=config.steps - start,
-            shuffle=False,  # the batches are in their order already
-            callbacks=[
-                log,
-                *(Schedule(hook, **rhythm) for hook in hooks),
-                Schedule(save, also=termination.received, **rhythm),  # saved: the step is done
-                termination,
-            ],
-            verbose=0,
-        )
-    if termination.stopped:
+        with _explained(run, stage):
+            model.fit(
+                prefetched(rows),
+                steps_per_epoch=stage.stop - start,
+                shuffle=False,  # the batches are in their order already
+                callbacks=[
+                    log,
+                    *(Schedule(hook, **rhythm) for hook in hooks),
+                    Schedule(save, also=run.termination.received, **rhythm),  # the step is done
+                    run.termination,
+                ],
+                verbose=0,
+            )
+    run.termination.training = False
+    if run.termination.stopped:
         saved = next(checkpoints(output / CHECKPOINTS))
         raise TerminatedError(f"told to end (SIGTERM), saved {saved}. The same command continues.")
-    print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
+
+
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+
+
+def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any]:
+    """Training batches from step `start` on, and the held-out ones; of this process' part."""
+    config, folder = run.config, run.folders[stage.length]
+    process, processes = run.group.part
+    masked: dict[str, Any] = {
+        "seed": config.seed,
+        "mask_id": run.tokenizer.mask_id,
+        "random_ids": replacement_ids(run.tokenizer.vocabulary),
+        "masking": config.masking,
+        "process": process,
+        "processes": processes,
+    }
+    used = rows_before(run.stages, stage) + (start - stage.start) * stage.batch_size
+    rows = pretraining_batches(
+        PreparedRows.open(folder),
+        batch_size=stage.batch_size,
+        mixing=config.mixing,
+        start_row=used,
+        **masked,
+    )
+    size = stage.batch_size // stage.accumulate  # what fits into memory
+    held_out = held_out_batches(PreparedRows.open(folder, "held_out"), batch_size=size, **masked)
+    return rows.map(with_labels), held_out[: -(-config.evaluation_rows // size)]
 
 
 def with_labels(batch: tuple[dict[str, Any], Any, Any]) -> tuple[dict[str, Any], Any, Any]:
@@ -282,93 +361,149 @@ def with_labels(batch: tuple[dict[str, Any], Any, Any]) -> tuple[dict[str, Any],
     return inputs | {"labels": labels}, labels, weights
 
 
-def new_model(
-    architecture: RoFormerConfig,
-    tokenizer: RoFormerTokenizer,
-    rows: PreparedRows,
-    dtype: str = "float32",
-    embeddings: str = "random",
-) -> RoFormerForMaskedLM:
-    """Make a new model for a vocabulary, which guesses by frequency from its first step on.
-
-    Its weights are random but for two: the output bias, without which the first hundreds of steps
-    learn nothing but frequencies (RoFormerV2 has none); and, with `embeddings="neighbours"`, the
-    word embeddings, which are then the corpus' neighbour vectors, as long as random ones.
-    """
-    config = architecture.replace(
-        vocab_size=tokenizer.vocab_size,
-        max_position_embeddings=max(architecture.max_position_embeddings, rows.length),
+def _compile(run: Run, stage: Stage) -> None:
+    """Compile the model for a stage; what optimizer and metrics remember goes over to it."""
+    model, config = run.model, run.config
+    settings = dataclasses.replace(
+        config.optimizer, learning_rate=stage.learning_rate, warmup=stage.warmup
     )
-    model = RoFormerForMaskedLM(config, dtype=dtype)
-    model.tokenizer = tokenizer
-    if model.mlm.bias is not None:
-        model.mlm.bias.assign(log_frequencies(rows, tokenizer))
-    if embeddings == "neighbours":
-        words = model.encoder.embeddings.word.embeddings
-        length = config.initializer_range * math.sqrt(config.embedding_size)
-        vectors = length * neighbour_vectors(rows, *words.shape)
-        words.assign(vectors + CHANCE * keras.ops.convert_to_numpy(words))
-    return model
+    begin, steps = stage.start, stage.steps
+    if config.one_schedule:
+        begin, steps = 0, run.stages[-1].stop
+    optimizer = make_optimizer(
+        settings, model.trainable_variables, steps, model.model.compute_dtype, begin
+    )
+    before = []
+    if model.compiled:
+        before = [keras.ops.copy(v) for v in (*model.optimizer.variables, *model.metrics_variables)]
+    model.step_config = dataclasses.replace(config.stepping, accumulate=stage.accumulate)
+    model.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
+    if before:
+        after = (*optimizer.variables, *model.metrics_variables)
+        for variable, value in zip(after, before, strict=True):
+            variable.assign(value)
 
 
-def log_frequencies(rows: PreparedRows, tokenizer: RoFormerTokenizer) -> np.ndarray:
-    """Logarithm of each token's share of the text, (V,); some thousands of rows are counted."""
-    sample = [rows[i] for i in range(0, len(rows), -(-len(rows) // COUNTED_ROWS))]
-    counts = np.bincount(np.stack(sample)[:, TOKEN].ravel(), minlength=tokenizer.vocab_size)
-    predicted = np.zeros(tokenizer.vocab_size, bool)
-    predicted[replacement_ids(tokenizer.vocabulary)] = True
-    smoothed = np.where(predicted, counts, 0) + 0.5
-    return np.log(smoothed / smoothed.sum())
+def _publish(output: Path, checkpoint: Path) -> None:
+    """Make a checkpoint's model the run's, and its best if no evaluation was better."""
+    publish(checkpoint / "model", output / "model")
+    step = int(checkpoint.name.removeprefix("step-"))
+    lines = [line for line in read_lines(output / EVALUATIONS) if 0 < line["step"] <= step]
+    losses = {line["step"]: line["held_out_loss"] for line in lines}
+    if step in losses and losses[step] == min(losses.values()):
+        publish(checkpoint / "model", output / BEST)
 
 
-def _beginning(
-    config: PretrainConfig,
-) -> Callable[[RoFormerTokenizer, PreparedRows], RoFormerForMaskedLM]:
-    """Give what makes the model once there are rows: a new one, or the checkpoint's, read now."""
-    dtype, changes = config.precision, {}
-    if config.dropout is not None:
-        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        changes = dict.fromkeys(names, config.dropout)
-    if config.init_from is None:
-        given = config.architecture
-        architecture = RoFormerConfig.from_file(given) if given else SMALL
-        architecture = architecture.replace(**changes)
-        resumed = any(checkpoints(Path(config.output, CHECKPOINTS)))  # then they are read
-        embeddings = "random" if resumed else config.embeddings
-        return lambda tokenizer, rows: new_model(architecture, tokenizer, rows, dtype, embeddings)
-    model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=dtype, **changes)
-    vocabulary = RoFormerTokenizer.from_pretrained(config.rows or config.vocab or config.init_from)
-    _check_vocabulary(model, vocabulary, config.init_from)
-    return lambda tokenizer, rows: model
+def _extended(config: PretrainConfig, group: ProcessGroup) -> tuple[BeginningConfig, Path | None]:
+    """Where the weights come from, and their vocabulary if --extend-vocab has made one."""
+    if not (config.init_from and config.extend_vocab):
+        return config, None
+    folder = Path(config.output, "initial")
+    if group.first:
+        extended(config.init_from, config.extend_vocab, folder)
+    _wait_for(folder)
+    return dataclasses.replace(config, init_from=str(folder), extend_vocab=None), folder
 
 
-def _check_vocabulary(
-    model: RoFormerForMaskedLM, tokenizer: RoFormerTokenizer, source: str
-) -> None:
-    """Raise InputError unless the rows' ids mean to the checkpoint what they mean to us."""
-    own = model.tokenizer
-    if own is not None and own.vocabulary != tokenizer.vocabulary:
+def _prepared(
+    config: PretrainConfig, stages: Sequence[Stage], vocabulary: Path | None, group: ProcessGroup
+) -> dict[int, Path]:
+    """The folders of rows by length, made first if need be; one process makes them for all."""
+    lengths = list(dict.fromkeys(stage.length for stage in stages))
+    if config.rows:
+        return {lengths[0]: Path(config.rows)}
+    folders: dict[int, Path] = {}
+    for length in lengths:
+        name = "rows" if len(lengths) == 1 else f"rows-{length}"
+        folder = folders[length] = Path(config.output, name)
+        if group.first:
+            prepare(config.preparation(length, folder, vocabulary))
+        _wait_for(folder / MANIFEST)
+        if config.vocab_size:  # built once
+            vocabulary = folders[lengths[0]]
+    return folders
+
+
+def _wait_for(path: Path) -> None:
+    """Wait until another process has written a file or folder."""
+    while not path.exists():
+        time.sleep(0.2)
+
+
+def _check_stages(stages: Sequence[Stage], length: int | None) -> None:
+    """Raise InputError for batches that cannot be split, and rows that are not there.
+
+    `length`: of rows that are prepared already.
+    """
+    for number, stage in enumerate(stages, start=1):
+        parts = stage.accumulate * replicas()
+        if stage.batch_size % parts:
+            raise InputError(
+                f"batches of {stage.batch_size} rows cannot be split over {replicas()} devices in "
+                f"{stage.accumulate} pieces: give --batch-size a multiple of {parts}."
+            )
+        if length not in (None, stage.length):
+            raise InputError(
+                f"stage {number} has rows of {stage.length}, but --rows holds rows of {length}. "
+                "Give --corpus, which is prepared for every length."
+            )
+
+
+def _check_split(architecture: Any, model_parallel: int) -> None:
+    """Raise InputError for a model that cannot be split among so many devices."""
+    names = ("num_attention_heads", "intermediate_size", "embedding_size")
+    odd = [name for name in names if getattr(architecture, name) % model_parallel]
+    if odd:
         raise InputError(
-            f"the vocabulary ({len(tokenizer.vocabulary):,} tokens) does not fit {source}, whose "
-            f"own has {len(own.vocabulary):,} and other ids. Leave --vocab out, and prepare rows "
-            "with the checkpoint's vocab.txt."
-        )
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise InputError(
-            f"the vocabulary has {tokenizer.vocab_size:,} ids, but {source} only "
-            f"{model.config.vocab_size:,} embeddings. Give the vocab.txt that belongs to it."
+            f"{odd[0]} is {getattr(architecture, odd[0])}, which {model_parallel} devices cannot "
+            "share. Give another --model-parallel."
         )
 
 
-def _describe(model: RoFormerForMaskedLM, rows: PreparedRows, held_out: PreparedRows) -> None:
+@contextlib.contextmanager
+def _silent(silent: bool) -> Iterator[None]:
+    """Print nothing: another process speaks."""
+    if not silent:
+        yield
+        return
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def _explained(run: Run, stage: Stage) -> Iterator[None]:
+    """Turn what a backend raises for a shard that is gone, or a dead process, into a message."""
+    try:
+        yield
+    except DivergedError:
+        raise
+    except Exception as error:
+        PreparedRows.open(run.folders[stage.length])  # raises where a shard is not whole any more
+        if run.group.count > 1 and not isinstance(error, OSError):
+            saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
+            reason = str(error).strip().splitlines()[0][:200]
+            raise TerminatedError(
+                f"lost another process ({reason}). Saved: {saved}. The same command continues."
+            ) from None
+        raise
+
+
+def _describe(run: Run) -> None:
     """Say what is trained on what."""
-    shape = model.config
+    shape = run.model.config
     print(
         f"model: {shape.num_hidden_layers} layers of {shape.hidden_size}, "
         f"{shape.num_attention_heads} heads, vocabulary {shape.vocab_size:,}: "
-        f"{model.count_params():,} parameters, {model.dtype_policy.name}\n"
-        f"rows: {len(rows):,} to train on, {len(held_out):,} held out, {rows.length} tokens each"
+        f"{run.model.model.count_params():,} parameters, {run.model.dtype_policy.name}"
     )
+    for length, folder in run.folders.items():
+        rows, held_out = (len(PreparedRows.open(folder, x)) for x in ("train", "held_out"))
+        print(f"rows: {rows:,} to train on, {held_out:,} held out, {length} tokens each")
+    if replicas() > 1 or run.group.count > 1:
+        print(
+            f"batches are split over {replicas()} copies of the model, each on "
+            f"{run.config.hardware.model_parallel} devices, in {run.group.count} processes"
+        )
 
 
 def _diverged(config: PretrainConfig, error: DivergedError) -> str:

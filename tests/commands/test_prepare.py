@@ -99,3 +99,36 @@ def test_a_folder_prepared_otherwise_is_left_alone(prepare, tmp_path):
     assert code == 2
     assert "length (16 there, 32 now)" in err
     assert {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()} == before
+
+
+def test_corpora_have_names_and_documents_are_left_out(typed, corpus, tmp_path):
+    text = (corpus / "0.txt").read_text("utf-8")
+    (corpus / "0.txt").write_text(f"{text}短\n{text}", encoding="utf-8")
+    process = typed(
+        *("roformer-tf", "prepare", "--corpus", f"first={corpus}/*.txt", f"two={corpus}/*.jsonl"),
+        *("--output", tmp_path / "rows", "--vocab", FIXTURES / "char" / "vocab.txt"),
+        *("--min-characters", 2, "--drop-repeated-lines", "--duplicates", "exact"),
+    )
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "left out: 1 documents under 2 characters, 40 duplicates\n" in out
+    assert "looking for duplicates: 100%" in err
+    corpora = json.loads((tmp_path / "rows" / "manifest.json").read_text())["corpora"]
+    documents = {name: described["documents"] for name, described in corpora.items()}
+    assert documents == {"first": 40, "two": 20}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--duplicates", "near", "--similarity", 1.5], "similarity is 1.5, but must be above 0"),
+        (["--duplicates", "some"], "--duplicates"),
+        (["--min-characters", -1], "min_characters is -1"),
+    ],
+)
+def test_wrong_choices_are_refused(prepare, tmp_path, flags, message):
+    code, _, err = prepare("--vocab-size", 200, *flags)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "rows").exists()

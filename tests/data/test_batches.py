@@ -5,6 +5,7 @@ import pytest
 
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
 from roformer_tf.data.masking import MaskingConfig, predictions_per_row
+from roformer_tf.data.mixing import MixingConfig, endless_order
 from roformer_tf.data.packing import Documents, pack
 from roformer_tf.data.shards import PreparedRows, write_shard
 from roformer_tf.errors import InputError
@@ -26,8 +27,8 @@ def rows(tmp_path_factory):
         documents = Documents(ids, words, np.array([0, len(ids)]))
         arrays.append(pack(documents, LENGTH, cls_id=CLS, sep_id=SEP, dtype=np.uint8)[0])
     shards = [
-        vars(write_shard(folder, "train-00000.npy", "train", np.concatenate(arrays[:4]))),
-        vars(write_shard(folder, "train-00001.npy", "train", np.concatenate(arrays[4:]))),
+        vars(write_shard(folder, "train-00000.npy", "train", np.concatenate(arrays[:4]), "news")),
+        vars(write_shard(folder, "train-00001.npy", "train", np.concatenate(arrays[4:]), "wiki")),
     ]
     manifest = {"length": LENGTH, "splits": {"train": {}, "held_out": {}}, "shards": shards}
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -108,10 +109,80 @@ def test_resuming_is_slicing(rows):
     whole = list(zip(training(rows), range(12), strict=False))
     for step in (1, 5, 11):
         for (batch, _), sliced, started in zip(
-            whole[step:], training(rows)[step:], training(rows, start_step=step), strict=False
+            whole[step:], training(rows)[step:], training(rows, start_row=3 * step), strict=False
         ):
             assert_equal(batch, sliced)
             assert_equal(batch, started)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, ROWS, 40])
+@pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig(temperature=2)])
+def test_another_batch_size_goes_on_at_any_row_of_the_same_order(rows, start, mixing):
+    ones = [training(rows, 1, mixing=mixing)[place] for place in range(start, start + 12)]
+    batches = training(rows, 4, mixing=mixing, start_row=start)
+    assert_equal(concatenated(ones), concatenated([batches[step] for step in range(3)]))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 6])
+@pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig({"news": 2, "wiki": 1})])
+def test_what_processes_make_of_a_batch_is_the_batch(rows, processes, mixing):
+    settings = {"mixing": mixing, "start_row": 5}
+    whole = training(rows, 6, **settings)
+    pieces = [
+        training(rows, 6, process=process, processes=processes, **settings)
+        for process in range(processes)
+    ]
+    for step in (0, 1, 2, 1_000_003):
+        assert_equal(concatenated([piece[step] for piece in pieces]), whole[step])
+        assert all(len(piece[step][1]) == 6 // processes for piece in pieces)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_what_processes_make_of_an_evaluation_is_the_evaluation(rows, processes):
+    whole = held_out_batches(rows, batch_size=8, seed=0, **COMMON)
+    pieces = [
+        held_out_batches(rows, batch_size=8, seed=0, process=process, processes=processes, **COMMON)
+        for process in range(processes)
+    ]
+    assert {len(piece) for piece in pieces} == {len(whole)}
+    for step in range(len(whole)):
+        assert_equal(concatenated([piece[step] for piece in pieces]), whole[step])
+
+
+def concatenated(batches):
+    inputs, labels, weights = zip(*batches, strict=True)
+    together = {name: np.concatenate([x[name] for x in inputs]) for name in inputs[0]}
+    return together, np.concatenate(labels), np.concatenate(weights)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(rows):
+    message = r"a batch of 7 rows cannot be shared by 3 processes.* such as 9\."
+    for make in (pretraining_batches, held_out_batches):
+        with pytest.raises(InputError, match=message):
+            make(rows, batch_size=7, seed=0, process=1, processes=3, **COMMON)
+
+
+def test_mixed_corpora_come_in_their_shares_with_fresh_masks_in_every_pass(rows):
+    mixing = MixingConfig({"news": 10, "wiki": 1})  # 4 rows of one, 7 of the other
+    batches = training(rows, ROWS, mixing=mixing)
+    epochs = [numbers(batches[step]) for step in range(7)]
+    assert [sum(number < 4 for number in epoch) for epoch in epochs] == [10] * 7
+    assert sorted(number for epoch in epochs for number in epoch if number >= 4) == [*range(4, 11)]
+    row_at = endless_order(rows.corpora, mixing, seed=0)
+    seen = {}
+    for step in range(7):
+        for i, number in enumerate(numbers(batches[step])):
+            row, passed = row_at(step * ROWS + i)
+            assert row == number
+            assert (passed, number) not in seen
+            seen[passed, number] = batches[step][0]["token_ids"][i].tobytes()
+    looks = [{seen[passed, number] for passed in range(17)} for number in range(4)]
+    assert min(map(len, looks)) > 8, "of the few words of a row, others are hidden"
+
+
+def test_weights_that_do_not_fit_the_rows_are_refused(rows):
+    with pytest.raises(InputError, match="weights for 'law', but rows of 'news', 'wiki'"):
+        training(rows, mixing=MixingConfig({"law": 1}))
 
 
 def test_an_element_does_not_depend_on_what_was_asked_before(rows):

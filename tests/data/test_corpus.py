@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
+from roformer_tf.data.corpus import (
+    CorpusConfig,
+    CorpusReport,
+    filtered,
+    find_files,
+    read_documents,
+    without_repeated_lines,
+)
 from roformer_tf.data.streams import StoredFile
 from roformer_tf.errors import InputError
 
@@ -218,6 +225,87 @@ def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
     ]
     assert [file.name for file in found].count("b.txt") == 1
     assert found == sorted(found)
+
+
+def names(entries):
+    return [(file.corpus, file.name) for file in find_files(entries)]
+
+
+def test_corpora_come_in_the_order_of_their_names_and_their_files_sorted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt", "e.txt"):
+        (tmp_path / name).touch()
+    entries = ["wiki=d.*", "e.txt", "news-2=c.txt", f"wiki={tmp_path}/a.txt", "news-2=[b-c].txt"]
+    assert names(entries) == [
+        *(("wiki", "a.txt"), ("wiki", "d.txt")),
+        ("", "e.txt"),
+        *(("news-2", "b.txt"), ("news-2", "c.txt")),
+    ]
+
+
+def test_an_equals_sign_in_a_path_is_none_after_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lang=zh").mkdir()
+    (tmp_path / "lang=zh" / "a.txt").touch()
+    (tmp_path / "day=1.txt").touch()
+    assert names(["lang=zh/a.txt"]) == [("", "a.txt")]
+    assert names(["./lang=zh/*.txt", "day=1.txt"]) == [("", "day=1.txt"), ("", "a.txt")]
+    assert names([f"{tmp_path}/lang=zh/*"]) == [("", "a.txt")]
+    assert names(["x=lang=zh/*"]) == [("x", "a.txt")]
+    with pytest.raises(InputError, match=r"'zh/\*'.* If it is a path .* write './lang=zh/\*'\."):
+        find_files(["lang=zh/*"])
+
+
+def test_a_url_may_have_a_name_and_an_equals_sign():
+    storage = fsspec.filesystem("memory")
+    for path in ("/named/k=1/a.txt", "/named/k=2/b.txt"):
+        storage.pipe(path, b"x")
+    entries = ["memory://named/k=1/*.txt", "two=memory://named/k=2/*.txt"]
+    assert names(entries) == [("", "a.txt"), ("two", "b.txt")]
+
+
+@pytest.mark.parametrize("other", ["two=*.txt", "a.txt"])
+def test_a_file_of_two_corpora_is_refused(tmp_path, monkeypatch, other):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(InputError, match=r"a\.txt is of two corpora, 'one' and '(two)?'\. Give"):
+        find_files(["one=a.txt", other])
+    assert names(["one=a.txt", "one=*.txt"]) == [("one", "a.txt")]
+
+
+lines = st.lists(
+    st.sampled_from(["甲", " 甲", "乙\u3000", "乙", "", "  ", "丙丁戊", "\r"]), max_size=9
+)
+
+
+@given(lines)
+def test_a_line_stays_where_it_stands_first(lines):
+    text, dropped = without_repeated_lines("\n".join(lines))
+    first = [
+        line
+        for place, line in enumerate(lines)
+        if not line.strip() or line.strip() not in [before.strip() for before in lines[:place]]
+    ]
+    assert text == "\n".join(first)
+    assert dropped == len(lines) - len(first)
+    assert without_repeated_lines(text) == (text, 0)
+
+
+@given(st.lists(lines.map("\n".join)), st.integers(0, 6), st.booleans())
+def test_a_document_that_is_too_short_without_its_repeated_lines_is_left_out(texts, least, drop):
+    config = CorpusConfig(("x",), min_characters=least, drop_repeated_lines=drop)
+    found = filtered(texts, config)
+    shortened = [without_repeated_lines(text) if drop else (text, 0) for text in texts]
+    assert len(found.texts) == len(texts)
+    for kept, (text, _) in zip(found.texts, shortened, strict=True):
+        assert kept == (text if len(text.strip()) >= least else None)
+    assert found.short == found.texts.count(None)
+    assert found.repeated_lines == sum(dropped for _, dropped in shortened)
+
+
+def test_a_negative_number_of_characters_is_refused():
+    with pytest.raises(InputError, match="min_characters is -1, but must be 0 or more"):
+        CorpusConfig(("x",), min_characters=-1)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 import gzip
 import json
 import shutil
+import sys
+import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.data import preparation
+from roformer_tf.data.corpus import without_repeated_lines
 from roformer_tf.data.preparation import PreparationConfig, is_held_out, prepare
 from roformer_tf.data.shards import PreparedRows, read_manifest
 from roformer_tf.errors import InputError
@@ -133,6 +136,9 @@ def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, 
         ({"lower_case": False}, "lower_case"),
         ({"tokenization": "char"}, "tokenization"),
         ({"vocab": None, "vocab_size": 500}, "vocab_size.*vocabulary"),
+        ({"min_characters": 9}, r"min_characters \(0 there, 9 now\)"),
+        ({"drop_repeated_lines": True}, r"drop_repeated_lines \(False there, True now\)"),
+        ({"duplicates": "near"}, r"duplicates \(keep there, near now\), similarity \(None there"),
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
@@ -260,6 +266,8 @@ def test_strict_stops_also_late_and_leaves_nothing(configure, corpus, workers):
         ({"held_out": 1.0}, "held_out is 1.0"),
         ({"held_out": -0.1}, "held_out is -0.1"),
         ({"workers": 0}, "workers is 0"),
+        ({"min_characters": -1}, "min_characters is -1"),
+        ({"similarity": 1.0}, r"similarity is 1\.0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_at_once(configure, changes, message):
@@ -332,3 +340,216 @@ def test_the_folder_of_the_vocabulary_says_whether_to_lower_case(configure, tmp_
     assert (manifest["lower_case"], manifest["tokenization"]) == (False, "char")
     tokenizer = RoFormerTokenizer.from_pretrained(configure().output)
     assert (tokenizer.lower_case, tokenizer.tokenization) == (False, "char")
+
+
+# Several corpora, and what is left out of them
+
+
+@pytest.fixture
+def web(tmp_path, write_news, monkeypatch):
+    """Two corpora, with menus, short and repeated documents; their entries, and a reference.
+
+    The reference gives the documents that are to be left, with their corpora, in order.
+    """
+    monkeypatch.setattr(preparation, "PART_CHARACTERS", 3_000)
+    folder = tmp_path / "web"
+    folder.mkdir()
+    news = write_news(folder / "source.jsonl", 24, seed=5)
+    wiki = write_news(folder / "source.jsonl", 20, seed=6)
+    menu = "首页\n 新闻\n"
+    news = [f"{menu}{text}\n首页\n\n新闻" for text in news] + ["短", "短 "] * 4
+    wiki[3:3] = [news[2], f" {wiki[0]}\n", unicodedata.normalize("NFKC", wiki[1])]  # the same
+    wiki[9:9] = [_altered(text) for text in (news[7], wiki[0])]  # nearly the same
+    wiki += [f"{wiki[-1]}\n{wiki[-1]}", *news[5:7]]
+    assert len({is_held_out(text, 0.3) for text in news + wiki}) == 2
+    for name, texts in (("b", news[:9]), ("a", wiki), ("c", news[9:])):
+        records = [json.dumps({"text": text}) for text in texts]
+        (folder / f"{name}.jsonl").write_text("\n".join(records))
+    (folder / "source.jsonl").unlink()
+    entries = (f"news={folder}/b.jsonl", f"wiki={folder}/a.jsonl", f"news={folder}/c.jsonl")
+
+    def left(min_characters=0, drop_repeated_lines=False, duplicates="keep"):
+        kept, sets = [], []
+        for corpus, texts in (("news", news), ("wiki", wiki)):
+            for text in texts:
+                text = without_repeated_lines(text)[0] if drop_repeated_lines else text
+                plain = "".join(unicodedata.normalize("NFKC", text).split())
+                pieces = {plain[i : i + 5] for i in range(max(1, len(plain) - 4))}
+                shares = [len(pieces & other) / len(pieces | other) for other in sets]
+                assert not [share for share in shares if 0.6 < share < 0.95], "not a clear case"
+                least = {"keep": 2, "exact": 1, "near": 0.8}[duplicates]
+                if len(text.strip()) >= min_characters and max(shares, default=0) < least:
+                    kept.append((corpus, text))
+                    sets.append(pieces)
+        return kept
+
+    return entries, left
+
+
+def _altered(text):
+    return f"{text[: len(text) // 2]}？{text[len(text) // 2 + 1 :]}"
+
+
+CHOICES = [
+    {},
+    {"min_characters": 2},
+    {"drop_repeated_lines": True},
+    {"duplicates": "exact"},
+    {"duplicates": "near", "min_characters": 2},
+    {"duplicates": "exact", "drop_repeated_lines": True},
+]
+ALL = {"duplicates": "near", "min_characters": 2, "drop_repeated_lines": True, "held_out": 0.3}
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_what_is_left_is_in_the_rows_of_its_split_and_corpus(configure, web, vocab_file, choice):
+    if "near" in choice.values():
+        pytest.importorskip("datasketch")
+    entries, left = web
+    folder = prepare(configure(corpus=entries, held_out=0.3, **choice))
+    manifest = read_manifest(folder)
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    kept, everything = left(**choice), left()
+    for split, wanted in (("train", False), ("held_out", True)):
+        texts = [text for _, text in kept if is_held_out(text, 0.3) == wanted]
+        counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+        assert tokens_of(folder, split) == counts
+        assert manifest["splits"][split]["documents"] == len(texts)
+    assert list(manifest["corpora"]) == ["news", "wiki"]
+    for name, files in (("news", 2), ("wiki", 1)):
+        described = manifest["corpora"][name]
+        texts = [text for corpus, text in kept if corpus == name]
+        shards = [shard for shard in manifest["shards"] if shard["corpus"] == name]
+        assert described["files"] == files
+        assert described["documents"] == len(texts)
+        assert described["characters"] == sum(map(len, texts))
+        assert described["rows"] == sum(shard["rows"] for shard in shards)
+        assert described["tokens"] == sum(shard["tokens"] for shard in shards)
+    if choice == {"drop_repeated_lines": True}:
+        lines = sum(without_repeated_lines(text)[1] for _, text in everything)
+        assert manifest["left_out"]["repeated_lines"] == lines > 40
+    documents = len(everything) - len(kept)
+    assert manifest["left_out"]["short"] + manifest["left_out"]["duplicates"] == documents
+    assert manifest["left_out"]["short"] == (8 if "min_characters" in choice else 0)
+
+
+def test_the_rows_of_a_corpus_lie_behind_each_other(configure, web, vocab_file):
+    entries, left = web
+    folder = prepare(configure(corpus=entries, held_out=0.3))
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    for split, wanted in (("train", False), ("held_out", True)):
+        rows = PreparedRows.open(folder, split)
+        assert list(rows.corpora) == ["news", "wiki"]
+        assert sum(rows.corpora.values()) == len(rows)
+        content = np.stack(list(rows))
+        for name, part in zip(rows.corpora, np.split(content, [rows.corpora["news"]]), strict=True):
+            texts = [t for corpus, t in left() if corpus == name and is_held_out(t, 0.3) == wanted]
+            counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+            assert Counter(part[:, 0][part[:, 2] > 0].tolist()) == counts
+
+
+def test_what_is_left_out_is_told(configure, web, capsys):
+    pytest.importorskip("datasketch")
+    folder = prepare(configure(corpus=web[0], **ALL))
+    counts = read_manifest(folder)["left_out"]
+    assert min(counts.values()) > 3
+    assert (
+        f"left out: 8 documents under 2 characters, {counts['duplicates']} duplicates, "
+        f"{counts['repeated_lines']} repeated lines\n"
+    ) in capsys.readouterr().out
+
+
+def test_with_everything_left_out_the_number_of_workers_changes_not_a_byte(
+    configure, web, tmp_path
+):
+    pytest.importorskip("datasketch")
+    settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL}
+    one, two = (
+        prepare(configure(**settings, workers=workers, output=str(tmp_path / f"{workers}")))
+        for workers in (1, 2)
+    )
+    assert content(one) == content(two)
+
+
+@pytest.mark.parametrize(
+    ("choice", "known"),
+    [
+        ({}, [True, True, True]),
+        ({"min_characters": 2}, [False, True, True]),
+        ({"duplicates": "near", "similarity": 0.5}, [True, True, False]),
+    ],
+)
+def test_what_is_left_out_has_no_word_in_the_vocabulary(configure, corpus, choice, known):
+    if "near" in choice.values():
+        pytest.importorskip("datasketch")
+    texts = ["\u3400", "甲" * 400 + "\u3401", "甲" * 400 + "\u3401\u3402"]
+    (corpus[0] / "9.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    settings = {"vocab": None, "vocab_size": 50_000, "tokenization": "char", "held_out": 0.0}
+    vocabulary = (prepare(configure(**settings, **choice)) / "vocab.txt").read_text("utf-8")
+    assert [word in vocabulary for word in "\u3400\u3401\u3402"] == known
+
+
+def test_a_hash_tells_whether_a_corpus_is_the_same(configure, tmp_path):
+    def hashes(*texts, **changes):
+        for name in "ab":
+            (tmp_path / f"{name}.jsonl").write_text(
+                "\n".join(json.dumps({"text": text}) for text in texts)
+            )
+            texts = ("乙二", "甲一")
+        entries = (f"a={tmp_path}/a.jsonl", f"b={tmp_path}/b.jsonl")
+        output = str(tmp_path / f"rows-{len(list(tmp_path.iterdir()))}")
+        settings = {"corpus": entries, "output": output, "held_out": 0.0} | changes
+        manifest = read_manifest(prepare(configure(**settings)))
+        return [corpus["blake2b"] for corpus in manifest["corpora"].values()]
+
+    first, other = hashes("甲一", "乙二")
+    assert hashes("甲一", "乙二", length=32, tokenization="char") == [first, other]
+    assert hashes("甲一", "乙二 ", min_characters=2)[0] != first
+    changed = [hashes(*texts)[0] for texts in (("甲", "一乙二"), ("甲一乙二",), ("乙二", "甲一"))]
+    assert len({first, *changed}) == 4
+    assert changed[2] == other, "the same texts in the same order"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_no_document_is_trained_on_that_is_like_one_held_out(configure, tmp_path, first):
+    pytest.importorskip("datasketch")
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    alike = sorted((f"{text}{i}" for i in range(40)), key=lambda t: is_held_out(t, 0.5) != first)
+    assert len({is_held_out(text, 0.5) for text in alike}) == 2
+    (tmp_path / "a.txt").write_text("\n".join([*alike, *"甲乙丙丁戊己庚"]))
+    settings = {"corpus": (str(tmp_path / "a.txt"),), "duplicates": "near", "held_out": 0.5}
+    splits = read_manifest(prepare(configure(**settings)))["splits"]
+    others = sum(is_held_out(text, 0.5) for text in "甲乙丙丁戊己庚")
+    assert splits["held_out"]["documents"] == others + first
+    assert splits["train"]["documents"] == 7 - others + (not first)
+
+
+@pytest.mark.parametrize("stopped", ["_built_tokenizer", "_manifest"])
+def test_duplicates_that_were_found_are_not_looked_for_again(configure, web, monkeypatch, stopped):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, "duplicates": "exact"}
+    want = content(prepare(configure(**settings)))
+    shutil.rmtree(configure().output)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, stopped, stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(configure(**settings))
+    monkeypatch.setattr(preparation, "find_exact", None)  # looking for them would fail
+    assert content(prepare(configure(**settings))) == want
+
+
+def test_without_the_library_near_duplicates_leave_nothing(configure, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasketch", None)
+    with pytest.raises(InputError, match=r"pip install 'roformer-tf\[duplicates\]'"):
+        prepare(configure(duplicates="near"))
+    assert not preparation.Path(configure().output).exists()
+    assert prepare(configure(duplicates="exact"))
+
+
+def test_where_all_is_left_out_it_is_said(configure):
+    message = r"no row to train on came out of 162 documents.*\nleft out: 162 documents under 99999"
+    with pytest.raises(InputError, match=message):
+        prepare(configure(min_characters=99_999))
+    assert not preparation.Path(configure().output).exists()

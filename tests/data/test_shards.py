@@ -64,6 +64,21 @@ def test_the_record_counts_real_tokens(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / shard.file), rows)
 
 
+def test_the_rows_of_each_corpus_are_told_in_order(tmp_path):
+    corpora = ["wiki", "wiki", "", "news"]
+    entries = [
+        vars(write_shard(tmp_path, f"{n}.npy", split, np.ones((n + 1, 3, 5), np.uint8), corpus))
+        for n, (corpus, split) in enumerate(zip(corpora, ["train"] * 3 + ["held_out"], strict=True))
+    ]
+    del entries[2]["corpus"]  # as it was before corpora had names
+    manifest = {"length": 5, "splits": {"train": {}, "held_out": {}}, "shards": entries}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    corpora = PreparedRows.open(tmp_path).corpora
+    assert corpora == {"wiki": 3, "": 3}
+    assert list(corpora) == ["wiki", ""]
+    assert PreparedRows.open(tmp_path, "held_out").corpora == {"news": 4}
+
+
 def test_a_changed_byte_is_seen(tmp_path):
     shard = write_shard(tmp_path, "train-00000.npy", "train", np.ones((2, 3, 5), np.uint8))
     content = bytearray((tmp_path / shard.file).read_bytes())

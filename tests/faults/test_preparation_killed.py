@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("datasketch")
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
@@ -21,7 +23,12 @@ if __name__ == "__main__":
     corpus, output, workers = sys.argv[1:]
     preparation.prepare(
         preparation.PreparationConfig(
-            (corpus,), output=output, vocab_size=1_500, length=64, workers=int(workers)
+            (corpus,),
+            output=output,
+            vocab_size=1_500,
+            length=64,
+            duplicates="near",
+            workers=int(workers),
         )
     )
 """
@@ -33,6 +40,7 @@ def start(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     words = _words()
     lines = ["".join(words[(7 * i + j * j) % len(words)] for j in range(150)) for i in range(3_000)]
+    lines[5::9] = [f"{line[:-1]}？" for line in lines[4::9][: len(lines[5::9])]]  # duplicates
     (folder / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
     script = folder / "script.py"
     script.write_text(SCRIPT)
@@ -55,7 +63,8 @@ def start(tmp_path_factory):
 def uninterrupted(start, tmp_path_factory):
     """What a run in peace writes: {file: bytes}."""
     output = tmp_path_factory.mktemp("peace") / "rows"
-    finish(start(output, 1))
+    out, _ = finish(start(output, 1))
+    assert "duplicates" in out
     return content(output)
 
 
@@ -68,7 +77,7 @@ def _words():
 def finish(process):
     out, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    return out
+    return out, errors
 
 
 def content(folder):
@@ -89,7 +98,8 @@ def records(output):
 
 
 MOMENTS = {
-    "while it counts words": lambda output: (output / "unfinished").is_dir(),
+    "while it looks for duplicates": lambda output: (output / "unfinished").is_dir(),
+    "while it counts words": lambda output: (output / "unfinished" / "duplicates.json").is_file(),
     "when it has a vocabulary": lambda output: (output / "vocab.txt").is_file(),
     "after some parts": lambda output: len(records(output)) >= 20,
 }
@@ -113,11 +123,14 @@ def test_a_killed_preparation_goes_on(start, uninterrupted, tmp_path, moment, wo
     assert len(done) >= 20 or moment != "after some parts"
     assert len(done) < len(uninterrupted) - 20
 
-    finish(start(output, 3 - workers))
+    steps = {"looking for duplicates": [*MOMENTS][:1], "counting words": [*MOMENTS][:2]}
+    errors = finish(start(output, 3 - workers))[1]
     assert content(output) == uninterrupted
+    for step, moments in steps.items():
+        assert (step in errors) == (moment in moments), "what is done is not redone"
     for path, before in done.items():
         assert path.stat().st_ino == before.st_ino, "a whole part is not redone"
-    assert "is prepared already" in finish(start(output, workers))
+    assert "is prepared already" in finish(start(output, workers))[0]
     assert content(output) == uninterrupted
 
 

@@ -115,7 +115,7 @@ def lamb_steps(weights, gradients, rates, *, decay, beta_2):
 
 def test_lamb_equals_its_paper_and_not_keras():
     rng = np.random.default_rng(0)
-    shapes = [(3, 4), (2, 2), (5,)]
+    shapes = [(3, 4), (2, 2, 3), (5,)]
     start = [rng.normal(size=shape).astype("float32") for shape in shapes]
     start[1][:] = 0  # its first step has the ratio 1
     gradients = [(1e-3 * rng.normal(size=w.shape)).astype("float32") for w in start]

@@ -20,9 +20,10 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training import devices
+from roformer_tf.training.beginnings import new_model
 from roformer_tf.training.callbacks import read_lines
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
-from roformer_tf.training.pretraining import PretrainConfig, new_model
+from roformer_tf.training.pretraining import PretrainConfig
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY, LOG_EVERY = 22, 8, 3  # of `pretrain_flags`
@@ -71,8 +72,17 @@ def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
     lines = read_lines(pretrained / "metrics.jsonl")
     assert [line["step"] for line in lines] == [3, 6, 9, 12, 15, 18, 21, 22]
     for line in lines:
-        assert list(line) == ["step", "loss", "learning_rate", "tokens_per_second"]
+        assert list(line) == [
+            "step",
+            "loss",
+            "learning_rate",
+            "tokens_per_second",
+            "gradient_norm",
+            "left_out",
+        ]
         assert 0 < line["loss"] < 10
+        assert 0 < line["gradient_norm"] < 100
+        assert line["left_out"] == 0
         assert line["tokens_per_second"] > 0
     rates = [line["learning_rate"] for line in lines]
     assert rates == pytest.approx([1e-3 * (STEPS - (line["step"] - 1)) / 21 for line in lines])
@@ -123,6 +133,7 @@ def test_two_checkpoints_are_kept_and_nothing_half_written(pretrained):
     names = sorted(path.name for path in (pretrained / "checkpoints").iterdir())
     assert names == ["step-00000016", "step-00000022"]
     assert sorted(path.name for path in pretrained.iterdir()) == [
+        "best",
         "checkpoints",
         "evaluations.jsonl",
         "loss.png",

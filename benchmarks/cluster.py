@@ -1,0 +1,342 @@
+"""A large corpus prepared on a cluster that loses workers, beside the same on this machine alone.
+
+    python -m benchmarks.cluster --megabytes 1000 --output /tmp/cluster
+    python -m benchmarks.cluster --megabytes 3 --output /tmp/cluster --freeze 5      a minute
+
+First two processes prepare it. Then a Dask cluster does, of a scheduler and three workers on this
+machine: in the middle one worker is killed and another frozen for a minute. All files must be the
+same, byte for byte. CLUSTER.md says how long both took, and how much memory.
+"""
+
+import filecmp
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from benchmarks.corpus import SENTENCES, sentences
+from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
+from roformer_tf.data.shards import read_manifest
+from roformer_tf.files import file_beside, write_text
+
+ROOT = Path(__file__).parents[1]
+SENTENCE_END = re.compile(r"(?<=[。！？!?\n])")
+WORKERS = 3
+PARTS = 60  # at least, so that a small corpus has a middle
+Process = subprocess.Popen[bytes]
+PREPARE = """
+import json, sys
+from roformer_tf.data import preparation
+
+settings, characters = json.loads(sys.argv[1]), int(sys.argv[2])
+preparation.PART_CHARACTERS = min(preparation.PART_CHARACTERS, characters)
+if __name__ == "__main__":
+    preparation.prepare(preparation.PreparationConfig(**settings))
+"""
+TEXT = """# A cluster that loses workers
+
+`python -m benchmarks.cluster` writes this file. {megabytes} MB of text ({characters} characters,
+sentences of {sources} in ever new orders) became {rows} rows of 512, a vocabulary counted first:
+once by two processes, once by a Dask cluster on the same two cores, of a scheduler and three
+workers. When a third of the parts were done, one worker was killed (SIGKILL); at half another was
+frozen for {freeze} s (SIGSTOP). Memory is the largest resident size.
+
+{machine}.
+
+{table}
+
+{found}
+"""
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Prepare a corpus on this machine and on a cluster that loses workers, and compare."""
+
+    output: Path
+    """Folder for the corpus, which is used again if it is there, and for both results."""
+    megabytes: int = 1000
+    """Size of the corpus, made of the demo's sentences in ever new orders."""
+    text: tuple[str, ...] = ()
+    """Further files of real text, whose sentences are mixed in."""
+    vocab_size: int = 20_000
+    """Tokens of the vocabulary, for which the words are counted first."""
+    freeze: float = 60.0
+    """Seconds that a worker is frozen."""
+    report: Path = ROOT / "benchmarks" / "CLUSTER.md"
+    """File for the figures."""
+
+
+@dataclass
+class Figures:
+    """What a preparation took."""
+
+    name: str
+    seconds: float = 0.0
+    main: int = 0
+    """Peak memory of the main process, in bytes."""
+    worker: int = 0
+    """That of the largest worker."""
+
+
+class Loopback:
+    """A Dask scheduler on 127.0.0.1 and its workers, each a process without a guardian."""
+
+    def __init__(self, folder: Path, workers: int = 0, **variables: str) -> None:
+        self.folder = folder
+        self.file = folder / "scheduler.json"
+        self.workers: list[Process] = []
+        self._variables = {"PYTHONPATH": str(ROOT), **variables}
+        self.scheduler = self._start("scheduler", "--port", "0")
+        while not self.file.exists():
+            assert self.scheduler.poll() is None, self._log("scheduler").read_text()
+            time.sleep(0.02)
+        for _ in range(workers):
+            self.add_worker()
+
+    def __enter__(self) -> "Loopback":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for process in (*self.workers, self.scheduler):
+            process.kill()  # which ends a frozen one, too
+            process.wait()
+
+    def add_worker(self, **variables: str) -> Process:
+        """Start one more worker."""
+        flags = ("--nthreads", "1", "--no-nanny", "--local-directory", str(self.folder))
+        self.workers.append(self._start("worker", *flags, **variables))
+        return self.workers[-1]
+
+    def _start(self, kind: str, *flags: str, **variables: str) -> Process:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._log(kind).open("ab") as log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", f"distributed.cli.dask_{kind}", *flags),
+                    *("--scheduler-file", str(self.file), "--host", "127.0.0.1"),
+                    *("--no-dashboard", "--dashboard-address", "127.0.0.1:0"),
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._variables, **variables},
+            )
+
+    def _log(self, kind: str) -> Path:
+        return self.folder / f"{kind}.log"
+
+
+def freeze(process: Process) -> None:
+    """Stop a process, as a machine that swaps or a lost network would."""
+    process.send_signal(signal.SIGSTOP)
+
+
+def thaw(process: Process) -> None:
+    """Let a frozen process go on."""
+    process.send_signal(signal.SIGCONT)
+
+
+def recorded_parts(output: Path) -> int:
+    """How many parts of a preparation under way are done."""
+    return len(list((output / "unfinished").glob("part-*.json")))
+
+
+def main(config: ClusterConfig) -> None:
+    """Measure, compare and write the report. Exits with 1 if a file differs."""
+    corpus = write_corpus(config.output / "corpus.jsonl", config.megabytes, config.text)
+    local, clustered = config.output / "local", config.output / "cluster"
+    for folder in (local, clustered, config.output / "dask"):
+        shutil.rmtree(folder, ignore_errors=True)
+    settings = {"corpus": [str(corpus)], "vocab_size": config.vocab_size}
+    characters = config.megabytes * 1_000_000 // 3 // PARTS
+
+    here = Figures("two processes")
+    command = _command({**settings, "output": str(local), "workers": 2}, characters)
+    with _measured(here, command) as process:
+        process.wait()
+    there = Figures("cluster")
+    with Loopback(config.output / "dask", WORKERS) as cluster:
+        dask = {"engine": "dask", "scheduler": str(cluster.file)}
+        command = _command({**settings, **dask, "output": str(clustered)}, characters)
+        with _measured(there, command, cluster.workers) as process:
+            _harm(cluster, clustered, len(list(local.glob("train-*"))), config.freeze, process)
+            process.wait()
+
+    different = differences(local, clustered)
+    write_text(config.report, render(config, (here, there), corpus, local, different))
+    print(config.report.read_text(encoding="utf-8"))
+    if different:
+        sys.exit(1)
+
+
+def write_corpus(path: Path, megabytes: float, text: Sequence[str] = ()) -> Path:
+    """Write so many megabytes of documents, one `{"text": …}` a line, unless they are there.
+
+    As `benchmarks.corpus.write_mixed` does, with the sentences of further files among those of the
+    demo's text.
+    """
+    if path.exists():
+        return path
+    known = [*sentences(), *_sentences_of(text)]
+    left = megabytes * 1e6
+    with file_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+        for document in _mixed(known):
+            file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+            left -= len(document.encode())
+            if left <= 0:
+                break
+    return path
+
+
+def _sentences_of(patterns: Sequence[str]) -> list[str]:
+    """The sentences of the files' documents."""
+    config = CorpusConfig(tuple(patterns))
+    texts = read_documents(find_files(patterns), config, CorpusReport()) if patterns else []
+    return [part for text in texts for part in SENTENCE_END.split(text) if part.strip()]
+
+
+def _mixed(known: Sequence[str]) -> Iterator[str]:
+    """Documents without end: every sentence once, in a new order, before any is repeated."""
+    random = np.random.default_rng(0)
+    while True:
+        order = random.permutation(len(known)).tolist()
+        for begin in range(0, len(order), SENTENCES):
+            yield "".join(known[i] for i in order[begin : begin + SENTENCES])
+
+
+def _command(settings: dict[str, Any], characters: int) -> list[str]:
+    """Prepare in a process of its own, in parts of at most so many characters."""
+    return [sys.executable, "-c", PREPARE, json.dumps(settings), str(characters)]
+
+
+@contextmanager
+def _measured(
+    figures: Figures, command: list[str], workers: Sequence[Process] = ()
+) -> Iterator[Process]:
+    """Run a command while the block waits for it, and take its time and memory.
+
+    Raises CalledProcessError if it fails.
+    """
+    begun = time.monotonic()
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as main:
+        ended = threading.Event()
+        watch = threading.Thread(target=_watch, args=(figures, main, workers, ended))
+        watch.start()
+        try:
+            yield main
+        finally:
+            main.kill()  # if the block failed; else it has ended
+            main.wait()
+            ended.set()
+            watch.join()
+    figures.seconds = time.monotonic() - begun
+    if main.returncode:
+        raise subprocess.CalledProcessError(main.returncode, command[:1])
+
+
+def _watch(
+    figures: Figures, main: Process, workers: Sequence[Process], ended: threading.Event
+) -> None:
+    """Note the peaks of the main process and of the largest worker until the end."""
+    while not ended.wait(0.2):
+        figures.main = max(figures.main, _peak(main.pid))
+        pids = [worker.pid for worker in workers] or _children(main.pid)
+        figures.worker = max(figures.worker, *map(_peak, pids), 0)
+
+
+def _peak(process: int) -> int:
+    """The largest resident size of a process so far, in bytes; 0 once it has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _children(process: int) -> list[int]:
+    """The processes that a process started."""
+    with suppress(OSError):
+        return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
+    return []
+
+
+def _harm(cluster: Loopback, output: Path, parts: int, seconds: float, process: Process) -> None:
+    """Kill a worker when a third of the parts are done, and freeze another for a while at half."""
+    killed, frozen, *_ = cluster.workers
+    _wait_for(lambda: recorded_parts(output) >= parts // 3, process)
+    killed.kill()
+    _wait_for(lambda: recorded_parts(output) >= parts // 2, process)
+    freeze(frozen)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    thaw(frozen)
+
+
+def _wait_for(condition: Callable[[], bool], process: Process) -> None:
+    """Wait until something is so, or the process has ended."""
+    while process.poll() is None and not condition():
+        time.sleep(0.05)
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """The files of two folders that only one has, or that are not the same, byte for byte."""
+    names = [{str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (one, other)]
+    common = names[0] & names[1]
+    unequal = {name for name in common if not filecmp.cmp(one / name, other / name, shallow=False)}
+    return sorted((names[0] ^ names[1]) | unequal)
+
+
+def render(
+    config: ClusterConfig,
+    figures: Sequence[Figures],
+    corpus: Path,
+    output: Path,
+    different: Sequence[str],
+) -> str:
+    """The report."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from benchmarks.results import this_machine  # loads TensorFlow
+
+    splits = read_manifest(output)["splits"].values()
+    characters, rows = (sum(split[of] for split in splits) for of in ("characters", "rows"))
+    megabytes = corpus.stat().st_size / 1e6
+    lines = [["", *(each.name for each in figures)], ["---"] * (1 + len(figures))]
+    for name, cell in {
+        "time": lambda each: f"{each.seconds:,.0f} s",
+        "rate": lambda each: (
+            f"{characters / each.seconds / 1e6:.2f} M characters/s, "
+            f"{megabytes / each.seconds:.1f} MB/s"
+        ),
+        "memory of the main process": lambda each: f"{each.main / 1e6:,.0f} MB",
+        "memory of the largest worker": lambda each: f"{each.worker / 1e6:,.0f} MB",
+    }.items():
+        lines.append([name, *map(cell, figures)])
+    files = sum(path.is_file() for path in output.rglob("*"))
+    found = f"**{len(different)} files differ**: {', '.join(different[:10])}"
+    return TEXT.format(
+        megabytes=f"{megabytes:,.0f}",
+        characters=f"{characters:,}",
+        sources="the demo and of further files" if config.text else "the demo",
+        rows=f"{rows:,}",
+        freeze=f"{config.freeze:g}",
+        machine=", ".join(this_machine().values()),
+        table="\n".join(f"| {' | '.join(line)} |" for line in lines),
+        found=found if different else f"All {files:,} files are the same, byte for byte.",
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(ClusterConfig))

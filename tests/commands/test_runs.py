@@ -1,0 +1,152 @@
+"""`roformer-tf runs`, as it is typed. What it computes is tested in tests/training."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run("runs/a", …) → exit code, what stands on stdout and on stderr; in an empty folder."""
+
+    def call(*words, **environment):
+        done = subprocess.run(
+            [sys.executable, "-m", "roformer_tf.cli", "runs", *map(str, words)],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | environment,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder with a run that is finished and one that is being written."""
+    for name, steps, rate in (("基线", 20, 0.001), ("slow", 400, 0.0001)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        folder.joinpath("settings.yaml").write_text(
+            f"output: runs/{name}\nsteps: {steps}\nlearning_rate: {rate}\n", encoding="utf-8"
+        )
+        lines = [
+            {"step": step, "loss": 5 - step / 10, "learning_rate": rate, "tokens_per_second": 1000}
+            for step in (10, 20)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        folder.joinpath("metrics.jsonl").write_text(text + '{"step": 3')
+        folder.joinpath("evaluations.jsonl").write_text(
+            '{"step": 20, "held_out_loss": 2.5, "held_out_accuracy": 0.25}\n'
+        )
+    return tmp_path / "runs"
+
+
+TABLE = """\
+name                state    loss  held-out  accuracy  best held-out  tokens/s
+slow    at step 20 of 400  3.0000    2.5000    25.00%   2.5000 at 20     1,000
+基线  finished at step 20  3.0000    2.5000    25.00%   2.5000 at 20     1,000
+
+setting          slow   基线
+steps             400     20
+learning_rate  0.0001  0.001
+"""
+
+
+def test_runs_are_compared_in_a_table_a_plot_and_a_file(run, runs, tmp_path):
+    files = ("--plot", "out/runs.png", "--json", "out/runs.json")
+    code, out, err = run("runs", *files, COLUMNS="100")
+    assert (code, err) == (0, "")
+    assert out == TABLE
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["runs.json", "runs.png"]
+    given = json.loads((tmp_path / "out" / "runs.json").read_text(encoding="utf-8"))
+    assert [one["loss"] for one in given["runs"]] == [3.0, 3.0]
+
+
+def test_it_fits_into_the_terminal(run, runs):
+    code, out, err = run("runs/slow", "runs/基线", COLUMNS="60")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 60
+    assert out.count("slow") == 3
+
+
+def test_neither_keras_nor_matplotlib_is_loaded_for_the_table(runs):
+    code = (
+        "import sys\n"
+        "from roformer_tf.cli import main\n"
+        f"assert main(['runs', {str(runs)!r}]) == 0\n"
+        "print({'keras', 'tensorflow', 'matplotlib', 'numpy'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_neither_keras_nor_tensorflow_is_loaded_for_the_plot(runs, tmp_path):
+    code = (
+        "import sys\n"
+        "from roformer_tf.cli import main\n"
+        f"assert main(['runs', {str(runs)!r}, '--plot', {str(tmp_path / 'x.png')!r}]) == 0\n"
+        "print({'keras', 'tensorflow'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give the folder of a run"),
+        (["nowhere"], "there is no folder nowhere"),
+        (["empty"], "empty holds no run"),
+        (["runs", "empty"], "empty holds no run"),
+        (["runs", "--plot", "runs.jpg"], "ending in .png"),
+        (["runs", "--json", "runs/slow/metrics.jsonl/x"], "cannot write runs/slow/metrics.jsonl/x"),
+        (["runs", "--plot", "runs/slow/metrics.jsonl/x.png"], "cannot write runs/slow/metrics"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, said):
+    (tmp_path / "empty").mkdir()
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert said in " ".join(err.translate(str.maketrans("│╭╮╰╯─", "      ")).split())
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("metrics.jsonl", '{"step": 1}\n{"step": \n{"step": 3}\n', "line 2"),
+        ("evaluations.jsonl", "\n", "line 1"),
+        ("settings.yaml", "steps: 3\nseed: [\n", "line 3"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, said):
+    (runs / "slow" / file).write_text(content)
+    code, out, err = run("runs", "--json", "runs.json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"roformer-tf runs: runs/slow/{file}, {said}: ")
+    assert not (runs.parent / "runs.json").exists()
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(runs):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roformer_tf.cli", "runs", str(runs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+
+
+def test_a_run_of_pretrain_is_read(run, pretrained):
+    code, out, err = run(pretrained)
+    assert (code, err) == (0, "")
+    heading, figures = out.splitlines()
+    assert figures.startswith("run   finished at step 22  ")
+    assert len(heading) == len(figures)

@@ -1,0 +1,214 @@
+"""Several processes on JAX train as one does; what one of them meets, all of them hear of."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from roformer_tf.training.callbacks import read_lines
+
+pytestmark = [
+    pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]"),
+    pytest.mark.skipif(os.name == "nt", reason="kills process groups"),
+]
+
+STEPS = 50
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def flags(pretrain_flags):
+    """flags(output) of a run that says the loss of every step, with a gradient that is clipped."""
+    settings = {
+        "steps": STEPS,
+        "save_every": 20,
+        "log_every": 1,
+        "clip_norm": 0.5,
+        "learning_rate": 3e-3,
+        "precision": "float32",
+        "evaluation_rows": 16,
+        "keep": 10,
+    }
+    return lambda output, **changes: pretrain_flags(output, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def rows(pretrained):
+    """Prepared once."""
+    return {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def started(typed):
+    """started(flags, processes, devices=1) → the processes of one run; none outlives the test."""
+    processes = []
+
+    def start(flags, count, devices=1):
+        port = free_port()
+        for place in range(count):
+            several = {
+                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+                "JAX_NUM_PROCESSES": str(count),
+                "JAX_PROCESS_ID": str(place),
+            }
+            processes.append(
+                typed(
+                    "pretrain/run_mlm.py",
+                    *flags,
+                    *(["--distributed"] if count > 1 else []),
+                    KERAS_BACKEND="jax",
+                    XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+                    **(several if count > 1 else {}),
+                )
+            )
+        return processes[-count:]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def finished(processes, timeout=300):
+    """Wait for all; give what the first one printed."""
+    outputs = [process.communicate(timeout=timeout) for process in processes]
+    for process, (_, err) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, err[-3000:]
+    assert all(out == "" for out, _ in outputs[1:])  # one speaks
+    return outputs[0][0]
+
+
+def losses(run):
+    return [line["loss"] for line in read_lines(run / "metrics.jsonl")]
+
+
+def held_out(run):
+    return [line["held_out_loss"] for line in read_lines(run / "evaluations.jsonl")]
+
+
+def same_run(run, other):
+    assert losses(run) == pytest.approx(losses(other), abs=TOLERANCE)
+    assert held_out(run) == pytest.approx(held_out(other), abs=TOLERANCE)
+    assert len(losses(run)) == STEPS
+    return True
+
+
+def wait_until(condition, processes, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        ended = [process.communicate() for process in processes if process.poll() is not None]
+        assert not ended, ended
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_two_processes_train_as_one(started, flags, rows, tmp_path):
+    """LAMB, four pieces a step, dropout on; and what two saved, one continues, and back."""
+    run, alone = tmp_path / "two", tmp_path / "one"
+    changes = {"optimizer": "lamb", "accumulate": 4, **rows}
+    out = finished(started(flags(run, **changes), 2))
+    assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
+    finished(started(flags(alone, **changes), 1))
+    assert same_run(run, alone)
+    for step in (40, STEPS):
+        shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
+    assert "step-00000020" in finished(started(flags(run, **changes), 1))
+    assert same_run(run, alone)
+
+
+def test_told_to_end_all_save_one_step(started, flags, rows, tmp_path):
+    run = tmp_path / "run"
+    command = flags(run, steps=100_000, save_every=100_000, **rows)
+    processes = started(command, 2)
+    metrics = run / "metrics.jsonl"
+    wait_until(lambda: len(read_lines(metrics)) > 5, processes)
+    os.killpg(processes[1].pid, signal.SIGTERM)  # one of them hears of it
+    told = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [75, 75], told
+    (saved,) = (run / "checkpoints").iterdir()
+    assert saved.name == f"step-{read_lines(metrics)[-1]['step']:08}"
+    assert f"saved {saved}" in told[0][1]
+
+
+def test_when_a_process_dies_the_others_stop_within_a_minute(started, flags, rows, tmp_path):
+    run = tmp_path / "run"
+    processes = started(flags(run, steps=100_000, **rows), 2)
+    wait_until(lambda: any((run / "checkpoints").glob("step-*")), processes)
+    os.killpg(processes[1].pid, signal.SIGKILL)
+    died = time.monotonic()
+    _, err = processes[0].communicate(timeout=90)
+    assert time.monotonic() - died < 60
+    assert processes[0].returncode == 75, err[-2000:]
+    assert "lost another process" in err
+    saved = max((run / "checkpoints").glob("step-*"))
+    assert f"Saved: {saved}" in err
+    finished_at = int(saved.name.removeprefix("step-")) + 3
+    settings = flags(run, **rows | {"steps": 100_000})
+    process = started(settings, 1)[0]
+    wait_until(lambda: read_lines(run / "metrics.jsonl")[-1]["step"] > finished_at, [process])
+
+
+def test_more_devices_than_there_are_is_an_error(started, flags, rows, tmp_path):
+    process = started(flags(tmp_path / "run", devices=3, **rows), 1, devices=2)[0]
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert re.search(r"3 devices .* JAX sees 2: cpu:0, cpu:1", err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_must_suit_the_devices(started, flags, rows, tmp_path):
+    process = started(flags(tmp_path / "run", accumulate=4, **rows), 1, devices=4)[0]
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "batches of 8 rows cannot be split over 4 devices in 4 pieces" in err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_any_number_of_processes_and_devices_is_one(
+    started, flags, rows, tmp_path, optimizer, accumulate
+):
+    """Two and four processes, four devices of one, and weights that two by two devices share.
+
+    With rows of 16 a batch, so that four devices have some in each of two pieces.
+    """
+    changes = {"optimizer": optimizer, "accumulate": accumulate, "batch_size": 16, **rows}
+    finished(started(flags(tmp_path / "one", **changes), 1))
+    for count in (2, 4):
+        finished(started(flags(tmp_path / f"processes-{count}", **changes), count))
+        assert same_run(tmp_path / f"processes-{count}", tmp_path / "one")
+    finished(started(flags(tmp_path / "devices-4", **changes), 1, devices=4))
+    assert same_run(tmp_path / "devices-4", tmp_path / "one")
+    for name, count, devices in (("2x2", 1, 4), ("2x2-processes", 4, 1)):
+        run = tmp_path / name
+        finished(started(flags(run, model_parallel=2, **changes), count, devices))
+        assert same_run(run, tmp_path / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_checkpoint_of_four_processes_resumes_on_two_and_on_one(started, flags, rows, tmp_path):
+    changes = {"batch_size": 16, **rows}
+    whole = tmp_path / "whole"
+    finished(started(flags(whole, **changes), 4))
+    for count, sharing in ((2, 1), (1, 1), (4, 2)):
+        run = shutil.copytree(whole, tmp_path / f"again-{count}-{sharing}")
+        for step in (40, STEPS):
+            shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
+        command = flags(run, model_parallel=sharing, **changes)
+        assert "step-00000020" in finished(started(command, count))
+        assert same_run(run, whole)

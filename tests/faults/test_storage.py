@@ -1,0 +1,188 @@
+"""A full disk, a damaged checkpoint, a lost shard, a poisoned batch: nothing good is lost."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.data import shards
+from roformer_tf.training import pretraining
+from roformer_tf.training.callbacks import read_lines
+
+ROOT = Path(__file__).parents[2]
+STEPS, SAVE_EVERY = 22, 8  # of `pretrain_flags`
+NAMES = ["step-00000016", "step-00000022"]
+WEIGHTS = Path("model", "model.safetensors")
+
+
+@pytest.fixture
+def copy(pretrained, tmp_path):
+    return shutil.copytree(pretrained, tmp_path / "run")
+
+
+def flip(path):
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "file", ["model/model.safetensors", "model/vocab.txt", "training.safetensors"]
+)
+def test_from_a_damaged_checkpoint_it_falls_back_to_the_one_before(
+    copy, pretrained, pretrain_flags, capsys, file
+):
+    flip(copy / "checkpoints" / NAMES[1] / file)
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    out, err = capsys.readouterr()
+    damaged = copy / "checkpoints" / NAMES[1]
+    assert f"cannot read the checkpoint {damaged}: {file} is not as it was written." in err
+    assert f"continuing from {copy / 'checkpoints' / NAMES[0]}" in out
+    for name in (WEIGHTS, Path("checkpoints", NAMES[1], "training.safetensors")):
+        assert (copy / name).read_bytes() == (pretrained / name).read_bytes()
+
+
+def test_without_a_good_checkpoint_it_stops_and_touches_nothing(copy, pretrain_flags, capsys):
+    for name in NAMES:
+        flip(copy / "checkpoints" / name / "training.safetensors")
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    assert main(["pretrain", *pretrain_flags(copy)]) == 2
+    assert "No other checkpoint is left to continue from" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+
+def poison(monkeypatch, bad, value):
+    """Have the batches of these steps, counted from 0, hold such a weight."""
+    batches = pretraining.pretraining_batches
+
+    def poisoned(rows, *, start_row, batch_size, **others):
+        first = start_row // batch_size
+
+        def spoil(number, batch):
+            inputs, labels, weights = batch
+            if first + number in bad:
+                weights = np.where(weights == 1, np.float32(value), weights)
+            return inputs, labels, weights
+
+        made = batches(rows, start_row=start_row, batch_size=batch_size, **others)
+        return made.map_with_index(spoil)
+
+    monkeypatch.setattr(pretraining, "pretraining_batches", poisoned)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_poisoned_batch_is_left_out_and_told_of(
+    pretrain_flags, tmp_path, capsys, monkeypatch, value
+):
+    poison(monkeypatch, {4, 10, 11}, value)
+    run = tmp_path / "run"
+    assert main(["pretrain", *pretrain_flags(run)]) == 0
+    out = capsys.readouterr().out
+    for step in (5, 11, 12):
+        assert f"step {step} is left out" in out
+    lines = read_lines(run / "metrics.jsonl")
+    assert [line["left_out"] for line in lines] == [0, 1, 0, 2, 0, 0, 0, 0]
+    assert all(np.isfinite(line["loss"]) for line in lines)
+    assert read_lines(run / "evaluations.jsonl")[-1]["held_out_loss"] < 6
+
+
+def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys, monkeypatch):
+    poison(monkeypatch, range(10, 22), np.nan)
+    run = tmp_path / "run"
+    assert main(["pretrain", *pretrain_flags(run, patience=5)]) == 1
+    err = capsys.readouterr().err
+    assert "the last 5 steps, up to step 15, were left out" in err
+    assert f"The last good checkpoint is {run / 'checkpoints' / 'step-00000008'}" in err
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000008"]
+
+
+def test_all_steps_of_a_line_left_out_leave_it_without_a_loss(
+    pretrain_flags, tmp_path, monkeypatch
+):
+    poison(monkeypatch, {3, 4, 5}, np.nan)
+    run = tmp_path / "run"
+    assert main(["pretrain", *pretrain_flags(run)]) == 0
+    lines = read_lines(run / "metrics.jsonl")
+    assert [line["loss"] is None for line in lines[:3]] == [False, True, False]
+    assert lines[1]["gradient_norm"] is None
+
+
+def test_a_shard_that_vanishes_ends_the_run_with_one_message(
+    pretrain_flags, tmp_path, capsys, monkeypatch
+):
+    """Shards are opened anew for each row here, so that the loss is noticed."""
+    monkeypatch.setattr(shards, "OPEN_MAPS", 0)
+    run = tmp_path / "run"
+    evaluate = pretraining.evaluate
+
+    def vanish(scores, batches):
+        if (run / "checkpoints").exists():
+            (run / "rows" / "train-00000.npy").unlink(missing_ok=True)
+        return evaluate(scores, batches)
+
+    monkeypatch.setattr(pretraining, "evaluate", vanish)
+    assert main(["pretrain", *pretrain_flags(run, steps=10_000, save_every=5)]) == 2
+    err = capsys.readouterr().err
+    assert "train-00000.npy is not as it was written: it is missing" in err
+    assert "Traceback" not in err
+    assert any((run / "checkpoints").iterdir())
+
+
+FULL = """
+import os, subprocess, sys
+folder, *command = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
+done = subprocess.run(command, capture_output=True, text=True)
+print(done.returncode, done.stderr)
+checkpoints = sorted(os.listdir(folder + "/run/checkpoints"))
+print(checkpoints, sorted(os.listdir(folder + "/run")))
+subprocess.run(["rm", folder + "/ballast"], check=True)
+again = subprocess.run([*command, "--keep", "2"], capture_output=True, text=True)
+print(again.returncode, again.stdout, again.stderr)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="needs util-linux to mount a small disk")
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
+    pretrained, pretrain_flags, tmp_path
+):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    flags = pretrain_flags(
+        disk / "run",
+        rows=pretrained / "rows",
+        corpus=None,
+        vocab_size=None,
+        steps=60,
+        save_every=4,
+        keep=100,
+    )
+    command = [sys.executable, str(ROOT / "pretrain" / "run_mlm.py"), *flags]
+    ballast = f"{sys.executable} -c \"open('{disk}/ballast','wb').write(bytes(1_000_000))\""
+    script = FULL.replace(
+        "done = ", f"subprocess.run({ballast!r}, shell=True, check=True)\ndone = ", 1
+    )
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", sys.executable, "-c", script, disk, *command],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=300,
+        env=os.environ,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip("this machine allows no mounts of one's own")
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
+    assert out.startswith("1 "), out
+    assert "No space left on device. Nothing that was whole is lost. Make room" in out
+    assert "Traceback" not in out
+    assert ".tmp" not in out.split("\n[")[1].split("\n")[0]
+    assert "0 continuing from" in out or "\n0 " in out, out

@@ -1,0 +1,102 @@
+"""Thirty kills at random moments: the run ends with the weights of one that was left in peace."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.training.callbacks import read_lines
+
+KILLS, STEPS, SAVE_EVERY = 30, 400, 10
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(os.name == "nt", reason="kills process groups"),
+]
+
+
+def newest(run):
+    return max(
+        (int(x.name.removeprefix("step-")) for x in run.glob("checkpoints/step-*")), default=0
+    )
+
+
+def logged(run):
+    lines = read_lines(run / "metrics.jsonl")
+    return lines[-1]["step"] if lines else 0
+
+
+def moment(chance, run, before):
+    """A moment to kill at: while it starts, at some step, or while a checkpoint is written."""
+    kind = chance.choice(["starting", "training", "training", "saving", "saving"])
+    if kind == "starting":
+        deadline = time.monotonic() + chance.uniform(0.5, 12)
+        return lambda: time.monotonic() > deadline
+    if kind == "training":
+        step = before + chance.randrange(1, 25)
+        return lambda: logged(run) >= min(step, STEPS - 2)
+    pause = chance.uniform(0, 0.03)
+
+    def saving():
+        if newest(run) < before + 1 and not list(run.glob("checkpoints/.step-*.tmp")):
+            return False
+        time.sleep(pause)
+        return True
+
+    return saving
+
+
+def test_thirty_kills_change_no_bit(typed, pretrain_flags, tmp_path, capsys):
+    """SIGKILL and SIGTERM by turns of chance; at most the save interval is done again, or none."""
+    chance = random.Random(20)
+    settings = {"steps": STEPS, "save_every": SAVE_EVERY, "log_every": 1, "evaluation_rows": 8}
+    run, peace = tmp_path / "run", tmp_path / "peace"
+    repeated = {signal.SIGKILL: 0, signal.SIGTERM: 0}
+    counts = {signal.SIGKILL: 0, signal.SIGTERM: 0}
+    while sum(counts.values()) < KILLS:
+        before = logged(run)
+        process = typed("pretrain/run_mlm.py", *pretrain_flags(run, **settings))
+        condition = moment(chance, run, before)
+        while process.poll() is None and not condition():
+            time.sleep(0.001)
+        if process.poll() is not None:
+            assert process.returncode == 0, process.communicate()
+            break
+        number = chance.choice([signal.SIGKILL, signal.SIGTERM])
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=120)
+        counts[number] += 1
+        if number == signal.SIGTERM and process.returncode not in (75, 0):
+            assert process.returncode == -signal.SIGTERM, err[-2000:]  # before Python listened
+            assert logged(run) == before
+        lost = logged(run) - newest(run)
+        assert lost <= 2 * SAVE_EVERY  # one checkpoint may still have been on its way
+        if process.returncode == 75 and logged(run) > before:
+            assert lost == 0
+        repeated[number] += lost
+    process = typed("pretrain/run_mlm.py", *pretrain_flags(run, **settings))
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err[-2000:]
+    assert sum(counts.values()) == KILLS, "the run ended before; make it longer"
+
+    assert main(["pretrain", *pretrain_flags(peace, **settings)]) == 0
+    last = f"checkpoints/step-{STEPS:08}"
+    for file in (
+        "model/model.safetensors",
+        "best/model.safetensors",
+        f"{last}/training.safetensors",
+    ):
+        assert (run / file).read_bytes() == (peace / file).read_bytes()
+    got, want = (read_lines(folder / "metrics.jsonl") for folder in (run, peace))
+    for line in got + want:
+        line.pop("tokens_per_second")
+    assert got == want
+    with capsys.disabled():
+        told = {n.name: (counts[n], repeated[n]) for n in counts}
+        print(f"\nkills and steps done again: {told}")
+    assert repeated[signal.SIGTERM] == 0
+    assert repeated[signal.SIGKILL] <= counts[signal.SIGKILL] * SAVE_EVERY
