@@ -13,7 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from roformer_tf.errors import DifferenceError, DivergedError, InputError, TerminatedError
+from roformer_tf.errors import (
+    TRY_AGAIN,
+    DifferenceError,
+    DivergedError,
+    InputError,
+    TerminatedError,
+)
 
 
 class Command(NamedTuple):
@@ -87,7 +93,7 @@ COMMANDS = {
 }
 
 _HELP = ("-h", "--help")
-BAD_INPUT, FAILED, INTERRUPTED, TRY_AGAIN = 2, 1, 130, 75
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """What a full or failing disk says."""

@@ -21,5 +21,9 @@ class TerminatedError(BaseException):
     """
 
 
+TRY_AGAIN = 75
+"""Exit code after a TerminatedError."""
+
+
 class DifferenceError(RuntimeError):
     """Two things that should be equal are not: commands print the message and exit with code 1."""

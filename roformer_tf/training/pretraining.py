@@ -26,7 +26,7 @@ from roformer_tf.data.masking import MaskingConfig, replacement_ids
 from roformer_tf.data.mixing import MixingConfig
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import MANIFEST, PreparedRows, read_manifest
-from roformer_tf.errors import DivergedError, InputError, TerminatedError
+from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.beginnings import BeginningConfig, beginning, extended
 from roformer_tf.training.callbacks import (
@@ -41,7 +41,13 @@ from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
 from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
 from roformer_tf.training.plots import plot_loss
-from roformer_tf.training.processes import DevicesConfig, ProcessGroup, join, replicas
+from roformer_tf.training.processes import (
+    DevicesConfig,
+    ProcessGroup,
+    join,
+    leave_without_farewell,
+    replicas,
+)
 from roformer_tf.training.resume import (
     CheckpointWriter,
     RunState,
@@ -482,6 +488,7 @@ def _explained(run: Run, stage: Stage) -> Iterator[None]:
         if run.group.count > 1 and not isinstance(error, OSError):
             saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
             reason = str(error).strip().splitlines()[0][:200]
+            leave_without_farewell(TRY_AGAIN)
             raise TerminatedError(
                 f"lost another process ({reason}). Saved: {saved}. The same command continues."
             ) from None

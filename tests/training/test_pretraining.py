@@ -331,6 +331,58 @@ def test_a_file_is_no_folder_for_a_run(pretrain_flags, tmp_path, capsys):
 # Continuing a checkpoint
 
 
+@pytest.mark.skipif(
+    not (find_spec("bert4keras") and find_spec("tf_keras")),
+    reason="bert4keras is not installed: `make test` does it",
+)
+def test_a_released_checkpoint_learns_new_words_and_goes_back_to_bert4keras(
+    released, pretrain_flags, tmp_path, capsys
+):
+    import jieba
+
+    jieba.initialize()
+    old = RoFormerTokenizer.from_pretrained(released("word"))
+    frequent = sorted(jieba.dt.FREQ, key=jieba.dt.FREQ.get, reverse=True)
+    words = [w for w in frequent if len(w) == 2 and old.tokenize(w) != [w] and jieba.lcut(w) == [w]]
+    words = [w for w in words if w not in old.vocabulary][:200]
+    file, corpus, run = (tmp_path / name for name in ("words.txt", "corpus.txt", "run"))
+    file.write_text("\n".join([*words, words[0]]), encoding="utf-8")
+    lines = ["，".join(words[i : i + 20]) + "。" for i in range(0, 200, 4)]
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    flags = pretrain_flags(
+        run,
+        corpus=corpus,
+        init_from=released("word"),
+        extend_vocab=file,
+        vocab_size=None,
+        architecture=None,
+        tokenization=None,
+        steps=4,
+        save_every=2,
+    )
+    assert main(["pretrain", *flags]) == 0
+    assert "200 words are new" in capsys.readouterr().out
+    tokenizer = RoFormerTokenizer.from_pretrained(run / "model")
+    assert list(tokenizer.vocabulary)[-200:] == words
+    row = PreparedRows.open(run / "rows")[0]
+    assert len(set(row[0].tolist()) & set(range(len(old.vocabulary), tokenizer.vocab_size))) > 5
+    before = RoFormerForMaskedLM.from_pretrained(run / "initial").named_variables()
+    after = RoFormerForMaskedLM.from_pretrained(run / "model").named_variables()
+    name = "encoder/embeddings/word/embeddings"
+    moved = [keras.ops.convert_to_numpy(x[name])[-200:] for x in (before, after)]
+    assert (moved[0] != moved[1]).any(axis=1).all()  # the tied decoder moves every one
+
+    zip_ = tmp_path / "chinese_roformer-mine.zip"
+    assert main(["checkpoints", "convert", str(run / "model"), str(zip_), "--to", "tf1"]) == 0
+    assert main(["checkpoints", "verify", str(zip_), "--against", "bert4keras"]) == 0
+
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    weights = (run / WEIGHTS).read_bytes()
+    assert main(["pretrain", *flags]) == 0
+    assert (run / WEIGHTS).read_bytes() == weights
+    assert main(["pretrain", *flags, "--init-from", "x.zip", "--extend-vocab", "y"]) == 2
+
+
 def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, write_corpus):
     """Before its first step it scores as the checkpoint itself does, with its own vocabulary."""
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
