@@ -117,8 +117,8 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
         BeginningConfig.__post_init__(self)
         if self.init_from and self.vocab_size:
             raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
-        if self.rows and (self.vocab or self.vocab_size):
-            raise InputError("--rows bring their own vocabulary: leave the vocabulary out.")
+        if self.rows and self.vocab:
+            raise InputError("--rows bring their own vocabulary: leave --vocab out.")
         if self.vocab and self.extend_vocab:
             raise InputError("--extend-vocab makes the vocabulary: leave --vocab out.")
         if not 0 <= self.seed < 2**32:
@@ -216,7 +216,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
     check_output(config, MAY_CHANGE)
     keras.utils.set_random_seed(config.seed)
-    there = read_manifest(config.rows)["length"] if config.rows else None
+    there = _rows_given(config)
     stages = config.plan(there)
     _check_stages(stages, there)
     origin, vocabulary = _extended(config, group)
@@ -434,6 +434,19 @@ def _wait_for(path: Path) -> None:
     """Wait until another process has written a file or folder."""
     while not path.exists():
         time.sleep(0.2)
+
+
+def _rows_given(config: PretrainConfig) -> int | None:
+    """The length of --rows, if there are any. Raises InputError for more tokens than asked for."""
+    if config.rows is None:
+        return None
+    manifest = read_manifest(config.rows)
+    if config.vocab_size is not None and manifest["vocab_size"] > config.vocab_size:
+        raise InputError(
+            f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
+            f"{manifest['vocab_size']:,} tokens. Leave --vocab-size out, or prepare anew."
+        )
+    return int(manifest["length"])
 
 
 def _check_stages(stages: Sequence[Stage], length: int | None) -> None:

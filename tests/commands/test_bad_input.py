@@ -62,7 +62,7 @@ MORE = {
     f"pretrain {CORPUS} --rows nothing": ["--corpus", "--rows"],
     "pretrain --rows nothing": ["holds no prepared rows", "roformer-tf prepare"],
     "pretrain --rows nothing --init-from released.zip": ["nothing"],
-    "pretrain --rows nothing --vocab-size 200": ["bring their own vocabulary"],
+    "pretrain --rows nothing --vocab x.txt": ["bring their own vocabulary"],
     "pretrain --corpus corpus.txt": ["vocab"],
     "pretrain --corpus corpus.txt --init-from nowhere": ["nowhere"],
     "pretrain --corpus corpus.txt --init-from nowhere --vocab other.txt": ["nowhere"],

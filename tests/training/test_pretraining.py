@@ -156,7 +156,6 @@ def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_fl
         tmp_path / "run",
         rows=pretrained / "rows",
         corpus=None,
-        vocab_size=None,
         save_every=100,
         log_every=LOG_EVERY,
     )
@@ -164,6 +163,15 @@ def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_fl
     assert (tmp_path / "run" / WEIGHTS).read_bytes() == (pretrained / WEIGHTS).read_bytes()
     assert losses(tmp_path / "run") == losses(pretrained)
     assert not (tmp_path / "run" / "rows").exists()
+
+
+def test_rows_with_more_tokens_than_asked_for_are_refused(
+    pretrained, pretrain_flags, tmp_path, capsys
+):
+    flags = pretrain_flags(tmp_path / "run", rows=pretrained / "rows", corpus=None, vocab_size=20)
+    assert main(["pretrain", *flags]) == 2
+    assert "--vocab-size is 20, but" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
@@ -454,7 +462,7 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
             "either --init-from",
         ),
         ({"init_from": "x.zip"}, "leave --vocab-size out"),
-        ({"corpus": (), "rows": "rows"}, "bring their own vocabulary"),
+        ({"corpus": (), "rows": "rows", "vocab": "x"}, "bring their own vocabulary"),
         ({"vocab": "vocab.txt"}, "vocab"),
         ({"length": 1}, "length is 1"),
         ({"seed": -1}, "seed is -1"),
