@@ -53,7 +53,7 @@ class DevicesConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}, but must be at least 1.")
-        if (self.devices or 1) % self.model_parallel:
+        if self.devices is not None and self.devices % self.model_parallel:
             raise InputError(
                 f"{self.devices} devices cannot be split into groups of {self.model_parallel} "
                 "that share the weights. Give a multiple."

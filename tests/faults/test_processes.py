@@ -178,7 +178,7 @@ def test_a_batch_must_suit_the_devices(started, flags, rows, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_any_number_of_processes_and_devices_is_one(
     started, flags, rows, tmp_path, optimizer, accumulate
