@@ -116,16 +116,12 @@ def wait_until(condition, processes, seconds=120):
 
 
 def test_two_processes_train_as_one(started, flags, rows, tmp_path):
-    """LAMB, four pieces a step, dropout on; and what two saved, one continues, and back."""
+    """LAMB, four pieces a step, clipping and dropout on."""
     run, alone = tmp_path / "two", tmp_path / "one"
     changes = {"optimizer": "lamb", "accumulate": 4, **rows}
     out = finished(started(flags(run, **changes), 2))
     assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
     finished(started(flags(alone, **changes), 1))
-    assert same_run(run, alone)
-    for step in (40, STEPS):
-        shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
-    assert "step-00000020" in finished(started(flags(run, **changes), 1))
     assert same_run(run, alone)
 
 

