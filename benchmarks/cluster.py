@@ -1,6 +1,7 @@
 """A large corpus prepared on a cluster that loses workers, beside the same on this machine alone.
 
-    python -m benchmarks.cluster --megabytes 1000 --output /tmp/cluster
+    python -m benchmarks.debian --output /tmp/debian
+    python -m benchmarks.cluster --megabytes 1000 --output /tmp/cluster --text '/tmp/debian/*.jsonl'
     python -m benchmarks.cluster --megabytes 3 --output /tmp/cluster --freeze 5      a minute
 
 First two processes prepare it. Then a Dask cluster does, of a scheduler and three workers on this
@@ -11,7 +12,6 @@ same, byte for byte. CLUSTER.md says how long both took, and how much memory.
 import filecmp
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -24,16 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tyro
 
-from benchmarks.corpus import SENTENCES, sentences
-from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
+from benchmarks.corpus import write_mixed
+from roformer_tf.data.corpus import find_files
 from roformer_tf.data.shards import read_manifest
-from roformer_tf.files import file_beside, write_text
+from roformer_tf.files import write_text
 
 ROOT = Path(__file__).parents[1]
-SENTENCE_END = re.compile(r"(?<=[。！？!?\n])")
 WORKERS = 3
 PARTS = 60  # at least, so that a small corpus has a middle
 Process = subprocess.Popen[bytes]
@@ -156,7 +154,10 @@ def recorded_parts(output: Path) -> int:
 
 def main(config: ClusterConfig) -> None:
     """Measure, compare and write the report. Exits with 1 if a file differs."""
-    corpus = write_corpus(config.output / "corpus.jsonl", config.megabytes, config.text)
+    corpus = config.output / "corpus.jsonl"
+    if not corpus.exists():
+        config.output.mkdir(parents=True, exist_ok=True)
+        write_mixed(corpus, config.megabytes, patterns=config.text)
     local, clustered = config.output / "local", config.output / "cluster"
     for folder in (local, clustered, config.output / "dask"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -180,41 +181,6 @@ def main(config: ClusterConfig) -> None:
     print(config.report.read_text(encoding="utf-8"))
     if different:
         sys.exit(1)
-
-
-def write_corpus(path: Path, megabytes: float, text: Sequence[str] = ()) -> Path:
-    """Write so many megabytes of documents, one `{"text": …}` a line, unless they are there.
-
-    As `benchmarks.corpus.write_mixed` does, with the sentences of further files among those of the
-    demo's text.
-    """
-    if path.exists():
-        return path
-    known = [*sentences(), *_sentences_of(text)]
-    left = megabytes * 1e6
-    with file_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
-        for document in _mixed(known):
-            file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
-            left -= len(document.encode())
-            if left <= 0:
-                break
-    return path
-
-
-def _sentences_of(patterns: Sequence[str]) -> list[str]:
-    """The sentences of the files' documents."""
-    config = CorpusConfig(tuple(patterns))
-    texts = read_documents(find_files(patterns), config, CorpusReport()) if patterns else []
-    return [part for text in texts for part in SENTENCE_END.split(text) if part.strip()]
-
-
-def _mixed(known: Sequence[str]) -> Iterator[str]:
-    """Documents without end: every sentence once, in a new order, before any is repeated."""
-    random = np.random.default_rng(0)
-    while True:
-        order = random.permutation(len(known)).tolist()
-        for begin in range(0, len(order), SENTENCES):
-            yield "".join(known[i] for i in order[begin : begin + SENTENCES])
 
 
 def _command(settings: dict[str, Any], characters: int) -> list[str]:
@@ -310,6 +276,7 @@ def render(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from benchmarks.results import this_machine  # loads TensorFlow
 
+    further = [Path(each.name).stem for each in find_files(config.text)] if config.text else []
     splits = read_manifest(output)["splits"].values()
     characters, rows = (sum(split[of] for split in splits) for of in ("characters", "rows"))
     megabytes = corpus.stat().st_size / 1e6
@@ -329,7 +296,7 @@ def render(
     return TEXT.format(
         megabytes=f"{megabytes:,.0f}",
         characters=f"{characters:,}",
-        sources="the demo and of further files" if config.text else "the demo",
+        sources=" and ".join(["the demo", *further]),
         rows=f"{rows:,}",
         freeze=f"{config.freeze:g}",
         machine=", ".join(this_machine().values()),

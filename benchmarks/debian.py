@@ -1,0 +1,128 @@
+"""Chinese text from three packages of Debian: LibreOffice's help, manual pages, the reference.
+
+    python -m benchmarks.debian --output /tmp/debian        on Debian or Ubuntu; one file a package
+
+What is on a page is taken, not how it is set: of HTML the text of headings, paragraphs and cells,
+of manual pages the lines that are no command of roff.
+"""
+
+import gzip
+import html.parser
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import file_beside
+
+PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+LEAST_CHINESE = 20
+"""Characters of Chinese that a page must have; one with less was not translated."""
+_HIDDEN = frozenset(("script", "style", "head", "header", "aside", "nav", "footer", "pre"))
+_BLOCKS = frozenset("h1 h2 h3 h4 h5 h6 p li td th dt dd div br tr".split())  # noqa: SIM905
+_ROFF = re.compile(r"\\(?:f[A-Z]|f\[\w*\]|s[-+]?\d|[,/&|^])")  # fonts, sizes, no width
+
+
+@dataclass(frozen=True)
+class DebianConfig:
+    """Fetch the packages with apt, and write the text of each to a file."""
+
+    output: Path
+    """Folder for `PACKAGE.jsonl`, a page a line."""
+    packages: tuple[str, ...] = PACKAGES
+    """Their names."""
+
+
+def main(config: DebianConfig) -> None:
+    """Write what is not there yet. Raises InputError where apt gives no such package."""
+    config.output.mkdir(parents=True, exist_ok=True)
+    for package in config.packages:
+        path = config.output / f"{package}.jsonl"
+        if path.exists():
+            continue
+        with tempfile.TemporaryDirectory() as folder, file_beside(path) as beside:
+            _unpack(package, Path(folder))
+            with beside.open("w", encoding="utf-8", newline="\n") as file:
+                for text in pages(Path(folder)):
+                    file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+def pages(folder: Path) -> Iterator[str]:
+    """The Chinese pages under an unpacked package, in the order of their paths."""
+    for path in sorted(folder.rglob("*")):
+        text = ""
+        if path.suffix == ".html":
+            text = html_text(path.read_text(encoding="utf-8", errors="replace"))
+        elif path.suffix == ".gz" and "man" in path.parts and "zh_CN" in path.parts:
+            text = roff_text(gzip.decompress(path.read_bytes()).decode(errors="replace"))
+        if len(CHINESE.findall(text)) >= LEAST_CHINESE:
+            yield text
+
+
+def html_text(page: str) -> str:
+    """A line for each heading, paragraph or cell that is read on a page of HTML."""
+    reader = _Text()
+    reader.feed(page)
+    lines = (" ".join(line.split()) for line in "".join(reader.parts).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def roff_text(page: str) -> str:
+    """The lines of a manual page, and its headings, without commands and fonts."""
+    lines = []
+    for line in page.splitlines():
+        if line.startswith((".SH ", ".SS ", ".B ", ".I ")):
+            line = line[3:].strip(' "')
+        if line.startswith((".", "'")):
+            continue
+        line = _ROFF.sub("", line.replace(r"\-", "-").replace(r"\(aq", "'"))
+        lines.append(line.replace("\\ ", " ").replace("\\e", "\\").strip())
+    return "\n".join(line for line in lines if line)
+
+
+class _Text(html.parser.HTMLParser):
+    """Collects the text of blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._hidden += tag in _HIDDEN
+        if tag in _BLOCKS:
+            self.parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = max(0, self._hidden - (tag in _HIDDEN))
+        if tag in _BLOCKS:
+            self.parts.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.parts.append(" ".join(data.split("\n")))
+
+
+def _unpack(package: str, folder: Path) -> None:
+    for command in (["apt-get", "download", package], ["dpkg-deb", "--extract", "*.deb", "."]):
+        given = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
+        try:
+            subprocess.run(given, cwd=folder, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or str(error).encode()
+            raise InputError(
+                f"{' '.join(given[:2])} failed for {package}: {said.decode().strip()[-300:]}. "
+                "Run it on Debian or Ubuntu, after apt-get update."
+            ) from None
+
+
+if __name__ == "__main__":
+    main(tyro.cli(DebianConfig))
