@@ -24,7 +24,7 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
-	@$(RUN) -m pytest --numprocesses 2 --dist loadfile $(TEST_FLAGS)
+	@$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"

@@ -41,6 +41,14 @@ RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them
 }
 
 
+LONG = ("tests/test_jax.py", "tests/faults/", "tests/training/")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes minutes: a process that got it last would work on alone."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print what tests recorded as `difference`: (family, output, largest difference, bound)."""
     rows = [
@@ -124,6 +132,21 @@ def write_corpus():
         return path
 
     return write
+
+
+PACE = ("tokens_per_second", "waiting", "mfu")
+
+
+@pytest.fixture(scope="session")
+def untimed():
+    """untimed(file) → the lines of a run's metrics without what the machine's pace decides."""
+
+    def lines(path):
+        with path.open(encoding="utf-8") as file:
+            read = [json.loads(line) for line in file]
+        return [{key: x for key, x in line.items() if key not in PACE} for line in read]
+
+    return lines
 
 
 @pytest.fixture(scope="session")

@@ -107,10 +107,10 @@ class StepLog(keras.callbacks.Callback):
     Must stand first among a run's callbacks. A line holds `step`, `loss` (mean over the steps
     since the line before, in nats), `learning_rate` (of the last step) and `tokens_per_second`
     (tokens · steps ÷ time, compilation and `paused` time left out: null where no other step is
-    left). Of a `PretrainingModel` also `gradient_norm` (of the last step) and `left_out` (steps
-    left out since the line before: its `loss` is null if all were). Raises DivergedError when the
-    loss is NaN or exploding, or `patience` steps in a row are left out. One that is `quiet` shows
-    no bar.
+    left). Of a `PretrainingModel` also `gradient_norm` (of the last step), `left_out` (steps left
+    out since the line before: its `loss` is null if all were) and `waiting` (share of that time in
+    which the next batch was not there yet). Raises DivergedError when the loss is NaN or exploding,
+    or `patience` steps in a row are left out. One that is `quiet` shows no bar.
     """
 
     def __init__(
@@ -210,7 +210,8 @@ class StepLog(keras.callbacks.Callback):
 
     def _write(self, step: int, logs: dict[str, float]) -> None:
         tokens = (step - self.clock_step) * self.tokens_per_step
-        rate = round(tokens / (time.perf_counter() - self.clock), 1) if tokens else None
+        seconds = time.perf_counter() - self.clock
+        rate = round(tokens / seconds, 1) if tokens else None
         loss, norm = float(logs["loss"]), float(logs.get("gradient_norm", 0))
         line: dict[str, float | None] = {
             "step": step,
@@ -222,6 +223,7 @@ class StepLog(keras.callbacks.Callback):
             line |= {
                 "gradient_norm": norm if math.isfinite(norm) else None,
                 "left_out": self.left_out,
+                "waiting": round((self.model.waited - self.waited) / seconds, 4) if rate else None,
             }
             if self.left_out and not loss:  # all of them
                 line["loss"] = None
@@ -235,6 +237,7 @@ class StepLog(keras.callbacks.Callback):
 
     def _restart_clock(self, step: int) -> None:
         self.clock, self.clock_step = time.perf_counter(), step
+        self.waited = getattr(self.model, "waited", 0.0)
 
 
 class MetricsFile:

@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,9 +10,8 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.adam import AdamW
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.training.callbacks import sync
+from roformer_tf.training.averages import AveragingAdamW
 
 Shape: TypeAlias = Literal["linear", "cosine", "wsd"]
 
@@ -42,9 +40,16 @@ class OptimizerConfig:
     """Memory of the squared gradients."""
     clip_norm: float = 1.0
     """Longest gradient, over all weights together; longer ones are scaled down."""
+    ema: float = 0.0
+    """Memory of the averaged weights, which are evaluated and published, such as 0.999; 0 takes
+    the last ones."""
 
     def __post_init__(self) -> None:
-        _check(self, above_0=("learning_rate", "clip_norm", "matrix_rate", "decay"))
+        _check(
+            self,
+            above_0=("learning_rate", "clip_norm", "matrix_rate", "decay"),
+            shares=("ema",),
+        )
         if self.schedule == "wsd" and self.warmup + self.decay > 1:
             raise InputError(
                 f"warmup and decay are {self.warmup} and {self.decay} of the steps, together more "
@@ -130,39 +135,21 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
-class LayerwiseAdamW(AdamW):
-    """AdamW with a learning rate, and so a decay, of its own for each weight; it may average them.
+class LayerwiseAdamW(AveragingAdamW):
+    """AdamW with a learning rate, and so a decay, of its own for each weight.
 
     `scales`: learning rate of each weight as a share of the learning rate, in the order of the
-    variables that it is built on. `ema`: memory of the averages, which begin as the weights; at
-    step t (from 0) no more than t / (t + 9), so that a short run forgets where it began.
-    Keras' own averages, `use_ema`, count every batch that is accumulated as a step, and replace
-    the weights when `fit` ends.
+    variables that it is built on.
     """
 
-    def __init__(
-        self, learning_rate: Any, *, scales: Sequence[float], ema: float = 0.0, **kwargs: Any
-    ) -> None:
+    def __init__(self, learning_rate: Any, *, scales: Sequence[float], **kwargs: Any) -> None:
         super().__init__(learning_rate, **kwargs)
-        self.scales, self.ema = tuple(scales), ema
+        self.scales = tuple(scales)
 
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Make the slots."""
-        if self.built:
-            return
-        super().build(variables)
-        self.averages = self.add_optimizer_variables(variables if self.ema else [], "average")
-        for average, variable in zip(self.averages, variables, strict=False):  # none without ema
-            average.assign(ops.copy(variable))  # JAX would share it, and give it away twice
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight, what is remembered of it, and its average."""
-        index = self._get_variable_index(variable)
-        super().update_step(gradient, variable, learning_rate * self.scales[index])
-        if self.ema:
-            step, average = ops.cast(self.iterations, "float32"), self.averages[index]
-            fresh = 1 - ops.minimum(self.ema, step / (step + 9))
-            self.assign_add(average, fresh * ops.subtract(variable, average))
+    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight by its own learning rate."""
+        scale = self.scales[self._get_variable_index(variable)]
+        super().move(gradient, variable, learning_rate * scale)
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Shrink weights by their own learning rates; Keras knows one for all."""
@@ -172,23 +159,7 @@ class LayerwiseAdamW(AdamW):
                 self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
 
 
-@contextmanager
-def averaged(model: keras.Model) -> Iterator[None]:
-    """Give a compiled model its averaged weights for a while, where its optimizer keeps any.
-
-    With `accumulate` or without, on both backends, in `fit` (after a step) or outside.
-    """
-    sync(model)
-    averages = getattr(model.optimizer, "averages", [])
-    pairs = list(zip(model.trainable_variables, averages, strict=False))  # all, or none
-    _swap(pairs)
-    try:
-        yield
-    finally:
-        _swap(pairs)
-
-
-class Lamb(AdamW):
+class Lamb(AveragingAdamW):
     """Adam whose step on a matrix is as long, in proportion, as the matrix (arXiv 1904.00962).
 
     Algorithm 2 with φ(z) = z: x ← x − η · ‖x‖ / ‖r + λx‖ · (r + λx) for Adam's step r, the ratio
@@ -196,7 +167,7 @@ class Lamb(AdamW):
     Norms and biases, which do not decay, take Adam's step as it is, as in the authors' code.
     """
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight and its two moments."""
         index = self._get_variable_index(variable)
         first, second = self._momentums[index], self._velocities[index]
@@ -218,7 +189,7 @@ class Lamb(AdamW):
         """It is part of the step."""
 
 
-class Muon(AdamW):
+class Muon(AveragingAdamW):
     """AdamW for embeddings, norms and biases; matrices move along their orthogonalised momentum.
 
     The momentum of each kernel, seen as a matrix, is replaced by the nearest one whose singular
@@ -233,10 +204,8 @@ class Muon(AdamW):
         super().__init__(learning_rate, **kwargs)
         self.matrix_rate, self.product_dtype = matrix_rate, product_dtype
 
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Make the slots: a momentum of every weight, squares only of those that are Adam's."""
-        if self.built:
-            return
+    def make_slots(self, variables: list[keras.Variable]) -> None:
+        """Make a momentum of every weight, squares only of those that are Adam's."""
         keras.optimizers.Optimizer.build(self, variables)
         self._momentums, self._velocities = [], []
         for variable in variables:
@@ -247,11 +216,11 @@ class Muon(AdamW):
                 else self.add_variable_from_reference(variable, "velocity")
             )
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight and what is remembered of it."""
         index = self._get_variable_index(variable)
         if self._velocities[index] is not None:
-            super().update_step(gradient, variable, learning_rate)
+            super().move(gradient, variable, learning_rate)
             return
         momentum = self._momentums[index]
         self.assign(momentum, MUON_MOMENTUM * momentum + gradient)
@@ -298,7 +267,7 @@ def make_optimizer(
     steps: int,
     product_dtype: str = "float32",
     begin: int = 0,
-) -> AdamW:
+) -> AveragingAdamW:
     """The optimizer of a run of `steps`, its slots made, its decay off for norms and biases.
 
     `product_dtype`: what Muon multiplies in, such as the model's compute dtype. `begin`: steps that
@@ -306,11 +275,11 @@ def make_optimizer(
     """
     settings = _settings(config, steps, begin=begin)
     if config.optimizer == "muon":
-        optimizer: AdamW = Muon(
+        optimizer: AveragingAdamW = Muon(
             **settings, matrix_rate=config.matrix_rate, product_dtype=product_dtype
         )
     else:
-        optimizer = {"adamw": AdamW, "lamb": Lamb}[config.optimizer](**settings)
+        optimizer = {"adamw": AveragingAdamW, "lamb": Lamb}[config.optimizer](**settings)
     _build(optimizer, list(variables))
     return optimizer
 
@@ -334,7 +303,6 @@ def make_finetune_optimizer(
     optimizer = LayerwiseAdamW(
         **_settings(config, batches // config.accumulate, config.accumulate),
         scales=[scales[names[id(v)]] for v in variables],
-        ema=config.ema,
         gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
     )
     _build(optimizer, variables)
@@ -373,10 +341,11 @@ def _settings(
         "beta_2": config.beta_2,
         "epsilon": 1e-6,
         "global_clipnorm": config.clip_norm,
+        "ema": config.ema,
     }
 
 
-def _build(optimizer: AdamW, variables: list[keras.Variable]) -> None:
+def _build(optimizer: AveragingAdamW, variables: list[keras.Variable]) -> None:
     """Make the slots, and leave norms and biases out of the decay."""
     # By variable: Keras would compare names like "LayerNorm" with "gamma", and find none.
     optimizer.exclude_from_weight_decay(var_list=[v for v in variables if not _decays(v)])
@@ -385,13 +354,6 @@ def _build(optimizer: AdamW, variables: list[keras.Variable]) -> None:
 
 def _decays(variable: keras.Variable) -> bool:
     return variable.name not in ("gamma", "beta", "bias")
-
-
-def _swap(pairs: list[tuple[keras.Variable, keras.Variable]]) -> None:
-    for one, other in pairs:
-        value = ops.copy(one)
-        one.assign(other)
-        other.assign(value)
 
 
 def _check(

@@ -28,6 +28,7 @@ from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.averages import averaged, exchange_averages
 from roformer_tf.training.beginnings import BeginningConfig, beginning, extended
 from roformer_tf.training.callbacks import (
     MetricsFile,
@@ -238,6 +239,8 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     _compile(run, compiled := stages[0])
     start, checkpoint = resume(output / CHECKPOINTS, trained, fingerprint)
     group.check_equal(start, "the step to continue from")
+    if checkpoint is not None:
+        exchange_averages(trained)  # saved in each other's places
     if group.first:
         if checkpoint is not None:
             _publish(output, checkpoint)  # unless it was killed before it did
@@ -295,7 +298,8 @@ def _train(run: Run, stage: Stage, start: int) -> None:
     ):
 
         def test(step: int) -> None:
-            result = evaluate(scores, held_out)
+            with averaged(model):
+                result = evaluate(scores, held_out)
             log.check(step, "the held-out loss", result.loss)
             evaluations.write({"step": step} | result.line())
             log.say(f"step {step:,}: {result}")
@@ -306,7 +310,8 @@ def _train(run: Run, stage: Stage, start: int) -> None:
                 plot_loss(curve, output / "loss.png", title=output.name)
 
         def save(step: int) -> None:
-            snapshot = take_snapshot(RunState(step, run.fingerprint), model)
+            with averaged(model):  # to be published; the last weights are those of the optimizer
+                snapshot = take_snapshot(RunState(step, run.fingerprint), model)
             if group.first:
                 writer.write(snapshot)
 

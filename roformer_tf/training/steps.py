@@ -1,6 +1,8 @@
 """One step of pretraining: a batch in pieces, one clipped gradient, left out where it is bad."""
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +55,9 @@ class PretrainingModel(PretrainedModel):
         super().__init__(model.config, name=f"pretraining_{model.name}", dtype=model.dtype_policy)
         self.model, self.step_config = model, config
         self.tokenizer, self.architecture = model.tokenizer, model.architecture
+        self.waited = 0.0
+        """Seconds that steps have waited for their batches."""
+        self.train_function: Callable[..., Any] | None
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
@@ -81,6 +86,23 @@ class PretrainingModel(PretrainedModel):
         """Learn anew which losses are usual, as when rows of another length begin."""
         for variable in (self.usual_loss, self.good_steps, self.left_out):
             variable.assign(0.0)
+
+    def make_train_function(self, force: bool = False) -> None:
+        """Make Keras' own, which then also takes the time that it waits for a batch."""
+        if self.train_function is not None and not force:
+            return
+        super().make_train_function(force)
+        step = self.train_function
+        assert step is not None
+
+        def timed(*arguments: Any) -> Any:  # batches alone; on JAX, the state before them
+            *state, batches = arguments
+            began = time.perf_counter()
+            batch = next(batches)
+            self.waited += time.perf_counter() - began
+            return step(*state, iter((batch,)))
+
+        self.train_function = timed
 
     def train_step(self, *arguments: Any) -> Any:
         """Take a step: of (data,) on TensorFlow, of (state, data) on JAX."""

@@ -32,13 +32,13 @@ from roformer_tf.models.heads import (
 )
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.averages import averaged
 from roformer_tf.training.callbacks import MetricsFile, Schedule, StepLog, read_lines
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.feeding import fed
 from roformer_tf.training.objectives import ObjectiveConfig, make_loss, trainable
 from roformer_tf.training.optimizers import (
     FinetuneOptimizerConfig,
-    averaged,
     make_finetune_optimizer,
 )
 from roformer_tf.training.resume import RunState, save_checkpoint

@@ -7,11 +7,11 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForSequenceClassification
+from roformer_tf.training.averages import averaged
 from roformer_tf.training.callbacks import learning_rate
 from roformer_tf.training.objectives import ObjectiveConfig, TaskLoss, trainable
 from roformer_tf.training.optimizers import (
     FinetuneOptimizerConfig,
-    averaged,
     layer_scales,
     make_finetune_optimizer,
 )

@@ -79,11 +79,13 @@ def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
             "tokens_per_second",
             "gradient_norm",
             "left_out",
+            "waiting",
         ]
         assert 0 < line["loss"] < 10
         assert 0 < line["gradient_norm"] < 100
         assert line["left_out"] == 0
         assert line["tokens_per_second"] > 0
+        assert 0 <= line["waiting"] <= 1
     rates = [line["learning_rate"] for line in lines]
     assert rates == pytest.approx([1e-3 * (STEPS - (line["step"] - 1)) / 21 for line in lines])
 

@@ -1,3 +1,5 @@
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training import steps
+from roformer_tf.training.callbacks import MetricsFile, StepLog, read_lines
 from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
 from roformer_tf.training.steps import PretrainingModel, StepConfig
@@ -205,3 +208,28 @@ def test_a_spike_is_left_out_once_losses_are_known(monkeypatch):
 def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         StepConfig(**settings)
+
+
+def test_the_share_of_time_that_steps_wait_for_their_batches_is_told(tmp_path):
+    model = compiled()
+    assert model.waited == 0
+
+    def batches(pause):
+        while True:
+            time.sleep(pause)
+            yield batch(0)
+
+    def fitted(name, pause, count):
+        with (
+            MetricsFile(tmp_path / name, resumed_at=0) as lines,
+            StepLog(
+                lines, every=count, start=0, last=count, tokens_per_step=96, uniform_loss=4.0
+            ) as log,
+        ):
+            model.fit(batches(pause), steps_per_epoch=count, callbacks=[log], verbose=0)
+        return read_lines(tmp_path / name)[0]["waiting"]
+
+    began = time.perf_counter()
+    fitted("instant", 0, 3)
+    assert 0 < model.waited < (time.perf_counter() - began) / 2  # most of it was compilation
+    assert fitted("slow", 0.2, 6) > 0.5
