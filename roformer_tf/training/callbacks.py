@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -275,9 +275,8 @@ class MetricsFile:
         self.file.write(_json(line))
         self.file.flush()
         if self.board is not None:
-            for key, value in line.items():
-                if key != "step" and value is not None:
-                    self.board.add_scalar(key, value, line["step"])
+            for name, value in scalars(line).items():
+                self.board.add_scalar(name, value, line["step"])
             self.board.flush()
 
     def __enter__(self) -> "MetricsFile":
@@ -289,6 +288,17 @@ class MetricsFile:
         self.file.close()
         if self.board is not None:
             self.board.close()
+
+
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line but its step, those of {"a": {"b": 1}} under "a/b"."""
+    flat: dict[str, float] = {}
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}/{name}": x for name, x in scalars(value).items()}
+        elif key != "step" and value is not None:
+            flat[key] = value
+    return flat
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

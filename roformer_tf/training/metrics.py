@@ -1,5 +1,6 @@
 """Held-out evaluation of a masked language model."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,9 @@ from roformer_tf.training.processes import on_every_device
 class MaskedTokenScores(keras.Model):
     """How a masked language model does at each masked position.
 
-    Call: the model's dict with `labels` and `weights` (B, P) beside → a dict of (B, P):
-    `log_likelihood` float32 of the true token in nats, `likeliest` int32, the token that the
-    model would put there, and `labels` and `weights` again. Small enough to keep for a corpus.
+    Call: the model's dict with `labels`, `weights` and `document_lengths` (B, P) beside → a dict
+    of (B, P): `log_likelihood` float32 of the true token in nats, `likeliest` int32, the token
+    that the model would put there, and the three again. Small enough to keep for a corpus.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -27,7 +28,7 @@ class MaskedTokenScores(keras.Model):
 
     def call(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Score one batch."""
-        features = {key: x for key, x in inputs.items() if key not in ("labels", "weights")}
+        features = {key: x for key, x in inputs.items() if key not in _BESIDE}
         labels = ops.cast(inputs["labels"], "int32")
         logits = self.model(features, training=False)  # (B, P, V)
         loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -36,8 +37,12 @@ class MaskedTokenScores(keras.Model):
             "likeliest": ops.cast(ops.argmax(logits, axis=-1), "int32"),
             "labels": labels,
             "weights": inputs["weights"],
+            "document_lengths": inputs["document_lengths"],
         }
         return {name: on_every_device(array) for name, array in scores.items()}
+
+
+_BESIDE = ("labels", "weights", "document_lengths")
 
 
 @dataclass(frozen=True)
@@ -50,18 +55,22 @@ class MaskedLMScores:
     """Share of the masked tokens that are the likeliest."""
     predictions: int
     """Masked tokens counted."""
+    loss_by_length: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """The loss of those in documents of so many tokens at most, and of more than half as many: of
+    64, 128, 256 and so on. Of a document over several rows, its part in the row is what counts."""
 
     @property
     def perplexity(self) -> float:
         """Exponential of the loss: as if so many tokens were equally likely."""
         return float(np.exp(self.loss))
 
-    def line(self) -> dict[str, float]:
+    def line(self) -> dict[str, Any]:
         """The figures as a line of `evaluations.jsonl` has them."""
         return {
             "held_out_loss": self.loss,
             "held_out_perplexity": self.perplexity,
             "held_out_accuracy": self.accuracy,
+            "held_out_loss_by_length": {str(most): x for most, x in self.loss_by_length.items()},
         }
 
     def __str__(self) -> str:
@@ -75,12 +84,33 @@ def evaluate(scores: MaskedTokenScores, batches: grain.MapDataset) -> MaskedLMSc
     """Score every batch of `held_out_batches`; the sums are float64, divided once."""
     outputs = score_tokens(scores, batches)
     weights = outputs["weights"].astype("float64")
+    losses = -outputs["log_likelihood"] * weights
     count = weights.sum()
+    most = length_bucket(outputs["document_lengths"])
     return MaskedLMScores(
-        loss=float(-(outputs["log_likelihood"] * weights).sum() / count),
+        loss=float(losses.sum() / count),
         accuracy=float(((outputs["likeliest"] == outputs["labels"]) * weights).sum() / count),
         predictions=int(count),
+        loss_by_length={
+            int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
+            for tokens in np.unique(most[weights > 0])
+        },
     )
+
+
+LEAST_BUCKET = 64
+
+
+def length_bucket(lengths: np.ndarray) -> np.ndarray:
+    """The power of two, at least 64, that is next to each length: 1 → 64, 65 → 128, 128 → 128."""
+    exponents = np.ceil(np.log2(np.maximum(lengths, LEAST_BUCKET)))
+    return np.asarray(2**exponents, "int64")
+
+
+def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Tokens in the row of the document at each position: (B, L), (B, P) int → (B, P) int32."""
+    counts = np.stack([np.bincount(row)[row] for row in sequence_ids])
+    return np.take_along_axis(counts, positions, axis=1).astype("int32")
 
 
 def score_tokens(scores: MaskedTokenScores, batches: grain.MapDataset) -> dict[str, np.ndarray]:
@@ -90,4 +120,5 @@ def score_tokens(scores: MaskedTokenScores, batches: grain.MapDataset) -> dict[s
 
 def _with_labels(batch: tuple[dict[str, Any], Any, Any]) -> dict[str, Any]:
     inputs, labels, weights = batch
-    return inputs | {"labels": labels, "weights": weights}
+    lengths = document_lengths(inputs["sequence_ids"], inputs["masked_positions"])
+    return inputs | {"labels": labels, "weights": weights, "document_lengths": lengths}

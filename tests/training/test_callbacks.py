@@ -157,7 +157,7 @@ def test_tensorboard_holds_the_same_numbers(path, tmp_path):
 
     with MetricsFile(path, resumed_at=0, tensorboard=tmp_path / "board") as lines:
         lines.write({"step": 10, "loss": 2.5, "tokens_per_second": None})
-        lines.write({"step": 20, "loss": 1.25, "tokens_per_second": 4096.0})
+        lines.write({"step": 20, "loss": 1.25, "tokens_per_second": 4096.0, "by": {"64": 0.5}})
     board = EventAccumulator(str(tmp_path / "board"))
     board.Reload()
     values = {
@@ -166,7 +166,11 @@ def test_tensorboard_holds_the_same_numbers(path, tmp_path):
         ]
         for name in board.Tags()["tensors"]
     }
-    assert values == {"loss": [(10, 2.5), (20, 1.25)], "tokens_per_second": [(20, 4096.0)]}
+    assert values == {
+        "loss": [(10, 2.5), (20, 1.25)],
+        "tokens_per_second": [(20, 4096.0)],
+        "by/64": [(20, 0.5)],
+    }
 
 
 def test_a_signal_behind_the_look_of_the_one_that_saves_waits_for_the_next_step():

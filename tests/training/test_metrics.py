@@ -11,10 +11,12 @@ from roformer_tf.data.masking import (
 )
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training import metrics
 from roformer_tf.training.metrics import (
     MaskedLMScores,
     MaskedTokenScores,
     evaluate,
+    length_bucket,
     score_tokens,
 )
 
@@ -59,6 +61,32 @@ def reference(model, rows, masked):
     return np.mean(losses), np.mean(hits), len(losses)
 
 
+def test_the_loss_is_told_by_the_length_of_documents(monkeypatch, model, rows, masked):
+    """Buckets begin at 8, since the rows have 32 tokens."""
+    monkeypatch.setattr(metrics, "LEAST_BUCKET", 8)
+    batches = held_out_batches(rows, batch_size=16, seed=5, masking=MaskingConfig(), **masked)
+    scores = MaskedTokenScores(model)
+    arrays = score_tokens(scores, batches)
+    losses = {}
+    for number, row in enumerate(rows):
+        inputs, _, weights = batches[number // 16]
+        place = number % 16
+        for slot in np.flatnonzero(weights[place]):
+            document = row[1][inputs["masked_positions"][place, slot]]
+            length = (row[1] == document).sum()
+            most = next(m for m in (8, 16, 32) if length <= m)
+            losses.setdefault(most, []).append(-arrays["log_likelihood"][number, slot])
+    assert len(losses) >= 2
+    got = evaluate(scores, batches).loss_by_length
+    assert list(got) == sorted(losses)
+    assert got == pytest.approx({most: np.mean(x, dtype="float64") for most, x in losses.items()})
+
+
+def test_lengths_go_to_the_next_power_of_two():
+    lengths = np.array([1, 63, 64, 65, 128, 129, 512, 513, 1536])
+    assert length_bucket(lengths).tolist() == [64, 64, 64, 128, 128, 256, 512, 1024, 2048]
+
+
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_size):
     assert len(rows) % 16  # the last batch is filled up with rows that do not count
@@ -77,7 +105,7 @@ def test_the_scores_of_each_token_can_be_had(model, rows, masked):
     batches = held_out_batches(rows, batch_size=16, seed=5, masking=MaskingConfig(), **masked)
     arrays = score_tokens(MaskedTokenScores(model), batches)
     shape = (-(-len(rows) // 16) * 16, predictions_per_row(rows.length, 0.15))
-    keys = ("log_likelihood", "likeliest", "labels", "weights")
+    keys = ("log_likelihood", "likeliest", "labels", "weights", "document_lengths")
     assert {key: x.shape for key, x in arrays.items()} == dict.fromkeys(keys, shape)
     assert (arrays["weights"][len(rows) :] == 0).all()
     assert (arrays["log_likelihood"] < 0).all()
@@ -93,11 +121,13 @@ def test_evaluating_changes_nothing_of_the_model(model, rows, masked):
 
 
 def test_the_figures_are_said_in_words_and_in_numbers():
-    scores = MaskedLMScores(loss=2.0, accuracy=0.25, predictions=1234)
+    by_length = {64: 1.5, 256: 2.25}
+    scores = MaskedLMScores(2.0, 0.25, predictions=1234, loss_by_length=by_length)
     assert scores.line() == {
         "held_out_loss": 2.0,
         "held_out_perplexity": pytest.approx(7.389056),
         "held_out_accuracy": 0.25,
+        "held_out_loss_by_length": {"64": 1.5, "256": 2.25},
     }
     assert str(scores) == (
         "held-out loss 2.000 (perplexity 7.4), accuracy 25.0% of 1,234 masked tokens"
