@@ -245,7 +245,7 @@ class MetricsFile:
 
     A run that resumes at step n has written lines of later steps before it was killed: they are
     removed, since these steps are done again. One that starts at 0 removes all.
-    Where several processes train, one is `writing`.
+    Where several processes train, one is `writing`. `also` gets every line, too.
     """
 
     def __init__(
@@ -255,8 +255,9 @@ class MetricsFile:
         resumed_at: int,
         tensorboard: Path | None = None,
         writing: bool = True,
+        also: Callable[[Mapping[str, Any]], None] = lambda line: None,
     ) -> None:
-        self.path, self.writing = path, writing
+        self.path, self.writing, self.also = path, writing, also
         if not writing:  # but another process
             return
         kept = [x for x in read_lines(path) if x["step"] <= resumed_at] if resumed_at else []
@@ -278,6 +279,7 @@ class MetricsFile:
             for name, value in scalars(line).items():
                 self.board.add_scalar(name, value, line["step"])
             self.board.flush()
+        self.also(line)
 
     def __enter__(self) -> "MetricsFile":
         return self

@@ -59,6 +59,7 @@ from roformer_tf.training.resume import (
 from roformer_tf.training.runs import (
     CHECKPOINTS,
     check_output,
+    plain,
     resume,
     settle_precision,
     tidy,
@@ -66,6 +67,7 @@ from roformer_tf.training.runs import (
 )
 from roformer_tf.training.stages import Stage, make_stages, rows_before
 from roformer_tf.training.steps import PretrainingModel, StepConfig
+from roformer_tf.training.tracking import Track, tracked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,8 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
     """Most held-out rows to evaluate."""
     keep: int = 2
     """Checkpoints to keep."""
+    wandb: str | None = None
+    """Project at Weights & Biases that gets the metrics as well."""
 
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
@@ -172,6 +176,7 @@ MAY_CHANGE = (
     "model_parallel",
     "distributed",
     "patience",
+    "wandb",
 )
 """Settings that may differ when a run continues, since they change no weight."""
 
@@ -235,9 +240,15 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     model.encoder.rematerialize = config.rematerialize
     fingerprint = " ".join(read_manifest(folder)["fingerprint"] for folder in folders.values())
     trained = PretrainingModel(model, config.stepping)
-    run = Run(config, stages, group, folders, fingerprint, trained, tokenizer, termination)
+    _run(Run(config, stages, group, folders, fingerprint, trained, tokenizer, termination))
+
+
+def _run(run: Run) -> None:
+    """Go through the stages, from where the last checkpoint stands."""
+    config, output, stages = run.config, run.output, run.stages
+    trained, group = run.model, run.group
     _compile(run, compiled := stages[0])
-    start, checkpoint = resume(output / CHECKPOINTS, trained, fingerprint)
+    start, checkpoint = resume(output / CHECKPOINTS, trained, run.fingerprint)
     group.check_equal(start, "the step to continue from")
     if checkpoint is not None:
         exchange_averages(trained)  # saved in each other's places
@@ -251,20 +262,21 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     if group.first:
         write_settings(config)
     _describe(run)
-    for stage in stages:
-        if start >= stage.stop:
-            continue
-        if stage is not compiled:
-            _compile(run, compiled := stage)
-        try:
-            _train(run, stage, start)
-        except DivergedError as error:
-            raise DivergedError(_diverged(config, error)) from None
-        start = stage.stop
+    with tracked(config.wandb if group.first else None, output, plain(config)) as track:
+        for stage in stages:
+            if start >= stage.stop:
+                continue
+            if stage is not compiled:
+                _compile(run, compiled := stage)
+            try:
+                _train(run, stage, start, track)
+            except DivergedError as error:
+                raise DivergedError(_diverged(config, error)) from None
+            start = stage.stop
     print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
 
 
-def _train(run: Run, stage: Stage, start: int) -> None:
+def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
     """Train from step `start` to the end of its stage, evaluating and saving on the way."""
     config, output, group, model = run.config, run.output, run.group, run.model
     rows, held_out = _batches(run, stage, start)
@@ -277,7 +289,7 @@ def _train(run: Run, stage: Stage, start: int) -> None:
     if start == stage.start:
         model.forget_usual_loss()
     span: dict[str, Any] = {"start": start, "last": stage.stop}
-    files: dict[str, Any] = {"resumed_at": start, "writing": group.first}
+    files: dict[str, Any] = {"resumed_at": start, "writing": group.first, "also": track}
     scores = MaskedTokenScores(model.model)
     board = output / "tensorboard"
     with (
