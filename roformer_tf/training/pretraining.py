@@ -36,6 +36,7 @@ from roformer_tf.training.callbacks import (
     Termination,
     read_lines,
 )
+from roformer_tf.training.cost import stage_flops
 from roformer_tf.training.devices import Precision, choose_jit
 from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
@@ -46,6 +47,7 @@ from roformer_tf.training.processes import (
     ProcessGroup,
     join,
     leave_without_farewell,
+    peak_of_devices,
     replicas,
 )
 from roformer_tf.training.resume import (
@@ -170,6 +172,7 @@ MAY_CHANGE = (
     "devices",
     "model_parallel",
     "distributed",
+    "peak_flops",
     "patience",
 )
 """Settings that may differ when a run continues, since they change no weight."""
@@ -290,6 +293,8 @@ def _train(run: Run, stage: Stage, start: int) -> None:
             uniform_loss=math.log(model.config.vocab_size),
             patience=config.stepping.patience,
             quiet=not group.first,
+            flops_per_step=stage_flops(config, stage, model.config),
+            peak=peak_of_devices(config.hardware),
             **span,
         ) as log,
     ):
