@@ -98,13 +98,17 @@ def test_a_line_of_the_first_step_alone_has_no_rate(path):
 
 def test_the_share_of_the_hardware_is_operations_over_time_and_peak(path):
     """The rate gives the time: 100 tokens a step."""
-    first, *lines = run(path, toy(), LOSSES, every=1, flops_per_step=6e9, peak=3e12)
-    assert list(first) == ["step", "loss", "learning_rate", "tokens_per_second", "mfu"]
-    assert first["mfu"] is None  # as the rate
+    lines = run(path, toy(), LOSSES, flops_per_step=6e9, peak=3e12)
+    assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second", "mfu"]
     for line in lines:
         steps_per_second = line["tokens_per_second"] / 100
         assert line["mfu"] == pytest.approx(steps_per_second * 6e9 / 3e12, abs=2e-4)
         assert line["mfu"] > 0
+
+
+def test_there_is_no_share_of_the_hardware_without_a_rate(path):
+    lines = run(path, toy(), LOSSES, every=1, flops_per_step=6e9, peak=3e12)
+    assert [line["mfu"] is None for line in lines] == [True] + 9 * [False]
 
 
 @pytest.mark.parametrize("known", [{"flops_per_step": 6e9}, {"peak": 3e12}])
