@@ -8,7 +8,7 @@ Besides this package it needs keras, jax and numpy, and safetensors and tqdm, wh
 always loads: no TensorFlow. The step is that of `pretrain`:
 AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16. Every line of the table is a process of
 its own. MFU counts the step's useful operations alone: what rematerialisation computes again and
-what no matrix product does are left out; see `model_flops`.
+what no matrix product does are left out; see `training/cost.py`.
 """
 
 import argparse
@@ -28,22 +28,14 @@ from typing import Any
 
 import numpy as np
 
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.training.cost import peak_flops, step_flops
+
 SIZES = {  # layers, hidden size, heads, vocabulary
     "tiny": (2, 32, 2, 500),
     "small": (6, 384, 6, 50_000),
     "base": (12, 768, 12, 50_000),
     "large": (24, 1024, 16, 50_000),
-}
-
-PEAKS = {  # dense bfloat16 FLOP/s by what a device's name holds, from its data sheet
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "B200": 2250e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "RTX 4090": 165e12,
 }
 
 PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa", re.IGNORECASE)
@@ -76,32 +68,29 @@ def predictions(length: int) -> int:
     return max(1, int(MASKED * (length - 2)))
 
 
+def architecture(case: Case) -> RoFormerConfig:
+    """What is trained."""
+    layers, hidden, heads, vocabulary = SIZES[case.size]
+    return RoFormerConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+        hidden_dropout_prob=case.dropout,
+        attention_probs_dropout_prob=case.dropout,
+    )
+
+
 def model_flops(case: Case) -> float:
-    """Operations that a step needs at least, a multiplication and an addition counting as two.
-
-    Forward 2 · P a token for the P weights of the layers' matrices, 4 · L · H · T a token for
-    scores and their use; backward twice that: 6 · P + 12 · L · H · T. In the last layer only keys
-    and values are counted for all tokens; the rest, and the head with 6 · (H · H + H · V), for the
-    masked positions alone, as the model computes them.
-    """
-    layers, hidden, _, vocabulary = SIZES[case.size]
-    answer = 6 * (2 * hidden**2 + 2 * hidden * 4 * hidden) + 12 * hidden * case.length
-    keys_and_values = 6 * 2 * hidden**2
-    head = 6 * (hidden**2 + hidden * vocabulary)
-    token = (layers - 1) * (keys_and_values + answer) + keys_and_values
-    return float(case.batch * (case.length * token + predictions(case.length) * (answer + head)))
-
-
-def peak_flops(device: str) -> float | None:
-    """Peak of a device by its name in bfloat16; None if it is unknown."""
-    return next((peak for name, peak in PEAKS.items() if name in device), None)
+    """Operations of a step, as `step_flops` counts them."""
+    return step_flops(architecture(case), case.length, case.batch, predictions(case.length))
 
 
 def compiled_model(case: Case) -> Any:
     """The model with pretraining's optimizer and loss."""
     import keras
 
-    from roformer_tf.config import RoFormerConfig
     from roformer_tf.models.heads import RoFormerForMaskedLM
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.losses import MaskedTokenLoss
@@ -111,17 +100,7 @@ def compiled_model(case: Case) -> Any:
     keras.utils.set_random_seed(0)
     if not case.flash:
         keras.config.disable_flash_attention()
-    layers, hidden, heads, vocabulary = SIZES[case.size]
-    config = RoFormerConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden,
-        hidden_dropout_prob=case.dropout,
-        attention_probs_dropout_prob=case.dropout,
-    )
-    model = RoFormerForMaskedLM(config, dtype=case.dtype)
+    model = RoFormerForMaskedLM(architecture(case), dtype=case.dtype)
     model.encoder.rematerialize = case.rematerialize
     optimizer = make_optimizer(OptimizerConfig(), model.trainable_variables, 1000)
     trained = PretrainingModel(model, StepConfig())
@@ -320,7 +299,7 @@ def report(asked: argparse.Namespace, steps: int, rounds: int) -> None:
         if result and device is None:
             device = result["device"]
             print(f"{device}, {asked.dtype}, medians of {rounds} × {steps} steps\n\n{HEADER}")
-        print(row(tried, result, asked.peak or peak_flops(device or "")), flush=True)
+        print(row(tried, result, asked.peak or peak_flops(device)), flush=True)
         if result and asked.kernels:
             for name, seconds in result["kernels"]:
                 print(f"    {1e3 * seconds:8.2f} ms  {name[:100]}", flush=True)

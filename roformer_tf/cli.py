@@ -3,14 +3,12 @@
 A command's module is imported when the command is called, so that help is instant.
 """
 
-import difflib
 import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from roformer_tf.errors import (
@@ -20,6 +18,7 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
 )
+from roformer_tf.flags import nearest, parsed, with_yaml
 
 
 class Command(NamedTuple):
@@ -52,6 +51,11 @@ COMMANDS = {
     ),
     "runs": Command(
         "roformer_tf.training.comparison:compare", "compare runs, finished or still training"
+    ),
+    "cost": Command(
+        "roformer_tf.training.estimates:cost",
+        "estimate what pretraining by a recipe costs",
+        ("roformer_tf.training.pretraining",),
     ),
     "export": Command(
         "roformer_tf.inference.export:export_model",
@@ -113,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if flags else BAD_INPUT
     try:
         if name not in COMMANDS:
-            near = _nearest(name, {*COMMANDS, *_groups()})
+            near = nearest(name, {*COMMANDS, *_groups()})
             raise InputError(f"there is no command {name!r}.{near}\n\n{_usage()}")
         run(name, flags)
     except (InputError, DivergedError, DifferenceError) as error:
@@ -158,11 +162,8 @@ def _groups() -> set[str]:
 
 def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
-    import tyro
-
     function, settings = load(name)
-    parser = {"prog": f"roformer-tf {name}", "config": (tyro.conf.OmitArgPrefixes,)}
-    given = tyro.cli(settings, args=_with_yaml(list(flags), settings), **parser)
+    given = parsed(settings, with_yaml(list(flags), settings), f"roformer-tf {name}")
     for module in COMMANDS[name].loads:
         with _quiet(), suppress(ModuleNotFoundError):  # who needs it says what is missing
             import_module(module)
@@ -197,85 +198,6 @@ def _quiet() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(nowhere)
         os.close(stderr)
-
-
-def _with_yaml(flags: list[str], settings: type) -> list[str]:
-    """Replace `--config FILE` by the flags in it, put in front: flags given by hand win."""
-    given = [flag for flag in flags if flag == "--config" or flag.startswith("--config=")]
-    if not given:
-        return flags
-    place = flags.index(given[0])
-    if "=" in given[0]:
-        file, rest = given[0].partition("=")[2], flags[:place] + flags[place + 1 :]
-    elif place + 1 < len(flags):
-        file, rest = flags[place + 1], flags[:place] + flags[place + 2 :]
-    else:
-        raise InputError("--config needs a YAML file.")
-    return [*_yaml_flags(Path(file), settings), *rest]
-
-
-def _yaml_flags(path: Path, settings: type) -> list[str]:
-    """The keys of a YAML file as flags."""
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
-    known = flag_types(settings)
-    flags = []
-    for key, value in values.items():
-        flag = str(key).replace("_", "-")
-        if flag not in known:
-            raise InputError(
-                f"{path} has an unknown key {key!r}.{_nearest(flag, known)} "
-                f"Known keys: {', '.join(sorted(known))}."
-            )
-        flags += _as_flags(flag, value, known[flag])
-    return flags
-
-
-def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
-    """One key of a YAML file as it would be typed."""
-    if value is None:
-        return []
-    if isinstance(value, bool) and kind is bool:  # one that may be unset is `--flag True`
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    if isinstance(value, dict):  # such as {news: 3, wiki: 1}
-        values = [word for pair in value.items() for word in pair]
-    else:
-        values = value if isinstance(value, list) else [value]
-    return [f"--{flag}", *map(_as_word, values)] if values else []
-
-
-def _as_word(value: Any) -> str:
-    """One value as it would be typed; of several with names, {length: 512}, "length=512"."""
-    if isinstance(value, dict):
-        return " ".join(f"{key}={_as_word(item)}" for key, item in value.items())
-    return str(value)
-
-
-def flag_types(settings: Any) -> dict[str, Any]:
-    """Every flag of a settings dataclass with its type, those of nested ones included."""
-    import dataclasses
-
-    hints = get_type_hints(settings)
-    types: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        if dataclasses.is_dataclass(hints[field.name]):
-            types |= flag_types(hints[field.name])
-        else:
-            types[field.name.replace("_", "-")] = hints[field.name]
-    return types
-
-
-def _nearest(word: str, words: Any) -> str:
-    near = difflib.get_close_matches(word, list(words), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _usage(group: str = "") -> str:

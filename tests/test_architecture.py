@@ -21,6 +21,7 @@ MAY_SEE = {  # room: the other rooms that it may import from; one way only
     "errors": set(),
     "files": {"errors"},
     "config": {"errors"},
+    "flags": {"errors"},
     "checkpoints": BASE,
     "tokenizers": BASE | {"checkpoints"},
     "data": BASE | {"tokenizers"},
@@ -31,8 +32,8 @@ MAY_SEE = {  # room: the other rooms that it may import from; one way only
     "inference": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
     "training": BASE
     | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models", "interchange"}
-    | {"inference"},
-    "cli": {"errors"},  # and everything when a command is called; nothing sees cli
+    | {"inference", "flags"},
+    "cli": {"errors", "flags"},  # and everything when a command is called; nothing sees cli
 }
 KERAS_ROOMS = {"kernels", "layers", "models", "interchange", "training", "inference"}
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"

@@ -21,6 +21,8 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/models/test_masked_lm.py::test_logits_are_the_recorded_ones[word_project]",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
+    "tests/training/test_cost.py::test_the_operations_of_a_masked_step_are_those_of_its_products"
+    "[18-2-3-narrow embeddings]",
     "tests/training/test_steps.py::test_a_batch_in_pieces_is_the_whole_batch[2-sgd]",
     "tests/training/test_steps.py::test_a_batch_without_a_finite_loss_is_left_out[nan]",
 )
@@ -28,6 +30,7 @@ ALL = (
     "tests/kernels",
     "tests/layers",
     "tests/models",
+    "tests/training/test_cost.py",
     "tests/training/test_objectives.py",
     "tests/training/test_steps.py",
     "tests/training/test_finetune_optimizer.py",

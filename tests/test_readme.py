@@ -36,7 +36,8 @@ def test_exactly_two_commands_set_up_run_and_test(name):
 
 @pytest.mark.parametrize("name", READMES)
 def test_every_flag_exists(name):
-    from roformer_tf.cli import COMMANDS, flag_types, load
+    from roformer_tf.cli import COMMANDS, load
+    from roformer_tf.flags import flag_types
 
     scripts = {"run_mlm.py": "pretrain", "run_classifier.py": "finetune"}
     commands = [

@@ -107,10 +107,12 @@ class StepLog(keras.callbacks.Callback):
     Must stand first among a run's callbacks. A line holds `step`, `loss` (mean over the steps
     since the line before, in nats), `learning_rate` (of the last step) and `tokens_per_second`
     (tokens · steps ÷ time, compilation and `paused` time left out: null where no other step is
-    left). Of a `PretrainingModel` also `gradient_norm` (of the last step), `left_out` (steps left
-    out since the line before: its `loss` is null if all were) and `waiting` (share of that time in
-    which the next batch was not there yet). Raises DivergedError when the loss is NaN or exploding,
-    or `patience` steps in a row are left out. One that is `quiet` shows no bar.
+    left). Given `flops_per_step` and `peak`, the operations that all devices together can do in a
+    second, also `mfu`: the share of these that the steps needed (null where the rate is). Of a
+    `PretrainingModel` also `gradient_norm` (of the last step), `left_out` (steps left out since the
+    line before: its `loss` is null if all were) and `waiting` (share of the time in which the next
+    batch was not there yet). Raises DivergedError when the loss is NaN or exploding, or `patience`
+    steps in a row are left out. One that is `quiet` shows no bar.
     """
 
     def __init__(
@@ -125,9 +127,12 @@ class StepLog(keras.callbacks.Callback):
         name: str = "pretraining",
         patience: int = 0,
         quiet: bool = False,
+        flops_per_step: float | None = None,
+        peak: float | None = None,
     ) -> None:
         super().__init__()
         self.patience, self.quiet = patience, quiet
+        self.flops_per_step, self.peak = flops_per_step, peak
         self.left_out = 0  # since the last line
         self.name = name  # beside the bar
         self.lines, self.every, self.start, self.last = lines, every, start, last
@@ -209,9 +214,9 @@ class StepLog(keras.callbacks.Callback):
         self.clock += time.perf_counter() - began
 
     def _write(self, step: int, logs: dict[str, float]) -> None:
-        tokens = (step - self.clock_step) * self.tokens_per_step
-        seconds = time.perf_counter() - self.clock
-        rate = round(tokens / seconds, 1) if tokens else None
+        steps = step - self.clock_step
+        seconds = (time.perf_counter() - self.clock) / steps if steps else None  # of a step
+        rate = round(self.tokens_per_step / seconds, 1) if seconds else None
         loss, norm = float(logs["loss"]), float(logs.get("gradient_norm", 0))
         line: dict[str, float | None] = {
             "step": step,
@@ -219,12 +224,18 @@ class StepLog(keras.callbacks.Callback):
             "learning_rate": learning_rate(self.model.optimizer, step - 1),
             "tokens_per_second": rate,
         }
+        if self.flops_per_step and self.peak:
+            share = self.flops_per_step / seconds / self.peak if seconds else None
+            line["mfu"] = None if share is None else round(share, 4)
         if "gradient_norm" in logs:
             line |= {
                 "gradient_norm": norm if math.isfinite(norm) else None,
                 "left_out": self.left_out,
-                "waiting": round((self.model.waited - self.waited) / seconds, 4) if rate else None,
+                "waiting": None,
             }
+            if seconds:
+                waited = (self.model.waited - self.waited) / steps
+                line["waiting"] = round(waited / seconds, 4)
             if self.left_out and not loss:  # all of them
                 line["loss"] = None
         self.left_out = 0

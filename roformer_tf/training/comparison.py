@@ -202,7 +202,7 @@ def summary(run: Run) -> Plain:
     """How far a run is, and how good; null where there is no figure yet."""
     losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
     accuracies = points(run.evaluations, "held_out_accuracy")
-    rates = points(run.lines, "tokens_per_second")
+    rates, shares = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
     best_step, best = min(held_out, key=lambda point: point[1], default=(None, None))
     last = losses[-max(1, len(losses) // 100) :]
     step = max((line["step"] for line in (*run.lines[-1:], *run.evaluations[-1:])), default=0)
@@ -222,6 +222,7 @@ def summary(run: Run) -> Plain:
         "best_held_out_loss": best,
         "best_step": best_step,
         "tokens_per_second": median(rate for _, rate in rates) if rates else None,
+        "mfu": median(share for _, share in shares) if shares else None,
         **_figures(run),
         "settings": run.settings,
     }
@@ -394,6 +395,7 @@ def _row(run: Plain) -> dict[str, str]:
         "accuracy": _cell(run["held_out_accuracy"], ".2%"),
         "best held-out": best and f"{best} at {run['best_step']:,}",
         "tokens/s": _cell(run["tokens_per_second"], ",.0f"),
+        "mfu": _cell(run["mfu"], ".1%"),
     }
 
 

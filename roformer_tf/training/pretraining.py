@@ -37,6 +37,7 @@ from roformer_tf.training.callbacks import (
     Termination,
     read_lines,
 )
+from roformer_tf.training.cost import stage_flops
 from roformer_tf.training.devices import Precision, choose_jit
 from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
@@ -47,6 +48,7 @@ from roformer_tf.training.processes import (
     ProcessGroup,
     join,
     leave_without_farewell,
+    peak_of_devices,
     replicas,
 )
 from roformer_tf.training.resume import (
@@ -175,6 +177,7 @@ MAY_CHANGE = (
     "devices",
     "model_parallel",
     "distributed",
+    "peak_flops",
     "patience",
     "wandb",
 )
@@ -305,6 +308,8 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
             uniform_loss=math.log(model.config.vocab_size),
             patience=config.stepping.patience,
             quiet=not group.first,
+            flops_per_step=stage_flops(config, stage, model.config),
+            peak=peak_of_devices(config.hardware),
             **span,
         ) as log,
     ):

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from roformer_tf.errors import InputError
+from roformer_tf.training.cost import device_name, peak_flops
 
 DATA, MODEL = "batch", "model"
 """Axes of the mesh of devices."""
@@ -47,12 +48,19 @@ class DevicesConfig:
     """Several processes train together, each started with this same command. Slurm, Open MPI and
     Kubernetes tell each its place; elsewhere set JAX_COORDINATOR_ADDRESS=HOST:PORT,
     JAX_NUM_PROCESSES and JAX_PROCESS_ID (from 0). All must see the same --output."""
+    peak_flops: float | None = None
+    """Floating-point operations a second of one device at its best, for the share of them that is
+    used (`mfu` in metrics.jsonl). Unset, known for usual GPUs."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "model_parallel"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}, but must be at least 1.")
+        if self.peak_flops is not None and not self.peak_flops > 0:
+            raise InputError(
+                f"peak_flops is {self.peak_flops:g}, but must be above 0, such as 312e12."
+            )
         if self.devices is not None and self.devices % self.model_parallel:
             raise InputError(
                 f"{self.devices} devices cannot be split into groups of {self.model_parallel} "
@@ -153,6 +161,12 @@ def replicas() -> int:
     """Parts that the devices split a batch into."""
     distribution = keras.distribution.distribution()
     return 1 if distribution is None else distribution.num_model_replicas
+
+
+def peak_of_devices(config: DevicesConfig) -> float | None:
+    """Operations a second of all devices of a run at their best; None where that is unknown."""
+    peak = config.peak_flops or peak_flops(device_name())
+    return None if peak is None else peak * replicas() * config.model_parallel
 
 
 def to_numpy(variable: keras.Variable) -> np.ndarray:

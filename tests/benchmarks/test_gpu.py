@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import HEADER, SIZES, Case, device_events, model_flops, peak_flops, row
+from benchmarks.gpu import HEADER, SIZES, Case, device_events, model_flops, row
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,13 +29,6 @@ def test_operations_are_those_of_the_products_one_by_one(case):
         forward += 2 * 2 * batch * answered * hidden * 4 * hidden
     forward += 2 * batch * masked * (hidden * hidden + hidden * vocabulary)
     assert model_flops(case) == pytest.approx(3 * forward, rel=1e-12)
-
-
-def test_peaks_are_found_by_name():
-    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
-    assert peak_flops("NVIDIA H100 PCIe") == 756e12
-    assert peak_flops("NVIDIA L40S") == 362e12
-    assert peak_flops("cpu") is None
 
 
 def test_a_line_has_a_cell_for_every_column():

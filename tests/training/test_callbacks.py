@@ -30,14 +30,12 @@ def toy():
     return model
 
 
-def run(path, model, losses, *, every=3, start=0, hooks=(), uniform_loss=4.0):
+def run(path, model, losses, *, every=3, start=0, hooks=(), uniform_loss=4.0, **settings):
     """Fit the toy from step `start`; hooks are (function, every)."""
     last = start + len(losses)
     span = {"start": start, "last": last}
-    with (
-        MetricsFile(path, resumed_at=start) as lines,
-        StepLog(lines, every=every, tokens_per_step=100, uniform_loss=uniform_loss, **span) as log,
-    ):
+    settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
+    with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
         schedules = [Schedule(f, every=n, log=log, **span) for f, n in hooks]
         labels = np.array(losses, "float32")[:, None]
         model.fit(
@@ -96,6 +94,26 @@ def test_a_line_of_the_first_step_alone_has_no_rate(path):
     rates = [line["tokens_per_second"] for line in run(path, toy(), LOSSES, every=1)]
     assert rates[0] is None
     assert all(rate > 0 for rate in rates[1:])
+
+
+def test_the_share_of_the_hardware_is_operations_over_time_and_peak(path):
+    """The rate gives the time: 100 tokens a step."""
+    lines = run(path, toy(), LOSSES, flops_per_step=6e9, peak=3e12)
+    assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second", "mfu"]
+    for line in lines:
+        steps_per_second = line["tokens_per_second"] / 100
+        assert line["mfu"] == pytest.approx(steps_per_second * 6e9 / 3e12, abs=2e-4)
+        assert line["mfu"] > 0
+
+
+def test_there_is_no_share_of_the_hardware_without_a_rate(path):
+    lines = run(path, toy(), LOSSES, every=1, flops_per_step=6e9, peak=3e12)
+    assert [line["mfu"] is None for line in lines] == [True] + 9 * [False]
+
+
+@pytest.mark.parametrize("known", [{"flops_per_step": 6e9}, {"peak": 3e12}])
+def test_there_is_no_share_of_hardware_that_is_not_known(path, known):
+    assert all("mfu" not in line for line in run(path, toy(), LOSSES, **known))
 
 
 def test_hooks_are_called_at_their_steps_of_the_run_and_after_the_last(path):

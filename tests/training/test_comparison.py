@@ -108,10 +108,25 @@ def test_the_figures_are_those_of_the_lines(tmp_path):
         "best_held_out_loss": 2.5,
         "best_step": 8,
         "tokens_per_second": 110.0,
+        "mfu": None,
     }
     assert shown(tmp_path / "run") == [
         "name             state    loss  held-out  accuracy  best held-out  tokens/s",
         "run   at step 12 of 22  2.0000    2.7500    30.00%    2.5000 at 8       110",
+    ]
+
+
+def test_the_share_of_the_hardware_is_shown_where_it_is_known(tmp_path):
+    shares = [None, 0.5, 0.25, 0.375]
+    lines = [line | {"mfu": x} for line, x in zip(losses(5.0, 4.0, 3.0, 2.0), shares, strict=True)]
+    write_run(tmp_path / "a", lines, steps=40)
+    write_run(tmp_path / "b", losses(2.0), steps=40)
+    a, b = compared(read(*find_runs(tmp_path)))["runs"]
+    assert (a["mfu"], b["mfu"]) == (0.375, None)  # the median
+    assert shown(*find_runs(tmp_path))[:3] == [
+        "name                state    loss    mfu",
+        "a     finished at step 40  2.0000  37.5%",
+        "b        at step 10 of 40  2.0000      -",
     ]
 
 

@@ -22,6 +22,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training import devices
 from roformer_tf.training.beginnings import new_model
 from roformer_tf.training.callbacks import read_lines
+from roformer_tf.training.cost import step_flops
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
 from roformer_tf.training.pretraining import PretrainConfig
 
@@ -66,6 +67,19 @@ def refused(flags, run, capsys):
 
 
 # What a run writes
+
+
+def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(copy, pretrain_flags):
+    """Given to a run that goes on from its middle, since it changes no weight."""
+    shutil.rmtree(copy / "checkpoints" / "step-00000022")
+    flags = pretrain_flags(copy, peak_flops=1e9)
+    assert main(["pretrain", *flags]) == 0
+    flops = step_flops(RoFormerConfig.from_file(copy / "model" / "config.json"), 32, 8, 4)
+    lines = {line["step"]: line for line in read_lines(copy / "metrics.jsonl")}
+    assert "mfu" not in lines[15]  # of the run before
+    for step in (18, 21, 22):
+        steps_per_second = lines[step]["tokens_per_second"] / (8 * 32)
+        assert lines[step]["mfu"] == pytest.approx(flops * steps_per_second / 1e9, abs=1e-4)
 
 
 def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):

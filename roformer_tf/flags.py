@@ -1,0 +1,94 @@
+"""Flags of a command: what a settings dataclass takes, and YAML files that hold the same."""
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from roformer_tf.errors import InputError
+
+
+def parsed(settings: Any, flags: Sequence[str], program: str) -> Any:
+    """Make the settings that the flags ask for; wrong flags exit with code 2 and a message."""
+    import tyro
+
+    return tyro.cli(settings, args=flags, prog=program, config=(tyro.conf.OmitArgPrefixes,))
+
+
+def with_yaml(flags: list[str], settings: type) -> list[str]:
+    """Replace `--config FILE` by the flags in it, put in front: flags given by hand win."""
+    given = [flag for flag in flags if flag == "--config" or flag.startswith("--config=")]
+    if not given:
+        return flags
+    place = flags.index(given[0])
+    if "=" in given[0]:
+        file, rest = given[0].partition("=")[2], flags[:place] + flags[place + 1 :]
+    elif place + 1 < len(flags):
+        file, rest = flags[place + 1], flags[:place] + flags[place + 2 :]
+    else:
+        raise InputError("--config needs a YAML file.")
+    return [*yaml_flags(Path(file), settings), *rest]
+
+
+def yaml_flags(path: Path, settings: type) -> list[str]:
+    """The keys of a YAML file as flags."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
+    known = flag_types(settings)
+    flags = []
+    for key, value in values.items():
+        flag = str(key).replace("_", "-")
+        if flag not in known:
+            raise InputError(
+                f"{path} has an unknown key {key!r}.{nearest(flag, known)} "
+                f"Known keys: {', '.join(sorted(known))}."
+            )
+        flags += _as_flags(flag, value, known[flag])
+    return flags
+
+
+def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
+    """One key of a YAML file as it would be typed."""
+    if value is None:
+        return []
+    if isinstance(value, bool) and kind is bool:  # one that may be unset is `--flag True`
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, dict):  # such as {news: 3, wiki: 1}
+        values = [word for pair in value.items() for word in pair]
+    else:
+        values = value if isinstance(value, list) else [value]
+    return [f"--{flag}", *map(_as_word, values)] if values else []
+
+
+def _as_word(value: Any) -> str:
+    """One value as it would be typed; of several with names, {length: 512}, "length=512"."""
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_as_word(item)}" for key, item in value.items())
+    return str(value)
+
+
+def flag_types(settings: Any) -> dict[str, Any]:
+    """Every flag of a settings dataclass with its type, those of nested ones included."""
+    hints = get_type_hints(settings)
+    types: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        if dataclasses.is_dataclass(hints[field.name]):
+            types |= flag_types(hints[field.name])
+        else:
+            types[field.name.replace("_", "-")] = hints[field.name]
+    return types
+
+
+def nearest(word: str, words: Any) -> str:
+    """Ask whether the most similar of the words was meant; "" if none is similar."""
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f" Did you mean {near[0]}?" if near else ""

@@ -1,0 +1,134 @@
+"""`roformer-tf cost`, as it is typed, and what docs/RECIPES.md says of it."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roformer_tf.cli import main
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "RECIPES.md").read_text(encoding="utf-8")
+RECIPES = sorted(path.name for path in (ROOT / "pretrain" / "configs").glob("*.yaml"))
+WITHOUT_STEPS = {"demo.yaml"}  # `make demo` gives them
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*words) → exit code, what stands on stdout and on stderr; in the clone's folder."""
+    monkeypatch.chdir(ROOT)
+
+    def call(*words):
+        try:
+            code = main(["cost", *map(str, words)])
+        except SystemExit as stopped:
+            code = stopped.code
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def typed():
+    """The words of the command in the guide."""
+    (command,) = re.findall(r"^roformer-tf cost (.*?)\n```", GUIDE, re.MULTILINE | re.DOTALL)
+    return words_of(command)
+
+
+def words_of(command):
+    """The words of a command that goes on over several lines."""
+    return shlex.split(command.replace("\\\n", " "))
+
+
+def test_the_guides_table_is_what_its_command_prints(run):
+    code, printed, err = run(*typed())
+    assert (code, err) == (0, "")
+    (shown,) = re.findall(r"<!-- cost: begin -->\n(.*?)<!-- cost: end -->", GUIDE, re.DOTALL)
+    assert shown == printed, "put what the command prints between the marks of docs/RECIPES.md"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_guide_tells_of_every_recipe(name):
+    assert f"| `{name}` |" in GUIDE
+    assert f"\n### {name}\n" in GUIDE
+    assert (f"pretrain/configs/{name}" in typed()) == (name not in WITHOUT_STEPS)
+
+
+def test_the_guides_commands_name_what_exists():
+    from roformer_tf.flags import flag_types
+    from roformer_tf.training.pretraining import PretrainConfig
+
+    blocks = re.findall(r"^```\n(python .*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == len(RECIPES) - len(WITHOUT_STEPS)
+    for block in blocks:
+        script, *words = words_of(block)[1:]
+        assert (ROOT / script).is_file()
+        assert (ROOT / words[words.index("--config") + 1]).is_file()
+        flags = {word[2:] for word in words if word.startswith("--")}
+        assert flags <= {*flag_types(PretrainConfig), "config"}
+
+
+def test_the_same_figures_are_written_for_programs(run, tmp_path):
+    file = tmp_path / "out" / "cost.json"
+    code, out, err = run("pretrain/configs/base.yaml", "--devices", 1, 4, 16, "--json", file)
+    assert (code, err) == (0, "")
+    assert "| days on 1 | on 4 | on 16 |" in out
+    (line,) = json.loads(file.read_text(encoding="utf-8"))
+    assert (line["recipe"], line["rows"], line["tokens"]) == ("base", 51_200_000, 26_214_400_000)
+    assert line["flops"] == 26_214_400_000 * 566_801_856
+    assert line["devices"] == [1, 4, 16]
+    assert line["days"][0] == pytest.approx(line["flops"] / (0.4 * 989e12) / 86_400)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("learning_rat: 0.1\n", "Did you mean learning-rate?"),
+        ("steps: [\n", "is not valid YAML"),
+        ("steps: many\n", "--steps"),
+        ("steps: 0\n", "steps is 0, but must be at least 1"),
+        ("steps: 5\n", "names no architecture"),
+        ("stages: [{length: 512}]\n", "does not say for how many steps"),
+        ("vocab-size: 9\nlength: 2\n", "length is 2"),
+        ("architecture: nowhere.json\n", "cannot read nowhere.json"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_recipe_that_pretrain_would_refuse_is_refused(run, tmp_path, text, said):
+    recipe = tmp_path / "mine.yaml"
+    if text is not None:
+        recipe.write_text(text)
+    code, out, err = run(recipe, "--json", tmp_path / "cost.json")
+    assert (code, out) == (2, "")
+    message = " ".join(err.translate(str.maketrans("│╭╮╰╯─", "      ")).split())
+    assert said in message
+    assert "mine.yaml" in message or "nowhere.json" in said
+    assert not (tmp_path / "cost.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give recipes"),
+        (["x.yaml", "--utilisation", "40"], "utilisation is 40"),
+        (["x.yaml", "--json", "docs"], "docs is a folder"),
+    ],
+)
+def test_bad_flags_are_one_message(run, words, said):
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+
+
+def test_help_comes_without_keras():
+    code = (
+        "import sys\n"
+        "from roformer_tf.cli import main\n"
+        "try:\n    main(['cost', '--help'])\n"
+        "except SystemExit:\n    print({'keras', 'tensorflow', 'jax'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
