@@ -33,6 +33,7 @@ from roformer_tf.data.corpus import (
     find_files,
     read_documents,
 )
+from roformer_tf.data.dask_cluster import check_cluster
 from roformer_tf.data.duplicates import (
     Duplicates,
     check_similarity,
@@ -41,16 +42,9 @@ from roformer_tf.data.duplicates import (
     find_near,
     near_marks,
 )
-from roformer_tf.data.engines import (
-    Engine,
-    EngineError,
-    alone,
-    check_cluster,
-    check_engine,
-    in_order,
-    open_pool,
-)
+from roformer_tf.data.engines import Engine, check_engine, open_pool
 from roformer_tf.data.packing import Documents, check_length, pack
+from roformer_tf.data.pools import EngineError, alone, in_order
 from roformer_tf.data.shards import (
     MANIFEST,
     PreparedRows,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from roformer_tf.data import engines
-from roformer_tf.data.engines import EngineError, Pool, check_engine, in_order
+from roformer_tf.data import dask_cluster, engines
+from roformer_tf.data.engines import check_engine
 from roformer_tf.data.packing import check_length
+from roformer_tf.data.pools import EngineError, Pool, in_order
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.errors import InputError
 
@@ -110,14 +111,14 @@ def square(item):
 @pytest.fixture
 def hurried(monkeypatch):
     """Workers that are threads here, and not waited for long."""
-    monkeypatch.setattr(engines, "_one_at_a_time", nullcontext())
+    monkeypatch.setattr(dask_cluster, "_one_at_a_time", nullcontext())
     for name, seconds in {"PATIENCE": 0.5, "GLANCE": 0.05, "LINGER": 0.2}.items():
-        monkeypatch.setattr(engines, name, seconds)
+        monkeypatch.setattr(dask_cluster, name, seconds)
 
 
 def test_what_hangs_is_done_by_another_worker(scheduler, tmp_path, hurried):
     try:
-        with engines.cluster(square, tmp_path, scheduler) as pool:
+        with dask_cluster.cluster(square, tmp_path, scheduler) as pool:
             assert list(in_order(pool, range(8))) == [(n, n * n) for n in range(8)]
         assert sorted(begun) == [0, 1, 2, 3, 3, 4, 5, 6, 7]
     finally:
@@ -136,47 +137,47 @@ def test_what_hangs_is_done_by_another_worker(scheduler, tmp_path, hurried):
     ],
 )
 def test_what_takes_far_longer_than_others_is_late(seconds, attempts, late, scheduler, tmp_path):
-    with engines.cluster(len, tmp_path, scheduler) as pool:
+    with dask_cluster.cluster(len, tmp_path, scheduler) as pool:
         work = pool.submit.__self__
         work._seconds.extend(seconds)
-        tried = engines._Attempts(0, b"", {Future(): str(n) for n in range(attempts)})
+        tried = dask_cluster._Attempts(0, b"", {Future(): str(n) for n in range(attempts)})
         tried.began -= 90  # seconds ago
         assert work._is_late(tried) == late
 
 
 @pytest.fixture
 def job(tmp_path):
-    with engines._posted(len, tmp_path) as job:
+    with dask_cluster._posted(len, tmp_path) as job:
         yield job
 
 
 def test_a_worker_does_its_part_of_a_job(job):
-    assert engines._do(job, pickle.dumps("你好")) == 2
-    call = pickle.dumps(engines._Call(job, pickle.dumps("你好吗")))
+    assert dask_cluster._do(job, pickle.dumps("你好")) == 2
+    call = pickle.dumps(dask_cluster._Call(job, pickle.dumps("你好吗")))
     assert pickle.loads(call) == 3
 
 
 def test_a_worker_with_other_versions_refuses(job):
     with pytest.raises(EngineError, match=r"Python 3\.\d+, .*numpy .*not Python 2\.7"):
-        engines._do(replace(job, versions="Python 2.7"), pickle.dumps("你好"))
+        dask_cluster._do(replace(job, versions="Python 2.7"), pickle.dumps("你好"))
 
 
 def test_a_worker_that_does_not_see_the_folder_refuses(job):
     with pytest.raises(EngineError, match=r"does not see .*/elsewhere\. Choose an --output"):
-        engines._do(replace(job, file="/elsewhere/.job.tmp"), pickle.dumps("你好"))
+        dask_cluster._do(replace(job, file="/elsewhere/.job.tmp"), pickle.dumps("你好"))
 
 
 def test_a_worker_that_sees_another_file_there_does_not_open_it(job):
     Path(job.file).write_bytes(pickle.dumps(print))
     with pytest.raises(EngineError, match="does not see"):
-        engines._do(job, pickle.dumps("你好"))
+        dask_cluster._do(job, pickle.dumps("你好"))
 
 
 def test_a_job_that_is_over_is_not_begun(tmp_path):
-    with engines._posted(len, tmp_path) as job:
-        assert engines._do(job, pickle.dumps("你好")) == 2
+    with dask_cluster._posted(len, tmp_path) as job:
+        assert dask_cluster._do(job, pickle.dumps("你好")) == 2
     with pytest.raises(EngineError, match="does not see"):
-        engines._do(job, pickle.dumps("你好"))
+        dask_cluster._do(job, pickle.dumps("你好"))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_a_scheduler_that_does_not_answer_is_said_and_nothing_is_left(
     closed_port, tmp_path, vocab_file, write_corpus, monkeypatch
 ):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(engines, "CONNECTING", 0.3)
+    monkeypatch.setattr(dask_cluster, "CONNECTING", 0.3)
     address = f"tcp://127.0.0.1:{closed_port}"
     config = PreparationConfig(
         (str(write_corpus(tmp_path / "corpus.txt", 20)),),
@@ -233,10 +234,10 @@ def test_a_file_that_is_no_scheduler_file_is_refused(content, tmp_path):
     pytest.importorskip("distributed")
     (tmp_path / "scheduler.json").write_text(content)
     with pytest.raises(InputError, match=r"scheduler\.json is no scheduler file"):
-        engines.check_cluster(str(tmp_path / "scheduler.json"))
+        dask_cluster.check_cluster(str(tmp_path / "scheduler.json"))
 
 
 def test_without_the_extra_it_is_named(monkeypatch):
-    monkeypatch.setitem(engines.sys.modules, "distributed", None)
+    monkeypatch.setitem(dask_cluster.sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[dask\]'"):
-        engines.check_cluster("tcp://127.0.0.1:8786")
+        dask_cluster.check_cluster("tcp://127.0.0.1:8786")

@@ -13,9 +13,9 @@ from threading import Thread
 import pytest
 
 from benchmarks.cluster import ROOT, Loopback, differences, freeze, recorded_parts, thaw
-from roformer_tf.data import engines, preparation
-from roformer_tf.data.engines import EngineError
+from roformer_tf.data import dask_cluster, pools, preparation
 from roformer_tf.data.packing import check_length
+from roformer_tf.data.pools import EngineError
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.errors import InputError
 
@@ -30,7 +30,7 @@ def hurried(monkeypatch):
     """Small parts, and little patience."""
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
     for name, seconds in {"PATIENCE": 2.0, "GLANCE": 0.1, "LINGER": 2.0}.items():
-        monkeypatch.setattr(engines, name, seconds)
+        monkeypatch.setattr(dask_cluster, name, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_worker_that_wakes_up_after_the_end_changes_nothing(cluster, configure
     output = prepare(config)
     assert differences(output, expected) == []
     thaw(frozen)
-    with engines._connect(str(cluster.file)) as client:
+    with dask_cluster._connect(str(cluster.file)) as client:
         client.wait_for_workers(len(running(cluster)))
         wait_until(lambda: not any(client.processing().values()))
     time.sleep(0.5)
@@ -126,7 +126,7 @@ def test_a_part_done_once_more_after_the_end_changes_nothing(configure, expected
             done.append(partial(task, item))
             return done[-1]
 
-        yield engines.Pool(submit, room=lambda: 3)
+        yield pools.Pool(submit, room=lambda: 3)
 
     monkeypatch.setattr(preparation, "open_pool", remembered)
     output = prepare(configure())
@@ -141,8 +141,8 @@ def test_counting_on_a_cluster_builds_the_same_vocabulary(cluster, configure):
 
 
 def test_bad_input_inside_a_task_is_bad_input(cluster, tmp_path):
-    with engines.cluster(check_length, tmp_path, str(cluster.file)) as pool:
-        results = engines.in_order(pool, [512, 128, 2, 512])
+    with dask_cluster.cluster(check_length, tmp_path, str(cluster.file)) as pool:
+        results = pools.in_order(pool, [512, 128, 2, 512])
         assert [next(results), next(results)] == [(512, None), (128, None)]
         with pytest.raises(InputError, match="at least") as raised:
             next(results)
@@ -173,7 +173,7 @@ preparation.prepare(preparation.{config!r})
     when(config.output, 20, process.terminate)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
-    with engines._connect(str(cluster.file)) as client:
+    with dask_cluster._connect(str(cluster.file)) as client:
         wait_until(lambda: not any(client.processing().values()))
     assert 20 <= recorded_parts(Path(config.output)) < 50
     assert differences(prepare(config), expected) == []
@@ -191,10 +191,10 @@ def test_a_part_that_kills_its_worker_is_named(tmp_path):
     failures = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
     with (
         Loopback(tmp_path / "cluster", 1, **failures) as cluster,
-        engines.cluster(os._exit, tmp_path, str(cluster.file)) as pool,
+        dask_cluster.cluster(os._exit, tmp_path, str(cluster.file)) as pool,
         pytest.raises(EngineError, match=r"part 0 .*ended 1 workers.*The same command continues"),
     ):
-        list(engines.in_order(pool, [3]))
+        list(pools.in_order(pool, [3]))
 
 
 def test_a_lost_scheduler_is_said_and_processes_go_on(configure, expected, when, tmp_path, capfd):
