@@ -1,4 +1,4 @@
-"""Held-out evaluation of a masked language model."""
+"""Held-out evaluation of a language model, on masked tokens or on every next one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,12 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.layers.rotary import Tensor
+from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.training.processes import on_every_device
 
 
 class MaskedTokenScores(keras.Model):
-    """How a masked language model does at each masked position.
+    """How a language model does at each masked position; a causal one, P = T, at each at all.
 
     Call: the model's dict with `labels` and `weights` (B, P) beside → a dict of (B, P):
     `log_likelihood` float32 of the true token in nats, `likeliest` int32, the token that the
@@ -45,11 +46,13 @@ class MaskedLMScores:
     """What the held-out rows say of a model."""
 
     loss: float
-    """Mean cross-entropy of a masked token, in nats."""
+    """Mean cross-entropy of a predicted token, in nats."""
     accuracy: float
-    """Share of the masked tokens that are the likeliest."""
+    """Share of the predicted tokens that are the likeliest."""
     predictions: int
-    """Masked tokens counted."""
+    """Predicted tokens counted."""
+    predicted: str = "masked tokens"
+    """What they are, in words."""
 
     @property
     def perplexity(self) -> float:
@@ -67,7 +70,7 @@ class MaskedLMScores:
     def __str__(self) -> str:
         return (
             f"held-out loss {self.loss:.3f} (perplexity {self.perplexity:,.1f}), "
-            f"accuracy {self.accuracy:.1%} of {self.predictions:,} masked tokens"
+            f"accuracy {self.accuracy:.1%} of {self.predictions:,} {self.predicted}"
         )
 
 
@@ -80,6 +83,7 @@ def evaluate(scores: MaskedTokenScores, batches: grain.MapDataset) -> MaskedLMSc
         loss=float(-(outputs["log_likelihood"] * weights).sum() / count),
         accuracy=float(((outputs["likeliest"] == outputs["labels"]) * weights).sum() / count),
         predictions=int(count),
+        predicted="tokens" if isinstance(scores.model, RoFormerForCausalLM) else "masked tokens",
     )
 
 

@@ -14,7 +14,8 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import held_out_batches
-from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.masking import MaskingConfig
+from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -413,9 +414,7 @@ def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, 
         rows,
         batch_size=8,
         seed=0,
-        mask_id=tokenizer.mask_id,
-        random_ids=replacement_ids(tokenizer.vocabulary),
-        masking=MaskingConfig(),
+        objective=make_objective("masked", tokenizer, MaskingConfig()),
     )
     scores = evaluate(MaskedTokenScores(model), batches)
     first, last = read_lines(tmp_path / "run" / "evaluations.jsonl")
