@@ -39,7 +39,9 @@ COMMANDS = {
         "roformer_tf.data.preparation:prepare", "make rows for pretraining out of a corpus"
     ),
     "pretrain": Command(
-        "roformer_tf.training.pretraining:pretrain", "pretrain a masked language model", _MODELS
+        "roformer_tf.training.pretraining:pretrain",
+        "pretrain a language model, masked or causal",
+        _MODELS,
     ),
     "finetune": Command(
         "roformer_tf.training.finetuning:finetune", "fine-tune on labelled texts", _MODELS

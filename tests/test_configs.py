@@ -1,8 +1,11 @@
 """Every settings file that is shipped can be used as it is."""
 
+import json
+import math
 from pathlib import Path
 
 import pytest
+import yaml
 
 from roformer_tf import cli
 from roformer_tf.config import RoFormerConfig
@@ -36,7 +39,8 @@ def parsed(monkeypatch):
 
 
 def test_the_promised_files_are_there():
-    assert {"base.yaml", "small.yaml", "char.yaml", "demo.yaml"} <= set(NAMES)
+    promised = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
+    assert [f"{name}.yaml" for name in promised] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,6 +53,63 @@ def test_a_settings_file_needs_only_text_and_a_folder(parsed, name):
         architecture = RoFormerConfig.from_file(settings.architecture)
         assert architecture.head_size == 64
         assert not architecture.unknown
+
+
+TOY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+SHORT = {"length": 32, "batch-size": 8, "steps": 2, "held-out": 0, "precision": "float32"}
+
+
+@pytest.fixture
+def toy(released, write_corpus, tmp_path):
+    """toy(recipe) → flags that make its run a matter of seconds, and change nothing else."""
+
+    def flags(recipe):
+        given = SHORT | {"corpus": write_corpus(tmp_path / "corpus.txt", 150), "workers": 1}
+        if "architecture" in recipe:
+            small = tmp_path / "architecture.json"
+            small.write_text(
+                json.dumps(json.loads((ROOT / recipe["architecture"]).read_text()) | TOY)
+            )
+            given |= {"architecture": small, "vocab-size": 300}
+        else:
+            given |= {"init-from": released("word")}
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        if "stages" in recipe:
+            stages = [f"length={x['length'] // 16} batch-size=8 steps=1" for x in recipe["stages"]]
+            words += ["--stages", *stages[:2]]
+        return words
+
+    return flags
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_path):
+    from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
+
+    monkeypatch.chdir(ROOT)
+    recipe = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    run = tmp_path / "run"
+    words = ["--config", f"pretrain/configs/{name}", *toy(recipe), "--output", str(run)]
+    assert cli.main(["pretrain", *words]) == 0
+
+    used = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+    for key in recipe.keys() - {*SHORT, "architecture", "vocab-size", "stages"}:
+        value = used[key.replace("-", "_")]
+        assert value == type(value)(recipe[key])  # 1e-4 is text to YAML
+    losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").open()]
+    assert losses
+    assert all(0 < loss < 2 * math.log(used["vocab_size"] or 50_000) for loss in losses)
+    causal = recipe.get("objective") == "causal"
+    model = (RoFormerForCausalLM if causal else RoFormerForMaskedLM).from_pretrained(run / "model")
+    assert (model.config.attention_type == "causal") == causal
+    assert model.config.is_v2 == (name == "v2.yaml")
+    assert model.tokenizer.tokenization == recipe.get("tokenization", "word")
+
+
+def test_v2_is_the_architecture_of_the_release():
+    config = RoFormerConfig.from_file(FOLDER / "v2.json")
+    assert config.is_v2
+    assert (config.norm_type, config.hidden_act, config.vocab_size) == ("rms_norm", "relu", 12_000)
 
 
 def test_the_released_sizes_are_those_of_the_releases():

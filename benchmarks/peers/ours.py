@@ -65,7 +65,8 @@ def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
 def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     """The step on "real" rows, masked meanwhile, or on "one" batch; or the rows with "no" step."""
     from roformer_tf.data.batches import prefetched, pretraining_batches
-    from roformer_tf.data.masking import MaskingConfig, replacement_ids
+    from roformer_tf.data.masking import MaskingConfig
+    from roformer_tf.data.objectives import make_objective
     from roformer_tf.data.shards import PreparedRows
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
     from roformer_tf.training.beginnings import SMALL
@@ -76,9 +77,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
         PreparedRows.open(rows),
         batch_size=batch,
         seed=0,
-        mask_id=tokenizer.mask_id,
-        random_ids=replacement_ids(tokenizer.vocabulary),
-        masking=MaskingConfig(),
+        objective=make_objective("masked", tokenizer, MaskingConfig()),
     ).map(with_labels)
     if data == "no":
         endless = iter(prefetched(batches))

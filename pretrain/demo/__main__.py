@@ -29,7 +29,8 @@ from pretrain.demo.baselines import (
 )
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.cli import main as roformer_tf
-from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.masking import MaskingConfig
+from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.preparation import is_held_out
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.inference.fill_mask import MASK
@@ -162,9 +163,7 @@ def compare(
         PreparedRows.open(rows_folder, "held_out"),
         batch_size=64,
         seed=0,
-        mask_id=tokenizer.mask_id,
-        random_ids=replacement_ids(tokenizer.vocabulary),
-        masking=HIDE_ALL,
+        objective=make_objective("masked", tokenizer, HIDE_ALL),
     )
     inputs, labels, weights = zip(*batches, strict=True)
     masks = {key: np.concatenate([x[key] for x in inputs]) for key in inputs[0]}

@@ -1,12 +1,7 @@
 """Rows → batches for `fit`: grain pipelines in which step s can be asked for.
 
-An element is what `keras.Model.fit` unpacks. In pretraining, with B rows of length L and P
-predictions a row:
-
-    {"token_ids": (B, L), "sequence_ids": (B, L), "masked_positions": (B, P)} int32,
-    labels (B, P) int32, weights (B, P) float32
-
-In fine-tuning, with B rows padded to T and C labels:
+An element is what `keras.Model.fit` unpacks. In pretraining it is what the objective makes of B
+rows (`data/objectives.py`); in fine-tuning, with B rows padded to T and C labels:
 
     {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
     targets: classification, pair (B,) int32; multilabel (B, C), regression and ranking (B, 1)
@@ -19,23 +14,20 @@ step s, slice `batches[s:]`. Several processes share a batch: each makes a piece
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import grain
 import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.data.encoding import EncodedTexts, Ints, Rows, bucket, padded
-from roformer_tf.data.masking import MaskingConfig, mask_rows, predictions_per_row, row_generator
 from roformer_tf.data.mixing import MixingConfig, endless_order
-from roformer_tf.data.packing import DOCUMENT
+from roformer_tf.data.objectives import Batch, Objective
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
 
 _ENDLESS = sys.maxsize  # steps
 _POOL = 50  # batches within which rows of like length come together
-
-Batch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def pretraining_batches(
@@ -43,9 +35,7 @@ def pretraining_batches(
     *,
     batch_size: int,
     seed: int,
-    mask_id: int,
-    random_ids: npt.NDArray[np.int32],
-    masking: MaskingConfig,
+    objective: Objective,
     mixing: MixingConfig = MixingConfig(),  # noqa: B008 (frozen)
     start_row: int = 0,
     process: int = 0,
@@ -56,10 +46,10 @@ def pretraining_batches(
     Element s has the rows at the places from `start_row` + s · `batch_size` on; of several
     processes, the i-th gives the i-th of as many equal pieces of it. Rows come in an order of
     their own in every epoch, each exactly once unless corpora are mixed (`endless_order`), and
-    one epoch follows another without a gap: a batch may hold rows of two. A row's masks are drawn
-    afresh every time. `random_ids` as in `mask_rows`. The order of an epoch takes 4 bytes a row in
-    memory. Raises InputError if there are no rows, if `mixing` does not fit their corpora, and if
-    `batch_size` cannot be cut into such pieces.
+    one epoch follows another without a gap: a batch may hold rows of two. Masks are drawn afresh
+    for a row every time. The order of an epoch takes 4 bytes a row in memory. Raises InputError if
+    there are no rows, if `mixing` does not fit their corpora, and if `batch_size` cannot be cut
+    into such pieces.
     """
     if not len(rows):
         raise InputError(f"{rows.folder} has no {rows.split} rows. Give a larger corpus.")
@@ -69,7 +59,7 @@ def pretraining_batches(
     def batch(step: int) -> Batch:
         begin = start_row + step * batch_size
         numbers, epochs = zip(*(row_at(begin + place) for place in own), strict=True)
-        return _masked_batch(rows, numbers, epochs, seed, mask_id, random_ids, masking)
+        return objective(*_read(rows, numbers, epochs, seed))
 
     return grain.MapDataset.range(_ENDLESS).map(batch)
 
@@ -79,9 +69,7 @@ def held_out_batches(
     *,
     batch_size: int,
     seed: int,
-    mask_id: int,
-    random_ids: npt.NDArray[np.int32],
-    masking: MaskingConfig,
+    objective: Objective,
     process: int = 0,
     processes: int = 1,
 ) -> grain.MapDataset:
@@ -95,9 +83,7 @@ def held_out_batches(
     def batch(step: int) -> Batch:
         places = step * batch_size + np.array(own)
         numbers = (places % len(rows)).tolist()
-        inputs, labels, weights = _masked_batch(
-            rows, numbers, [0] * len(own), seed, mask_id, random_ids, masking
-        )
+        inputs, labels, weights = objective(*_read(rows, numbers, [0] * len(own), seed))
         weights[places >= len(rows)] = 0
         return inputs, labels, weights
 
@@ -163,31 +149,12 @@ def _piece(batch_size: int, process: int, processes: int) -> range:
     return range(process * size, (process + 1) * size)
 
 
-def _masked_batch(
-    rows: PreparedRows,
-    numbers: Sequence[int],
-    epochs: Sequence[int],
-    seed: int,
-    mask_id: int,
-    random_ids: npt.NDArray[np.int32],
-    masking: MaskingConfig,
-) -> Batch:
-    """Read and mask rows, each as in its epoch."""
-    read = np.stack([rows[number] for number in numbers])  # (B, 3, L)
-    masked = mask_rows(
-        read,
-        predictions=predictions_per_row(rows.length, masking.rate),
-        rngs=[row_generator(seed, *which) for which in zip(epochs, numbers, strict=True)],
-        config=masking,
-        mask_id=mask_id,
-        random_ids=random_ids,
-    )
-    inputs = {
-        "token_ids": masked.token_ids,
-        "sequence_ids": read[:, DOCUMENT].astype(np.int32),
-        "masked_positions": masked.positions,
-    }
-    return inputs, masked.labels, masked.weights
+def _read(
+    rows: PreparedRows, numbers: Sequence[int], epochs: Sequence[int], seed: int
+) -> tuple[npt.NDArray[np.integer], list[tuple[int, int, int]]]:
+    """Rows (B, 3, L), and what each draws its chance from in its epoch."""
+    draws = [(seed, *which) for which in zip(epochs, numbers, strict=True)]
+    return np.stack([rows[number] for number in numbers]), draws
 
 
 def _by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list[Ints]:

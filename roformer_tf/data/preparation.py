@@ -23,6 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from tqdm import tqdm
 
 from roformer_tf.data.corpus import (
@@ -55,6 +56,7 @@ from roformer_tf.data.shards import (
 )
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, leftovers, remove, sweep, write_text
+from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import (
     Tokenization,
@@ -86,6 +88,9 @@ class PreparationConfig(CorpusConfig):
     """Unset: what suits the vocabulary; "word" for one that is built."""
     lower_case: bool | None = None
     """Unset: what the vocabulary's folder says, else yes."""
+    whole_words: bool = False
+    """With tokenization "char", also find jieba's words, for masking to hide all characters of a
+    word together. With "word" it does so anyway."""
     length: int = 512
     """Tokens in a row, with [CLS] and [SEP]."""
     fill: float = 0.99
@@ -235,8 +240,11 @@ class _PartWriter:
         self, split: str, file: str, corpus: str, texts: list[str]
     ) -> tuple[Shard | None, int]:
         """Write one shard, unless the texts give no rows; give it, and how many texts were cut."""
+        documents = Documents(*self.tokenizer.ids_and_words_of(texts))
+        if self.config.whole_words and self.tokenizer.tokenization == "char":
+            documents = _with_whole_words(documents, texts, self.tokenizer.lower_case)
         rows, cut = pack(
-            Documents(*self.tokenizer.ids_and_words_of(texts)),
+            documents,
             self.config.length,
             cls_id=self.tokenizer.cls_id,
             sep_id=self.tokenizer.sep_id,
@@ -244,6 +252,16 @@ class _PartWriter:
             dtype=row_dtype(self.tokenizer.vocab_size, self.config.length),
         )
         return (write_shard(self.output, file, split, rows, corpus) if len(rows) else None), cut
+
+
+def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) -> Documents:
+    """The documents of texts, with jieba's words for the parts that each part was one of."""
+    joined: list[int] = []
+    for text in texts:
+        first = joined[-1] + 1 if joined else 0
+        parts = words_of_parts(normalize(text) if lower_case else text)
+        joined += [first + word for word in parts]
+    return documents._replace(words=np.array(joined, np.int32)[documents.words])
 
 
 def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
@@ -411,7 +429,7 @@ def _settings(
         "length": config.length,
         "fill": config.fill,
         "held_out": config.held_out,
-    }
+    } | ({"whole_words": True} if config.whole_words else {})  # rows from before it are good
 
 
 def _hash_texts(texts: Iterable[str]) -> str:

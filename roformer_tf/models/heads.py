@@ -91,7 +91,7 @@ class MaskedLMHead(layers.Layer):
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1)
 
 
-class _LanguageModel(PretrainedModel):
+class LanguageModel(PretrainedModel):
     """An encoder and the head that scores the vocabulary."""
 
     def __init__(self, config: RoFormerConfig, name: str, **kwargs: Any) -> None:
@@ -112,9 +112,23 @@ class _LanguageModel(PretrainedModel):
         """Score the vocabulary: hidden (…, H) → (…, V) float32."""
         return self.mlm(hidden, self.encoder.embeddings.word.embeddings, training=training)
 
+    def scores_or_losses(
+        self, hidden: Tensor, inputs: Mapping[str, Tensor], training: bool | None = None
+    ) -> Tensor:
+        """Logits of hidden (B, P, H) → (B, P, V); where the inputs hold `labels`, their losses."""
+        if "labels" not in inputs:
+            return self.scores(hidden, training)
+        words = self.encoder.embeddings.word.embeddings
+        pieces = LOSS_PIECES if training and self.encoder.rematerialize else 1
+        return self.mlm.losses(hidden, words, inputs["labels"], training, pieces)
+
+
+LOSS_PIECES = 8
+"""Pieces of the logits, one of which is in memory at a time, where memory is to be spared."""
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForMaskedLM(_LanguageModel):
+class RoFormerForMaskedLM(LanguageModel):
     """An encoder with the masked-language-model head of the released checkpoints.
 
     Call: the encoder's dict → logits (B, T, V) float32; given `masked_positions` (B, P) int32
@@ -131,24 +145,17 @@ class RoFormerForMaskedLM(_LanguageModel):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the vocabulary at every position, or at the masked ones."""
         hidden = self.encoder(inputs, training=training, positions=inputs.get("masked_positions"))
-        if "labels" not in inputs:
-            return self.scores(hidden, training)
-        words = self.encoder.embeddings.word.embeddings
-        pieces = LOSS_PIECES if training and self.encoder.rematerialize else 1
-        return self.mlm.losses(hidden, words, inputs["labels"], training, pieces)
-
-
-LOSS_PIECES = 8
-"""Pieces of the logits, one of which is in memory at a time, where memory is to be spared."""
+        return self.scores_or_losses(hidden, inputs, training)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForCausalLM(_LanguageModel):
+class RoFormerForCausalLM(LanguageModel):
     """A language model that reads from left to right, such as the released gpt-char.
 
     Call: the encoder's dict → logits (B, T, V) float32; those at a position score the token
-    after it. `attention_type="unilm"` gives the mask of the released sim-char models: segment 0
-    is read in both directions, segment 1 written from left to right.
+    after it. Given `labels` (B, T) int32 too, such as the next tokens, the cross-entropy of each in
+    nats instead, (B, T) float32. `attention_type="unilm"` gives the mask of the released sim-char
+    models: segment 0 is read in both directions, segment 1 written from left to right.
     """
 
     architecture = "RoFormerForCausalLM"
@@ -158,11 +165,12 @@ class RoFormerForCausalLM(_LanguageModel):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the next token at every position."""
-        return self.scores(self.encoder(inputs, training=training), training)
+        hidden = self.encoder(inputs, training=training)
+        return self.scores_or_losses(hidden, inputs, training)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForSentenceSimilarity(_LanguageModel):
+class RoFormerForSentenceSimilarity(LanguageModel):
     """The released sim-char models: sentence vectors, and a language model over a second text.
 
     Call: the encoder's dict → a dict of `embedding` (B, H) float32, the linear pooler's output

@@ -6,6 +6,7 @@ import re
 import sys
 import unicodedata
 import warnings
+from bisect import bisect_right
 from itertools import accumulate
 from types import ModuleType
 
@@ -61,6 +62,16 @@ def split(text: str) -> list[str]:
     "Hi,世界" → ["Hi", ",", "世", "界"].
     """
     return "".join(map(_spaced, text)).split()
+
+
+def words_of_parts(text: str) -> list[int]:
+    """For each part that `split` gives, the number of the word of `segment` that it begins in.
+
+    "中国人民 abc" → [0, 0, 1, 1, 3], its words being 中国, 人民, the space and abc.
+    """
+    ends = list(accumulate(sum(map(len, split(word))) for word in segment(text)))  # visible ones
+    begins = accumulate(map(len, split(text)), initial=0)
+    return [bisect_right(ends, begin) for begin in begins][:-1]
 
 
 def is_chinese(character: str) -> bool:

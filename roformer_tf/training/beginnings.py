@@ -4,27 +4,38 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import keras
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.data.masking import replacement_ids
 from roformer_tf.data.neighbours import neighbour_vectors
+from roformer_tf.data.objectives import ObjectiveName, predicted_ids
 from roformer_tf.data.packing import TOKEN
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.interchange.convert import Output
 from roformer_tf.interchange.vocabulary import VocabularyConfig, change_vocabulary
-from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
+
+MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
+    "masked": RoFormerForMaskedLM,
+    "causal": RoFormerForCausalLM,
+}
+"""The class that an objective trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeginningConfig:
-    """Where a model's weights come from."""
+    """What is trained, and where its weights come from."""
 
+    objective: ObjectiveName = "masked"
+    """What the model learns to tell: "masked", hidden words from what stands on both sides of them,
+    to understand texts; "causal", each next token from those before it, to write them."""
     init_from: str | None = None
     """Checkpoint to continue from; its vocabulary is used."""
     extend_vocab: str | None = None
@@ -72,7 +83,8 @@ def new_model(
     rows: PreparedRows,
     dtype: str = "float32",
     embeddings: str = "random",
-) -> RoFormerForMaskedLM:
+    objective: ObjectiveName = "masked",
+) -> PretrainedLM:
     """Make a new model for a vocabulary, which guesses by frequency from its first step on.
 
     Its weights are random but for two: the output bias, without which the first hundreds of steps
@@ -83,10 +95,11 @@ def new_model(
         vocab_size=tokenizer.vocab_size,
         max_position_embeddings=max(architecture.max_position_embeddings, rows.length),
     )
-    model = RoFormerForMaskedLM(config, dtype=dtype)
+    model = MODELS[objective](config, dtype=dtype)
     model.tokenizer = tokenizer
     if model.mlm.bias is not None:
-        model.mlm.bias.assign(log_frequencies(rows, tokenizer))
+        predicted = predicted_ids(objective, tokenizer)
+        model.mlm.bias.assign(log_frequencies(rows, tokenizer.vocab_size, predicted))
     if embeddings == "neighbours":
         words = model.encoder.embeddings.word.embeddings
         length = config.initializer_range * math.sqrt(config.embedding_size)
@@ -95,38 +108,44 @@ def new_model(
     return model
 
 
-def log_frequencies(rows: PreparedRows, tokenizer: RoFormerTokenizer) -> np.ndarray:
-    """Logarithm of each token's share of the text, (V,); some thousands of rows are counted."""
+def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) -> np.ndarray:
+    """Logarithm of each token's share of the text, (V,); some thousands of rows are counted.
+
+    Tokens that are not of `predicted` (ids,) count as if they never stood there.
+    """
     sample = [rows[i] for i in range(0, len(rows), -(-len(rows) // COUNTED_ROWS))]
-    counts = np.bincount(np.stack(sample)[:, TOKEN].ravel(), minlength=tokenizer.vocab_size)
-    predicted = np.zeros(tokenizer.vocab_size, bool)
-    predicted[replacement_ids(tokenizer.vocabulary)] = True
-    smoothed = np.where(predicted, counts, 0) + 0.5
+    counts = np.bincount(np.stack(sample)[:, TOKEN].ravel(), minlength=vocab_size)
+    smoothed = np.full(vocab_size, 0.5)
+    smoothed[predicted] += counts[predicted]
     return np.log(smoothed / smoothed.sum())
 
 
 def beginning(
     config: BeginningConfig, vocabulary: str | Path | None, precision: str, positions: int
-) -> Callable[[RoFormerTokenizer, PreparedRows], RoFormerForMaskedLM]:
+) -> Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]:
     """Give what makes the model once there are rows: a new one, or the checkpoint's, read now.
 
     `vocabulary`: where the rows' comes from, if it is not the checkpoint's own; `positions`: tokens
     in the longest row. Raises InputError for a checkpoint that cannot be read, or whose vocabulary
-    is another one.
+    is another one, and for masked words in a model that reads from left to right.
     """
     changes: dict[str, Any] = {}
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes = dict.fromkeys(names, config.dropout)
+    if config.objective == "causal":  # any other mask would show the model what it is to tell
+        changes["attention_type"] = "causal"
     if config.init_from is None:
         given = config.architecture
         architecture = RoFormerConfig.from_file(given) if given else SMALL
+        _check_sees_both_sides(architecture, config.objective, given)
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)
         return lambda tokenizer, rows: new_model(
-            architecture, tokenizer, rows, precision, config.embeddings
+            architecture, tokenizer, rows, precision, config.embeddings, config.objective
         )
-    model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=precision, **changes)
+    model = MODELS[config.objective].from_pretrained(config.init_from, dtype=precision, **changes)
+    _check_sees_both_sides(model.config, config.objective, config.init_from)
     source = vocabulary or config.init_from
     _check_vocabulary(model, RoFormerTokenizer.from_pretrained(source), config.init_from)
     return lambda tokenizer, rows: model
@@ -144,9 +163,18 @@ def extended(source: str, words: str, target: Path) -> None:
         )
 
 
-def _check_vocabulary(
-    model: RoFormerForMaskedLM, tokenizer: RoFormerTokenizer, source: str
+def _check_sees_both_sides(
+    architecture: RoFormerConfig, objective: ObjectiveName, source: str | None
 ) -> None:
+    """Raise InputError for masked words in a model that sees only what stands before them."""
+    if objective == "masked" and architecture.attention_type == "causal":
+        raise InputError(
+            f"{source} reads from left to right (attention_type is causal), but masked words are "
+            "told from both sides. Give --objective causal, or another model."
+        )
+
+
+def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source: str) -> None:
     """Raise InputError unless the rows' ids mean to the checkpoint what they mean to us."""
     own = model.tokenizer
     if own is not None and own.vocabulary != tokenizer.vocabulary:

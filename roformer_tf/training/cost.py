@@ -72,7 +72,7 @@ def step_flops(config: RoFormerConfig, length: int, batch_size: int, predictions
 def stage_flops(settings: Any, stage: Stage, architecture: RoFormerConfig) -> float:
     """Operations of one step of a stage; `settings` are those of `pretrain`."""
     predicted = stage.length
-    if getattr(settings, "objective", "masked") == "masked":
+    if settings.objective == "masked":
         predicted = predictions_per_row(stage.length, settings.masking.rate)
     return step_flops(architecture, stage.length, stage.batch_size, predicted)
 

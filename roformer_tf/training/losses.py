@@ -1,4 +1,4 @@
-"""The masked-language-model loss."""
+"""The loss of a language model, masked or causal."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from roformer_tf.layers.rotary import Tensor
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class MaskedTokenLoss(keras.losses.Loss):
-    """Cross-entropy averaged over the masked positions of the whole batch, in nats.
+    """Cross-entropy averaged over the predicted tokens of the whole batch, in nats.
 
     Call: labels (B, P) int, logits (B, P, V) float32 or, as the model gives them where its inputs
     hold the labels, losses (B, P), sample_weight (B, P), 0 for a slot without a prediction

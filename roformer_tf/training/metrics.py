@@ -1,4 +1,4 @@
-"""Held-out evaluation of a masked language model."""
+"""Held-out evaluation of a language model, on masked tokens or on every next one."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,11 +11,12 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.layers.rotary import Tensor
+from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.training.processes import on_every_device
 
 
 class MaskedTokenScores(keras.Model):
-    """How a masked language model does at each masked position.
+    """How a language model does at each masked position; a causal one, P = T, at each at all.
 
     Call: the model's dict with `labels`, `weights` and `document_lengths` (B, P) beside → a dict
     of (B, P): `log_likelihood` float32 of the true token in nats, `likeliest` int32, the token
@@ -50,11 +51,13 @@ class MaskedLMScores:
     """What the held-out rows say of a model."""
 
     loss: float
-    """Mean cross-entropy of a masked token, in nats."""
+    """Mean cross-entropy of a predicted token, in nats."""
     accuracy: float
-    """Share of the masked tokens that are the likeliest."""
+    """Share of the predicted tokens that are the likeliest."""
     predictions: int
-    """Masked tokens counted."""
+    """Predicted tokens counted."""
+    predicted: str = "masked tokens"
+    """What they are, in words."""
     loss_by_length: Mapping[int, float] = dataclasses.field(default_factory=dict)
     """The loss of those in documents of so many tokens at most, and of more than half as many: of
     64, 128, 256 and so on. Of a document over several rows, its part in the row is what counts."""
@@ -76,7 +79,7 @@ class MaskedLMScores:
     def __str__(self) -> str:
         return (
             f"held-out loss {self.loss:.3f} (perplexity {self.perplexity:,.1f}), "
-            f"accuracy {self.accuracy:.1%} of {self.predictions:,} masked tokens"
+            f"accuracy {self.accuracy:.1%} of {self.predictions:,} {self.predicted}"
         )
 
 
@@ -95,6 +98,7 @@ def evaluate(scores: MaskedTokenScores, batches: grain.MapDataset) -> MaskedLMSc
             int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
             for tokens in np.unique(most[weights > 0])
         },
+        predicted="tokens" if isinstance(scores.model, RoFormerForCausalLM) else "masked tokens",
     )
 
 
@@ -107,10 +111,13 @@ def length_bucket(lengths: np.ndarray) -> np.ndarray:
     return np.asarray(2**exponents, "int64")
 
 
-def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Tokens in the row of the document at each position: (B, L), (B, P) int → (B, P) int32."""
-    counts = np.stack([np.bincount(row)[row] for row in sequence_ids])
-    return np.take_along_axis(counts, positions, axis=1).astype("int32")
+def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+    """Tokens in the row of the document at each position: (B, L), (B, P) int → (B, P) int32.
+
+    Without positions, at each at all, (B, L).
+    """
+    counts = np.stack([np.bincount(row)[row] for row in sequence_ids]).astype("int32")
+    return counts if positions is None else np.take_along_axis(counts, positions, axis=1)
 
 
 def score_tokens(scores: MaskedTokenScores, batches: grain.MapDataset) -> dict[str, np.ndarray]:
@@ -120,5 +127,5 @@ def score_tokens(scores: MaskedTokenScores, batches: grain.MapDataset) -> dict[s
 
 def _with_labels(batch: tuple[dict[str, Any], Any, Any]) -> dict[str, Any]:
     inputs, labels, weights = batch
-    lengths = document_lengths(inputs["sequence_ids"], inputs["masked_positions"])
+    lengths = document_lengths(inputs["sequence_ids"], inputs.get("masked_positions"))
     return inputs | {"labels": labels, "weights": weights, "document_lengths": lengths}

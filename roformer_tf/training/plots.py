@@ -51,10 +51,10 @@ def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> N
         if held_out[0]:
             axes[0].plot(*held_out, "o-", color=_HELD_OUT, markersize=4, label="held out")
             axes[0].legend()
-        axes[0].set(xlabel="step", ylabel="loss (nats per masked token)")
+        axes[0].set(xlabel="step", ylabel="loss (nats per predicted token)")
         if accuracies[0]:
             axes[1].plot(*accuracies, "o-", color=_HELD_OUT, markersize=4)
-            axes[1].set(xlabel="step", ylabel="held-out accuracy on masked tokens")
+            axes[1].set(xlabel="step", ylabel="held-out accuracy on predicted tokens")
             axes[1].yaxis.set_major_formatter(PercentFormatter(1))
         for axis in axes:
             axis.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""The body of `pretrain`: corpus → rows → masked batches → model → run folder.
+"""The body of `pretrain`: corpus → rows → batches of an objective → model → run folder.
 
 OUTPUT/settings.yaml   every setting; usable as --config
 OUTPUT/rows/           what `prepare` makes of --corpus; rows-512/, … for stages of several lengths
@@ -22,8 +22,9 @@ from typing import Any
 import keras
 
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
-from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.masking import MaskingConfig
 from roformer_tf.data.mixing import MixingConfig
+from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.preparation import PreparationConfig, prepare
 from roformer_tf.data.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
@@ -74,7 +75,7 @@ from roformer_tf.training.tracking import Track, tracked
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(BeginningConfig, PreparationConfig):
-    """Pretrain a masked language model, from scratch or from a checkpoint.
+    """Pretrain a language model, masked or causal, from scratch or from a checkpoint.
 
     Killed, the same command continues where the last checkpoint stands.
     """
@@ -128,6 +129,11 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
             raise InputError("--rows bring their own vocabulary: leave --vocab out.")
         if self.vocab and self.extend_vocab:
             raise InputError("--extend-vocab makes the vocabulary: leave --vocab out.")
+        if self.objective == "causal" and self.masking != MaskingConfig():
+            raise InputError(
+                "--rate, --mask-share and --random-share are of masked words, but --objective "
+                "causal masks none. Leave them out."
+            )
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
         for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
@@ -208,7 +214,7 @@ class Run:
 
 
 def pretrain(config: PretrainConfig) -> None:
-    """Pretrain a masked language model, from scratch or from a checkpoint.
+    """Pretrain a language model, masked or causal, from scratch or from a checkpoint.
 
     Raises InputError for what it is given, DivergedError for a loss that explodes, and, told to
     end by SIGTERM, TerminatedError once the step at hand is saved.
@@ -362,11 +368,10 @@ def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any]:
     """Training batches from step `start` on, and the held-out ones; of this process' part."""
     config, folder = run.config, run.folders[stage.length]
     process, processes = run.group.part
-    masked: dict[str, Any] = {
+    objective = make_objective(config.objective, run.tokenizer, config.masking)
+    shared: dict[str, Any] = {
         "seed": config.seed,
-        "mask_id": run.tokenizer.mask_id,
-        "random_ids": replacement_ids(run.tokenizer.vocabulary),
-        "masking": config.masking,
+        "objective": objective,
         "process": process,
         "processes": processes,
     }
@@ -376,10 +381,11 @@ def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any]:
         batch_size=stage.batch_size,
         mixing=config.mixing,
         start_row=used,
-        **masked,
+        **shared,
     )
     size = stage.batch_size // stage.accumulate  # what fits into memory
-    held_out = held_out_batches(PreparedRows.open(folder, "held_out"), batch_size=size, **masked)
+    size = objective.rows_to_score(size, stage.length, replicas())
+    held_out = held_out_batches(PreparedRows.open(folder, "held_out"), batch_size=size, **shared)
     return rows.map(with_labels), held_out[: -(-config.evaluation_rows // size)]
 
 

@@ -41,7 +41,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
                 "Choose another --output."
             )
         return
-    began = _began(output)
+    began = _defaults(type(config)) | _began(output)  # a setting may be younger than the run
     changed = [
         f"{key} was {began.get(key)!r} and is {value!r}"
         for key, value in plain(config).items()
@@ -113,6 +113,18 @@ def _began(output: Path) -> dict[str, Any]:
     """The settings that a run's folder was begun with; none where it is new."""
     settings = output / SETTINGS
     return (settings.exists() and yaml.safe_load(settings.read_text(encoding="utf-8"))) or {}
+
+
+def _defaults(settings: Any) -> dict[str, Any]:
+    """What a settings dataclass has where nothing is given, as `plain` tells it."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        if field.default_factory is not dataclasses.MISSING:
+            values |= plain(field.default_factory())
+        elif field.default is not dataclasses.MISSING:
+            plural = isinstance(field.default, tuple)
+            values[field.name] = [*field.default] if plural else field.default
+    return values
 
 
 def plain(settings: Any) -> dict[str, Any]:

@@ -39,10 +39,10 @@ class StepConfig:
 
 
 class PretrainingModel(PretrainedModel):
-    """A masked language model whose `fit` takes the steps of pretraining.
+    """A language model, masked or causal, whose `fit` takes the steps of pretraining.
 
-    Inputs hold the labels, so that the model gives losses. A step's loss is summed over the masked
-    positions of the batch and divided once by their number, however many pieces and devices the
+    Inputs hold the labels, so that the model gives losses. A step's loss is summed over the tokens
+    that the batch predicts and divided once by their number, however many pieces and devices the
     batch is spread over; the gradient is clipped by its global norm. Where the loss or the norm is
     not finite, or the loss is a spike, weights and optimizer stay as they are, but the step counts.
     `fit` logs `loss` (mean over the good steps since the metrics' reset), `gradient_norm` (of this

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
-from roformer_tf.data.masking import MaskingConfig, predictions_per_row
+from roformer_tf.data.masking import predictions_per_row
 from roformer_tf.data.mixing import MixingConfig, endless_order
+from roformer_tf.data.objectives import MaskedTokens, NextTokens
 from roformer_tf.data.packing import Documents, pack
 from roformer_tf.data.shards import PreparedRows, write_shard
 from roformer_tf.errors import InputError
@@ -13,7 +14,7 @@ from roformer_tf.errors import InputError
 CLS, SEP, MASK = 1, 2, 3
 LENGTH, ROWS = 16, 11
 RANDOM = np.arange(200, 250, dtype=np.int32)
-COMMON = {"mask_id": MASK, "random_ids": RANDOM, "masking": MaskingConfig()}
+COMMON = {"objective": MaskedTokens(MASK, RANDOM)}
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +225,33 @@ def test_evaluation_does_not_depend_on_the_batch_size(rows):
         return np.concatenate([batch[0]["token_ids"] for batch in batches])[:ROWS]
 
     np.testing.assert_array_equal(masked(3), masked(8))
+
+
+def test_next_tokens_come_in_the_same_order_and_pieces_as_masked_ones(rows):
+    settings = {"batch_size": 4, "seed": 0, "objective": NextTokens()}
+    batches = pretraining_batches(rows, **settings)
+    for step in (0, 1, 5, 1_000_003):
+        batch = batches[step]
+        assert numbers(batch) == numbers(training(rows, 4)[step])
+        pieces = [pretraining_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+        assert_equal(concatenated([piece[step] for piece in pieces]), batch)
+        started = pretraining_batches(rows, start_row=4 * step, **settings)
+        assert_equal(started[0], batch)
+        read = np.stack([rows[number] for number in numbers(batch)])
+        np.testing.assert_array_equal(batch[0]["token_ids"], read[:, 0])
+
+
+def test_next_tokens_of_every_held_out_row_are_evaluated_once(rows):
+    settings = {"batch_size": 4, "seed": 0, "objective": NextTokens()}
+    batches = held_out_batches(rows, **settings)
+    inputs, labels, weights = concatenated(list(batches))
+    assert len(labels) == 12
+    np.testing.assert_array_equal(inputs["token_ids"][:ROWS], [rows[i][0] for i in range(ROWS)])
+    assert (weights[:ROWS].sum(1) == LENGTH - 1).all()
+    assert not weights[ROWS:].any()
+    pieces = [held_out_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+    for step, batch in enumerate(batches):
+        assert_equal(concatenated([piece[step] for piece in pieces]), batch)
 
 
 def test_without_rows_there_is_nothing_to_train_on(rows):

@@ -5,6 +5,7 @@ import sys
 import unicodedata
 from collections import Counter
 
+import jieba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from roformer_tf.data.corpus import without_repeated_lines
 from roformer_tf.data.preparation import PreparationConfig, is_held_out, prepare
 from roformer_tf.data.shards import PreparedRows, read_manifest
 from roformer_tf.errors import InputError
+from roformer_tf.tokenizers import segmentation
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -322,6 +324,41 @@ def test_a_vocabulary_is_built_from_what_is_not_held_out(configure, corpus, toke
     assert rare not in tokenizer.vocabulary
     assert tokens_of(folder, "held_out")[tokenizer.unk_id] >= 1
     assert tokens_of(folder, "train")[tokenizer.unk_id] == 0, "there was room for every word"
+
+
+def words_in(folder):
+    """Every word of the rows, spelled out, and how often it stands there."""
+    tokens = RoFormerTokenizer.from_pretrained(folder).tokens
+    counts = Counter()
+    for row in PreparedRows.open(folder):
+        words = [""] * (row[2].max() + 1)
+        for token, word in zip(row[0], row[2], strict=True):
+            words[word] += tokens[token].removeprefix("##")
+        counts.update(words[1:])
+    return counts
+
+
+def test_characters_are_words_of_their_own_unless_words_are_to_be_whole(configure, corpus):
+    settings = {"vocab": None, "vocab_size": 50_000, "tokenization": "char", "held_out": 0.0}
+    settings |= {"length": 8000, "fill": 0.0}  # no document is cut
+    apart = prepare(configure(**settings))
+    whole = prepare(configure(**settings, whole_words=True, output=configure().output + "-whole"))
+    texts = [segmentation.normalize(text) for text in corpus[1]]
+    by_character = Counter(part for text in texts for part in segmentation.split(text))
+    by_word = Counter(word for text in texts for word in jieba.cut(text, HMM=False))
+    assert words_in(apart) == by_character
+    assert words_in(whole) == by_word
+    assert any(len(word) > 1 for word in by_word)
+    for row, other in zip(PreparedRows.open(apart), PreparedRows.open(whole), strict=True):
+        np.testing.assert_array_equal(row[:2], other[:2])
+    assert (apart / "vocab.txt").read_bytes() == (whole / "vocab.txt").read_bytes()
+    assert RoFormerTokenizer.from_pretrained(whole).tokenization == "char"
+
+
+def test_whole_words_are_a_setting_of_the_rows(configure):
+    prepare(configure(tokenization="char"))
+    with pytest.raises(InputError, match="prepared from other inputs"):
+        prepare(configure(tokenization="char", whole_words=True))
 
 
 def test_counting_keeps_the_frequent_words_when_there_are_too_many(configure, monkeypatch):

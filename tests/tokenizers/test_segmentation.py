@@ -13,7 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roformer_tf.tokenizers import segmentation
-from roformer_tf.tokenizers.segmentation import normalize, normalize_aligned, segment, split
+from roformer_tf.tokenizers.segmentation import (
+    normalize,
+    normalize_aligned,
+    segment,
+    split,
+    words_of_parts,
+)
 
 ROOT = Path(__file__).parents[2]
 WORD_CASES = ROOT / "tests" / "fixtures" / "tokenizer" / "word" / "cases.json.gz"
@@ -35,6 +41,28 @@ def run_python(code):
 def test_words_of_any_text_are_those_of_jieba_and_leave_nothing_out(text):
     assert segment(text) == list(jieba.cut(text, HMM=False))
     assert "".join(segment(text)) == text
+
+
+@given(any_text)
+def test_each_part_is_of_the_word_that_its_first_character_stands_in(text):
+    owners = [  # the word of every character that is visible
+        number
+        for number, word in enumerate(jieba.cut(text, HMM=False))
+        for _ in "".join(split(word))
+    ]
+    want = []
+    for part in split(text):
+        want.append(owners[0])
+        owners = owners[len(part) :]
+    assert words_of_parts(text) == want
+    assert not owners
+
+
+def test_parts_of_one_word_share_its_number():
+    text = " 中国人民 很好abc"
+    assert segment(text) == [" ", "中国", "人民", " ", "很", "好", "abc"]
+    assert split(text) == ["中", "国", "人", "民", "很", "好", "abc"]
+    assert words_of_parts(text) == [1, 1, 2, 2, 4, 5, 6]
 
 
 def test_words_of_sentences_are_those_of_jieba():

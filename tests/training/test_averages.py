@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import held_out_batches
-from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.masking import MaskingConfig
+from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training.averages import averaged, exchange_averages
@@ -132,9 +133,7 @@ def test_the_published_model_is_the_one_that_was_judged(run):
         PreparedRows.open(run / "rows", "held_out"),
         batch_size=8,
         seed=0,
-        mask_id=model.tokenizer.mask_id,
-        random_ids=replacement_ids(model.tokenizer.vocabulary),
-        masking=MaskingConfig(),
+        objective=make_objective("masked", model.tokenizer, MaskingConfig()),
     )
     judged = read_lines(run / "evaluations.jsonl")[-1]["held_out_loss"]
     assert evaluate(MaskedTokenScores(model), batches).loss == pytest.approx(judged, abs=1e-6)

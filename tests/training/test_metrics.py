@@ -9,6 +9,7 @@ from roformer_tf.data.masking import (
     replacement_ids,
     row_generator,
 )
+from roformer_tf.data.objectives import MaskedTokens
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training import metrics
@@ -64,7 +65,7 @@ def reference(model, rows, masked):
 def test_the_loss_is_told_by_the_length_of_documents(monkeypatch, model, rows, masked):
     """Buckets begin at 8, since the rows have 32 tokens."""
     monkeypatch.setattr(metrics, "LEAST_BUCKET", 8)
-    batches = held_out_batches(rows, batch_size=16, seed=5, masking=MaskingConfig(), **masked)
+    batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
     scores = MaskedTokenScores(model)
     arrays = score_tokens(scores, batches)
     losses = {}
@@ -91,7 +92,7 @@ def test_lengths_go_to_the_next_power_of_two():
 def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_size):
     assert len(rows) % 16  # the last batch is filled up with rows that do not count
     batches = held_out_batches(
-        rows, batch_size=batch_size, seed=5, masking=MaskingConfig(), **masked
+        rows, batch_size=batch_size, seed=5, objective=MaskedTokens(**masked)
     )
     scores = evaluate(MaskedTokenScores(model), batches)
     loss, accuracy, predictions = reference(model, rows, masked)
@@ -102,7 +103,7 @@ def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_si
 
 
 def test_the_scores_of_each_token_can_be_had(model, rows, masked):
-    batches = held_out_batches(rows, batch_size=16, seed=5, masking=MaskingConfig(), **masked)
+    batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
     arrays = score_tokens(MaskedTokenScores(model), batches)
     shape = (-(-len(rows) // 16) * 16, predictions_per_row(rows.length, 0.15))
     keys = ("log_likelihood", "likeliest", "labels", "weights", "document_lengths")
@@ -113,7 +114,7 @@ def test_the_scores_of_each_token_can_be_had(model, rows, masked):
 
 def test_evaluating_changes_nothing_of_the_model(model, rows, masked):
     before = {name: np.asarray(v) for name, v in model.named_variables().items()}
-    batches = held_out_batches(rows, batch_size=16, seed=5, masking=MaskingConfig(), **masked)
+    batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
     first = evaluate(MaskedTokenScores(model), batches)
     assert evaluate(MaskedTokenScores(model), batches) == first
     for name, variable in model.named_variables().items():

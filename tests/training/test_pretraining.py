@@ -14,7 +14,8 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.batches import held_out_batches
-from roformer_tf.data.masking import MaskingConfig, replacement_ids
+from roformer_tf.data.masking import MaskingConfig
+from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -321,6 +322,16 @@ def test_other_settings_are_refused_and_named(copy, pretrain_flags, capsys, chan
     assert named in refused(pretrain_flags(copy, **changes), copy, capsys)
 
 
+def test_a_setting_that_a_run_began_without_had_its_default(copy, pretrain_flags, capsys):
+    """As those that came with a later version have."""
+    began = yaml.safe_load((copy / "settings.yaml").read_text())
+    for name in ("ema", "objective", "weights"):
+        del began[name]
+    (copy / "settings.yaml").write_text(yaml.safe_dump(began))
+    assert "ema was 0.0 and is 0.5" in refused(pretrain_flags(copy, ema=0.5), copy, capsys)
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+
+
 def test_another_corpus_is_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
     other = write_corpus(tmp_path / "other.txt", 10)
     message = refused(pretrain_flags(copy, corpus=other), copy, capsys)
@@ -429,9 +440,7 @@ def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, 
         rows,
         batch_size=8,
         seed=0,
-        mask_id=tokenizer.mask_id,
-        random_ids=replacement_ids(tokenizer.vocabulary),
-        masking=MaskingConfig(),
+        objective=make_objective("masked", tokenizer, MaskingConfig()),
     )
     scores = evaluate(MaskedTokenScores(model), batches)
     first, last = read_lines(tmp_path / "run" / "evaluations.jsonl")
