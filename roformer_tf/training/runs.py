@@ -41,7 +41,9 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
                 "Choose another --output."
             )
         return
-    began = _defaults(type(config)) | _began(output)  # a setting may be younger than the run
+    began = _began(output)
+    if began:  # a setting may be younger than the run
+        began = _defaults(type(config)) | began
     changed = [
         f"{key} was {began.get(key)!r} and is {value!r}"
         for key, value in plain(config).items()
