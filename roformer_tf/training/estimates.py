@@ -112,7 +112,7 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
     names none. Raises InputError where neither does.
     """
     from roformer_tf.training.beginnings import SMALL
-    from roformer_tf.training.pretraining import PretrainConfig
+    from roformer_tf.training.settings import PretrainConfig
 
     flags = yaml_flags(path, PretrainConfig)
     source = "--corpus" if "--vocab" in flags else "--rows"

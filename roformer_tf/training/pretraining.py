@@ -22,10 +22,8 @@ from typing import Any
 import keras
 
 from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
-from roformer_tf.data.masking import MaskingConfig
-from roformer_tf.data.mixing import MixingConfig
 from roformer_tf.data.objectives import make_objective
-from roformer_tf.data.preparation import PreparationConfig, prepare
+from roformer_tf.data.preparation import prepare
 from roformer_tf.data.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -39,13 +37,12 @@ from roformer_tf.training.callbacks import (
     read_lines,
 )
 from roformer_tf.training.cost import stage_flops
-from roformer_tf.training.devices import Precision, choose_jit
+from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
-from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
+from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.plots import plot_loss
 from roformer_tf.training.processes import (
-    DevicesConfig,
     ProcessGroup,
     join,
     leave_without_farewell,
@@ -68,126 +65,10 @@ from roformer_tf.training.runs import (
     tidy,
     write_settings,
 )
-from roformer_tf.training.stages import Stage, make_stages, rows_before
-from roformer_tf.training.steps import PretrainingModel, StepConfig
+from roformer_tf.training.settings import MAY_CHANGE, PretrainConfig
+from roformer_tf.training.stages import Stage, rows_before
+from roformer_tf.training.steps import PretrainingModel
 from roformer_tf.training.tracking import Track, tracked
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainConfig(BeginningConfig, PreparationConfig):
-    """Pretrain a language model, masked or causal, from scratch or from a checkpoint.
-
-    Killed, the same command continues where the last checkpoint stands.
-    """
-
-    corpus: tuple[str, ...] = ()
-    """Files, or patterns such as 'data/*.jsonl.gz'; they are prepared first."""
-    output: str
-    """Folder of the run: `model/`, `metrics.jsonl`, plots, checkpoints."""
-    rows: str | None = None
-    """Instead of --corpus: a folder that `roformer-tf prepare` wrote."""
-    batch_size: int = 32
-    """Rows a step, on all devices together."""
-    steps: int = 100_000
-    """Steps in all."""
-    stages: tuple[str, ...] = ()
-    """Instead of --steps: stages one after another, such as 'length=512 batch-size=64 steps=1000'.
-    What a stage does not say (also learning-rate, warmup, accumulate) is as without stages. The
-    learning rate rises and falls in each; the optimizer remembers what came before."""
-    one_schedule: bool = False
-    """With --stages, have the learning rate rise and fall once, over all of them."""
-    save_every: int = 1000
-    """Steps between two checkpoints; the held-out rows are evaluated then, too."""
-    log_every: int = 10
-    """Steps between two lines of metrics.jsonl."""
-    seed: int = 0
-    """Seed of the new weights, the order of the rows, the masks and dropout."""
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    stepping: StepConfig = dataclasses.field(default_factory=StepConfig)
-    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
-    mixing: MixingConfig = dataclasses.field(default_factory=MixingConfig)
-    hardware: DevicesConfig = dataclasses.field(default_factory=DevicesConfig)
-    precision: Precision = "auto"
-    """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
-    rematerialize: bool = False
-    """Keep less for the gradients and compute it again: longer rows or larger batches in the same
-    memory, at a third to a half more time."""
-    evaluation_rows: int = 2048
-    """Most held-out rows to evaluate."""
-    keep: int = 2
-    """Checkpoints to keep."""
-    wandb: str | None = None
-    """Project at Weights & Biases that gets the metrics as well."""
-
-    def __post_init__(self) -> None:
-        if bool(self.corpus) == bool(self.rows):
-            raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
-        BeginningConfig.__post_init__(self)
-        if self.init_from and self.vocab_size:
-            raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
-        if self.rows and self.vocab:
-            raise InputError("--rows bring their own vocabulary: leave --vocab out.")
-        if self.vocab and self.extend_vocab:
-            raise InputError("--extend-vocab makes the vocabulary: leave --vocab out.")
-        if self.objective == "causal" and self.masking != MaskingConfig():
-            raise InputError(
-                "--rate, --mask-share and --random-share are of masked words, but --objective "
-                "causal masks none. Leave them out."
-            )
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
-        for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for stage in self.plan():
-            if self.corpus:  # its own checks, before any work
-                self.preparation(stage.length, Path(self.output, "rows"))
-
-    def plan(self, length: int | None = None) -> list[Stage]:
-        """The stages of the run; one, if there are none. `length`: of rows that are there."""
-        return make_stages(
-            self.stages,
-            {
-                "length": length or self.length,
-                "batch_size": self.batch_size,
-                "steps": self.steps,
-                "learning_rate": self.optimizer.learning_rate,
-                "warmup": self.optimizer.warmup,
-                "accumulate": self.stepping.accumulate,
-            },
-        )
-
-    def preparation(
-        self, length: int, output: Path, vocab: str | Path | None = None
-    ) -> PreparationConfig:
-        """What `prepare` has to do first; `vocab`: a vocabulary that was made on the way."""
-        names = [field.name for field in dataclasses.fields(PreparationConfig)]
-        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        settings |= {"output": str(output), "length": length, "vocab": self.vocab or self.init_from}
-        if vocab is not None:
-            settings |= {"vocab": str(vocab), "vocab_size": None}
-        return PreparationConfig(**settings)
-
-
-MAY_CHANGE = (
-    "corpus",
-    "output",
-    "rows",
-    "save_every",
-    "log_every",
-    "keep",
-    "workers",
-    "engine",
-    "scheduler",
-    "strict",
-    "devices",
-    "model_parallel",
-    "distributed",
-    "peak_flops",
-    "patience",
-    "wandb",
-)
-"""Settings that may differ when a run continues, since they change no weight."""
 
 BEST = "best"
 

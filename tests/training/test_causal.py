@@ -22,7 +22,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.beginnings import new_model
 from roformer_tf.training.callbacks import read_lines
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate, score_tokens
-from roformer_tf.training.pretraining import PretrainConfig
+from roformer_tf.training.settings import PretrainConfig
 
 CHANCE, ANSWERS = "今天气很好我们去公园学习中国", "经济发展人民生活改革工作北京"
 PAIRS = 15

@@ -562,7 +562,7 @@ def test_it_reads_what_the_commands_write(tmp_path):
     from roformer_tf.training.callbacks import MetricsFile
     from roformer_tf.training.callbacks import read_lines as theirs
     from roformer_tf.training.finetuning import FinetuneConfig
-    from roformer_tf.training.pretraining import PretrainConfig
+    from roformer_tf.training.settings import PretrainConfig
 
     pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"
     runs.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))

@@ -6,7 +6,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.training.cost import step_flops
 from roformer_tf.training.estimates import Cost, CostConfig, costs, priced, read_recipe, rendered
-from roformer_tf.training.pretraining import PretrainConfig
+from roformer_tf.training.settings import PretrainConfig
 
 SHAPE = RoFormerConfig(100, 24, 2, 2, 48)
 LINE = Cost("base", 124_099_664, 51_200_000, 26_214_400_000, 989e12 * 86_400)

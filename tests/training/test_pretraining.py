@@ -25,7 +25,7 @@ from roformer_tf.training.beginnings import new_model
 from roformer_tf.training.callbacks import read_lines
 from roformer_tf.training.cost import step_flops
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
-from roformer_tf.training.pretraining import PretrainConfig
+from roformer_tf.training.settings import PretrainConfig
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY, LOG_EVERY = 22, 8, 3  # of `pretrain_flags`
