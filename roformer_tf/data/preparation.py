@@ -44,6 +44,16 @@ from roformer_tf.data.duplicates import (
     near_marks,
 )
 from roformer_tf.data.engines import Engine, check_engine, open_pool
+from roformer_tf.data.manifests import (
+    HELD_OUT,
+    SPLITS,
+    TRAIN,
+    hash_json,
+    hash_texts,
+    left_out,
+    make_manifest,
+    summary,
+)
 from roformer_tf.data.packing import Documents, check_length, pack
 from roformer_tf.data.pools import EngineError, alone, in_order
 from roformer_tf.data.shards import (
@@ -68,7 +78,6 @@ from roformer_tf.tokenizers.vocabulary import (
 FORMAT = 3  # of the folder; another number prepares again
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
 COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
-TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
 UNFINISHED = "unfinished"
 
 Result = TypeVar("Result")
@@ -154,7 +163,7 @@ def prepare(config: PreparationConfig) -> Path:
     output = Path(config.output)
     if _is_finished(output, settings):
         _sweep(output)
-        print(f"{output} is prepared already: {_summary(read_manifest(output))}")
+        print(f"{output} is prepared already: {summary(read_manifest(output))}")
         return output
 
     _check_for_documents(files, config)
@@ -168,8 +177,8 @@ def prepare(config: PreparationConfig) -> Path:
         tokenizer.save_pretrained(output)
         write = _PartWriter(output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
-        manifest = _manifest(records, repeated, report, settings, tokenizer)
-        told = "\n".join([report.summary(), *_left_out(manifest)])
+        manifest = make_manifest(records, repeated, report, settings, tokenizer)
+        told = "\n".join([report.summary(), *left_out(manifest)])
         if not manifest["splits"][TRAIN]["rows"]:
             raise InputError(
                 f"no row to train on came out of {told}. "
@@ -182,7 +191,7 @@ def prepare(config: PreparationConfig) -> Path:
         raise
     write_text(output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     _sweep(output)
-    print(f"{told}\n{output}: {_summary(manifest)}")
+    print(f"{told}\n{output}: {summary(manifest)}")
     return output
 
 
@@ -230,7 +239,7 @@ class _PartWriter:
             "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
             "short": chosen.short,
             "repeated_lines": chosen.repeated_lines,
-            "blake2b": _hash_texts(kept),
+            "blake2b": hash_texts(kept),
         }
         if path.parent.is_dir():  # else the job ended while this worker was frozen
             write_text(path, json.dumps(record))
@@ -422,7 +431,7 @@ def _settings(
         "drop_repeated_lines": config.drop_repeated_lines,
         "duplicates": config.duplicates,
         "similarity": config.similarity if config.duplicates == "near" else None,
-        "vocabulary": _hash(tokenizer.vocabulary) if tokenizer else None,
+        "vocabulary": hash_json(tokenizer.vocabulary) if tokenizer else None,
         "vocab_size": config.vocab_size,
         "tokenization": tokenizer.tokenization if tokenizer else _tokenization(config),
         "lower_case": tokenizer.lower_case if tokenizer else config.lower_case is not False,
@@ -430,22 +439,6 @@ def _settings(
         "fill": config.fill,
         "held_out": config.held_out,
     } | ({"whole_words": True} if config.whole_words else {})  # rows from before it are good
-
-
-def _hash_texts(texts: Iterable[str]) -> str:
-    """Hash texts in their order; each begins with its length, so that none runs into the next."""
-    digest = hashlib.blake2b(digest_size=16)
-    for text in texts:
-        content = text.encode("utf-8", "surrogatepass")
-        digest.update(len(content).to_bytes(8, "big"))
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def _hash(value: Mapping[str, Any]) -> str:
-    """Hash what JSON can hold, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
@@ -509,92 +502,3 @@ def _discard(output: Path) -> None:
             path.unlink()
     if not any(output.iterdir()):
         output.rmdir()
-
-
-def _manifest(
-    records: list[dict[str, Any]],
-    repeated: Sequence[Sequence[int]],
-    report: CorpusReport,
-    settings: dict[str, Any],
-    tokenizer: RoFormerTokenizer,
-) -> dict[str, Any]:
-    """Describe the finished folder. Nothing in it depends on time, place or number of workers."""
-    shards = [shard for record in records for shard in record["shards"]]
-    splits = {
-        split: {
-            "rows": sum(shard["rows"] for shard in shards if shard["split"] == split),
-            "tokens": sum(shard["tokens"] for shard in shards if shard["split"] == split),
-        }
-        | {
-            of: sum(record[of][split] for record in records)
-            for of in ("documents", "cut", "characters")
-        }
-        for split in SPLITS
-    }
-    rows = sum(split["rows"] for split in splits.values())
-    tokens = sum(split["tokens"] for split in splits.values())
-    return {
-        "rows": rows,
-        "tokens": tokens,
-        "utilization": tokens / max(1, rows * settings["length"]),
-        "length": settings["length"],
-        "tokenization": tokenizer.tokenization,
-        "lower_case": tokenizer.lower_case,
-        "vocab_size": tokenizer.vocab_size,
-        "splits": splits,
-        "corpora": _corpora(records, settings["files"]),
-        "left_out": {
-            "short": sum(record["short"] for record in records),
-            "duplicates": sum(map(len, repeated)),
-            "repeated_lines": sum(record["repeated_lines"] for record in records),
-        },
-        "bad_lines": dict(sorted(report.bad.items())),
-        "fingerprint": _hash(settings),
-        "settings": settings,
-        "shards": shards,
-    }
-
-
-def _corpora(
-    records: list[dict[str, Any]], files: Iterable[Sequence[Any]]
-) -> dict[str, dict[str, Any]]:
-    """Describe each corpus, held-out rows included; "blake2b" is a hash of all its texts."""
-    counts = Counter(corpus for corpus, *_ in files)  # in the order of the corpora
-    described = {}
-    for corpus, count in counts.items():
-        own = [record for record in records if record["corpus"] == corpus]
-        shards = [shard for record in own for shard in record["shards"]]
-        described[corpus] = {
-            "files": count,
-            "documents": sum(sum(record["documents"].values()) for record in own),
-            "characters": sum(sum(record["characters"].values()) for record in own),
-            "rows": sum(shard["rows"] for shard in shards),
-            "tokens": sum(shard["tokens"] for shard in shards),
-            "blake2b": _hash_texts(record["blake2b"] for record in own),
-        }
-    return described
-
-
-def _left_out(manifest: Mapping[str, Any]) -> list[str]:
-    """Say in one line what was left out on demand; no line if that is nothing."""
-    kinds = {
-        "short": f"documents under {manifest['settings']['min_characters']} characters",
-        "duplicates": "duplicates",
-        "repeated_lines": "repeated lines",
-    }
-    counts = manifest["left_out"]
-    told = ", ".join(f"{counts[kind]:,} {name}" for kind, name in kinds.items() if counts[kind])
-    return [f"left out: {told}"] if told else []
-
-
-def _summary(manifest: Mapping[str, Any]) -> str:
-    """Say in one line what a folder holds."""
-    cut, documents = (
-        sum(split[of] for split in manifest["splits"].values()) for of in ("cut", "documents")
-    )
-    return (
-        f"{manifest['rows']:,} rows of {manifest['length']} "
-        f"({manifest['splits'][HELD_OUT]['rows']:,} held out), "
-        f"{manifest['tokens']:,} tokens, {manifest['utilization']:.1%} of the positions used, "
-        f"{cut / documents:.1%} of the documents cut"
-    )

@@ -209,7 +209,7 @@ def test_a_recorded_part_whose_shard_is_not_whole_is_redone(configure, monkeypat
     want = content(prepare(configure()))
     shutil.rmtree(configure().output)
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "_manifest", stop)
+        patch.setattr(preparation, "make_manifest", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(configure())
     folder = preparation.Path(configure().output)
@@ -561,7 +561,7 @@ def test_no_document_is_trained_on_that_is_like_one_held_out(configure, tmp_path
     assert splits["train"]["documents"] == 7 - others + (not first)
 
 
-@pytest.mark.parametrize("stopped", ["_built_tokenizer", "_manifest"])
+@pytest.mark.parametrize("stopped", ["_built_tokenizer", "make_manifest"])
 def test_duplicates_that_were_found_are_not_looked_for_again(configure, web, monkeypatch, stopped):
     def stop(*_):
         raise KeyboardInterrupt
