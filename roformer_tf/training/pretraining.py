@@ -427,7 +427,11 @@ def _describe(run: Run) -> None:
     )
     for length, folder in run.folders.items():
         rows, held_out = (len(PreparedRows.open(folder, x)) for x in ("train", "held_out"))
-        print(f"rows: {rows:,} to train on, {held_out:,} held out, {length} tokens each")
+        used = read_manifest(folder)["utilization"]
+        print(
+            f"rows: {rows:,} to train on, {held_out:,} held out, {length} tokens each, "
+            f"{used:.1%} of the positions used"
+        )
     if replicas() > 1 or run.group.count > 1:
         print(
             f"batches are split over {replicas()} copies of the model, each on "
