@@ -46,10 +46,11 @@ if __name__ == "__main__":
 """
 TEXT = """# A cluster that loses workers
 
-`python -m benchmarks.cluster` writes this file. {megabytes} MB of text ({characters} characters,
-sentences of {sources} in ever new orders) became {rows} rows of 512, a vocabulary counted first:
-once by two processes, once by a Dask cluster on the same two cores, of a scheduler and three
-workers. When a third of the parts were done, one worker was killed (SIGKILL); at half another was
+`python -m benchmarks.cluster` writes this file. {megabytes} MB of text ({characters} characters;
+sentences in ever new orders, of {sources})
+became {rows} rows of 512, a vocabulary counted first: once by two processes, once by a Dask cluster
+on the same two cores, of a scheduler and three workers. When a third of the parts were done, one
+worker was killed (SIGKILL); at half another was
 frozen for {freeze} s (SIGSTOP). Memory is the largest resident size.
 
 {machine}.
@@ -276,7 +277,9 @@ def render(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from benchmarks.results import this_machine  # loads TensorFlow
 
-    further = [Path(each.name).stem for each in find_files(config.text)] if config.text else []
+    further = (
+        [each.name.partition(".")[0] for each in find_files(config.text)] if config.text else []
+    )
     splits = read_manifest(output)["splits"].values()
     characters, rows = (sum(split[of] for split in splits) for of in ("characters", "rows"))
     megabytes = corpus.stat().st_size / 1e6
@@ -296,7 +299,7 @@ def render(
     return TEXT.format(
         megabytes=f"{megabytes:,.0f}",
         characters=f"{characters:,}",
-        sources=" and ".join(["the demo", *further]),
+        sources=", ".join(["the demo", *further]),
         rows=f"{rows:,}",
         freeze=f"{config.freeze:g}",
         machine=", ".join(this_machine().values()),

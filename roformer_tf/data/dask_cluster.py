@@ -180,7 +180,8 @@ class _ClusterWork:
         attempts.futures[future] = name
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
-        future.add_done_callback(lambda _: self._seconds.append(time.monotonic() - attempts.began))
+        began = attempts.began  # alone: a future lives until the next collection of cycles
+        future.add_done_callback(lambda _: self._seconds.append(time.monotonic() - began))
 
     def _result(self, attempts: _Attempts) -> Any:
         """Wait for the first attempt that ends, and make another when it is late."""

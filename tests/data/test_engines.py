@@ -1,7 +1,9 @@
+import gc
 import os
 import pickle
 import socket
 import threading
+import weakref
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -123,6 +125,26 @@ def test_what_hangs_is_done_by_another_worker(scheduler, tmp_path, hurried):
         assert sorted(begun) == [0, 1, 2, 3, 3, 4, 5, 6, 7]
     finally:
         went_on.set()
+
+
+def test_an_item_that_is_done_is_not_kept(scheduler, tmp_path, monkeypatch):
+    """Not even until cycles are collected: a corpus has many gigabytes, and few objects."""
+    known = []
+
+    class Watched(dask_cluster._Attempts):
+        def __init__(self, *given):
+            super().__init__(*given)
+            known.append(weakref.ref(self))
+
+    monkeypatch.setattr(dask_cluster, "_Attempts", Watched)
+    gc.disable()
+    try:
+        with dask_cluster.cluster(len, tmp_path, scheduler) as pool:
+            for _ in in_order(pool, ["你" * n for n in range(30)]):
+                assert sum(each() is not None for each in known) <= pool.room() + 1
+        assert len(known) == 30
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
