@@ -50,8 +50,8 @@ TEXT = """# A cluster that loses workers
 sentences in ever new orders, of {sources})
 became {rows} rows of 512, a vocabulary counted first: once by two processes, once by a Dask cluster
 on the same two cores, of a scheduler and three workers. When a third of the parts were done, one
-worker was killed (SIGKILL); at half another was
-frozen for {freeze} s (SIGSTOP). Memory is the largest resident size.
+worker was killed (SIGKILL); at half another was frozen for {freeze} s (SIGSTOP). Memory is the
+largest resident size.
 
 {machine}.
 
