@@ -32,18 +32,18 @@ CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
 FILL = "fill-mask --model"
 AS_TYPED = {  # command: what its message has to name
     "run_mlm --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
-    "run_mlm --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
-    "run_mlm --corpus corpus.txt --init-from nothing": ["nothing"],
     "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Fetch it again"],
-    "run_mlm --corpus corpus.txt --init-from released.zip --vocab other.txt": [
-        "does not fit",
-        "released.zip",
-    ],
     f"run_mlm {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
-    f"run_mlm {CORPUS} --length 1": ["length is 1", "Give 3 or more"],
     f"{FILL} nothing 今天[MASK]": ["nothing holds no checkpoint", "bert_config.json"],
 }
 MORE = {
+    "pretrain --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
+    "pretrain --corpus corpus.txt --init-from nothing": ["nothing"],
+    "pretrain --corpus corpus.txt --init-from released.zip --vocab other.txt": [
+        "does not fit",
+        "released.zip",
+    ],
+    f"pretrain {CORPUS} --length 1": ["length is 1", "Give 3 or more"],
     f"{FILL} nowhere 今天[MASK]": ["nowhere does not exist"],
     f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Fetch it again"],
     f"{FILL} released.zip 今天": ["[MASK]", "今天"],

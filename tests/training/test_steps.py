@@ -86,7 +86,7 @@ def same_weights(model, other):
     return True
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "lamb"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("lamb", marks=pytest.mark.slow)])
 def test_a_step_is_keras_own(optimizer):
     """But for the clipping: Keras, on TensorFlow, takes a sum of rows for rows side by side."""
     ours, theirs = (compiled(own_step=own, optimizer=optimizer, clip=1e9) for own in (True, False))
