@@ -68,7 +68,7 @@ from roformer_tf.training.runs import (
 from roformer_tf.training.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.training.stages import Stage, rows_before
 from roformer_tf.training.steps import PretrainingModel
-from roformer_tf.training.tracking import Track, tracked
+from roformer_tf.training.tracking import Track, check_tracking, tracked
 
 BEST = "best"
 
@@ -111,6 +111,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     config = settle_precision(config)
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
     check_output(config, MAY_CHANGE)
+    check_tracking(config.wandb)
     keras.utils.set_random_seed(config.seed)
     there = _rows_given(config)
     stages = config.plan(there)

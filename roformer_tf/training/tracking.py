@@ -4,6 +4,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,21 +17,25 @@ IDENTITY = "wandb-id"
 """File of a run's folder that holds its name there, so that it is the same run when it resumes."""
 
 
+def check_tracking(project: str | None) -> None:
+    """Raise InputError where a project is named, but the package is missing."""
+    if project is not None and find_spec("wandb") is None:
+        raise InputError("--wandb needs the package: pip install 'roformer-tf[wandb]'.")
+
+
 @contextmanager
 def tracked(project: str | None, output: Path, settings: Mapping[str, Any]) -> Iterator[Track]:
     """Give what takes a line of metrics to a project of wandb; without one, it does nothing.
 
     Plots go by `step`, as our own do: the steps that a killed run does again stand there twice.
     WANDB_MODE=offline writes to the run's folder alone, for `wandb sync`. Raises InputError where
-    the package is missing or the service refuses.
+    the service refuses.
     """
     if project is None:
         yield lambda line: None
         return
-    try:
-        import wandb
-    except ImportError:
-        raise InputError("--wandb needs the package: pip install 'roformer-tf[wandb]'.") from None
+    import wandb
+
     identity = output / IDENTITY
     if not identity.exists():
         output.mkdir(parents=True, exist_ok=True)

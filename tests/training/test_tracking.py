@@ -56,10 +56,13 @@ def test_without_a_project_nothing_is_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_package_it_is_said_what_to_install(tmp_path, monkeypatch):
+def test_without_the_package_it_is_said_what_to_install_before_any_work(
+    pretrain_flags, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"roformer-tf\[wandb\]"), tracked("p", tmp_path, {}):
-        pass
+    assert main(["pretrain", *pretrain_flags(tmp_path / "run", wandb="p")]) == 2
+    assert "pip install 'roformer-tf[wandb]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_service_that_refuses_is_named(tmp_path, monkeypatch):
