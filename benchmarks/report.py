@@ -181,13 +181,15 @@ def _contenders(records: list[Record]) -> str:
 
 
 def _machine(results: Results) -> str:
-    """Hardware, and the versions of everything that ran."""
-    versions: dict[str, str] = {}
-    for record in results.measurements.values():
-        for row in record["rows"]:
-            versions |= row["facts"].get("versions", {})
-    software = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
-    rows = [*results.machine.items(), ("software", software)]
+    """Hardware, and the commits and versions of everything that ran."""
+    records = results.measurements.values()
+    versions = {f"{name} {number}" for r in records for name, number in r["software"].items()}
+    commits = {record["commit"] for record in records}
+    rows = [
+        *results.machine.items(),
+        ("software", ", ".join(sorted(versions))),
+        ("commit", ", ".join(sorted(commits))),
+    ]
     return _table(["", ""], ([name, value] for name, value in rows))
 
 

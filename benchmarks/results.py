@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from roformer_tf.files import file_beside
 FILE = HERE / "results.json"
 
 Record = dict[str, Any]
-"""A measurement: {"case", "shape", "settings", "rows": [a Row's fields, …]}."""
+"""{"case", "commit", "software", "shape", "settings", "rows": [a Row's fields, …]}."""
 
 
 class Results:
@@ -37,10 +38,12 @@ class Results:
                 return cls(machine, kept["measurements"])
         return cls(machine, {})
 
-    def put(self, measurement: Measurement, rows: list[Row]) -> None:
-        """Add a measurement, or put it in the place of the one before."""
+    def put(self, measurement: Measurement, rows: list[Row], commit: str) -> None:
+        """Add a measurement of the code at `commit`, or put it in the place of the one before."""
         self.measurements[measurement.key] = {
             "case": measurement.case,
+            "commit": commit,
+            "software": software(rows),
             "shape": dict(measurement.shape),
             "settings": {
                 name: value for name, value in measurement.settings.items() if not _is_path(value)
@@ -70,6 +73,23 @@ def this_machine() -> dict[str, str]:
         "memory": f"{memory / 1e9:.0f} GB",
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     }
+
+
+def this_commit() -> str:
+    """The commit that is checked out, "-dirty" behind it where files differ; else "unknown"."""
+    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=7"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def software(rows: list[Row]) -> dict[str, str]:
+    """Versions of what the contenders ran on, by package."""
+    versions: dict[str, str] = {}
+    for row in rows:
+        versions |= row.facts.get("versions", {})
+    return dict(sorted(versions.items()))
 
 
 def median(record: Record, name: str) -> float | None:

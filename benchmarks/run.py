@@ -20,7 +20,7 @@ from tqdm import tqdm
 from benchmarks.cases import CASES, Material, Measurement
 from benchmarks.environments import make_environment
 from benchmarks.report import summary, write_report
-from benchmarks.results import FILE, Results, this_machine
+from benchmarks.results import FILE, Results, this_commit, this_machine
 from benchmarks.workers import Row, measure
 from roformer_tf.errors import InputError
 
@@ -40,13 +40,14 @@ class RunConfig:
 def main(config: RunConfig) -> None:
     """Measure, and write after every measurement."""
     results = Results.read(FILE, this_machine())
+    commit = this_commit()  # before this run writes its own files
     with tempfile.TemporaryDirectory(prefix="roformer-bench-") as folder:
         print("bench: making texts and checkpoints", flush=True)
         chosen = list(_chosen(config, Path(folder)))
         _install({contender.peer for each in chosen for contender in each.contenders})
         with tqdm(chosen, unit="measurement") as bar:
             for measurement in bar:
-                results.put(measurement, _measured(measurement, config.rounds, bar))
+                results.put(measurement, _measured(measurement, config.rounds, bar), commit)
                 results.write(FILE)
                 write_report(results)
                 bar.write(summary(results.measurements[measurement.key]))

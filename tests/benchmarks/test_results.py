@@ -1,4 +1,6 @@
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from benchmarks.cases import CASES, LIMIT, Measurement
 from benchmarks.plots import draw
 from benchmarks.report import render
-from benchmarks.results import Results, exponent, median
+from benchmarks.results import FILE, Results, exponent, median, this_commit
 from benchmarks.workers import Row
 
 HERE = {"processor": "abacus"}
@@ -30,7 +32,7 @@ def rows(ours=1.0):
 
 def results():
     made = Results(HERE, {})
-    made.put(step(), rows())
+    made.put(step(), rows(), "abc1234")
     return made
 
 
@@ -56,13 +58,74 @@ def test_the_table_of_goals_has_every_ratio_and_a_gap_where_one_failed():
 
 def test_a_measurement_made_again_takes_the_place_of_the_old_one(tmp_path):
     made = results()
-    made.put(step(128), rows())
-    made.put(step(), rows(ours=2.0))
+    made.put(step(128), rows(), "abc1234")
+    made.put(step(), rows(ours=2.0), "def5678")
     made.write(tmp_path / "results.json")
     again = Results.read(tmp_path / "results.json", HERE)
     assert [median(record, "ours") for record in again.of("mlm_step")] == [2.0, 1.0]
     assert median(again.of("mlm_step")[0], "bert4keras") is None
     assert "/somewhere" not in (tmp_path / "results.json").read_text()
+
+
+def test_a_measurement_says_which_commit_and_which_software_it_is_of(tmp_path):
+    made, measured = results(), rows()
+    measured[0].facts["versions"] = {"tensorflow": "2.99.0", "keras": "3.99.0"}
+    made.put(step(128), measured, "def5678-dirty")
+    made.write(tmp_path / "results.json")
+    of_512, of_128 = Results.read(tmp_path / "results.json", HERE).of("mlm_step")
+    assert (of_512["commit"], of_512["software"]) == ("abc1234", {})
+    assert of_128["commit"] == "def5678-dirty"
+    assert of_128["software"] == {"keras": "3.99.0", "tensorflow": "2.99.0"}
+    text = render(made)
+    assert cells(text, "| commit") == ["| commit", "abc1234, def5678-dirty |"]
+    assert cells(text, "| software") == ["| software", "keras 3.99.0, tensorflow 2.99.0 |"]
+
+
+def test_the_commit_is_that_of_git():
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=PLOTS, check=True, capture_output=True, text=True
+    )
+    assert head.stdout.startswith(this_commit().removesuffix("-dirty"))
+
+
+def test_every_kept_figure_names_its_commit_and_software():
+    kept = json.loads(FILE.read_text(encoding="utf-8"))["measurements"].values()
+    assert all(record["commit"] != "unknown" and record["software"] for record in kept)
+
+
+PEERS = ("Hugging Face, stock", "Hugging Face, tuned", "bert4keras")
+READERS = ("Hugging Face, compiled", "Hugging Face, tuned", "bert4keras")
+
+
+def measured(label):
+    """(case, shape, the contenders of the row's cells) of a row of a README's tables of speed."""
+    size = {"size": "small" if "L6 H384" in label else "base"}
+    if step := re.search(r"\d × ([\d,]+) .*dropout ([\d.]+)", label):
+        length, dropout = int(step[1].replace(",", "")), float(step[2])
+        return "mlm_step", size | {"length": length, "dropout": dropout}, PEERS
+    texts = "mixed" if "32" in label else "one"
+    return "inference", size | {"texts": texts}, READERS
+
+
+@pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
+def test_the_speeds_in_the_readmes_are_those_that_were_measured(name):
+    kept = Results(HERE, json.loads(FILE.read_text(encoding="utf-8"))["measurements"])
+    text = (PLOTS.parents[1] / name).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*L(?:6 H384|12 H768)[^|]*) \| (.*) \|$", text, flags=re.MULTILINE)
+    rows = [row for row in rows if row[1].count("|") == 2]
+    assert len(rows) == 11
+    for label, figures in rows:
+        case, shape, contenders = measured(label)
+        (record,) = (each for each in kept.of(case) if each["shape"] == shape)
+        for contender, said in zip(contenders, figures.split("|"), strict=True):
+            seconds = median(record, contender)
+            assert bool(said.strip()) == (seconds is not None), label
+            if seconds is None:
+                continue
+            in_bfloat16 = case == "inference" and contender == "Hugging Face, tuned"
+            ratio = seconds / median(record, "ours, bfloat16" if in_bfloat16 else "ours")
+            digits = len(said.strip().partition(".")[2])
+            assert said.strip() == f"{ratio:.{digits}f}", (label, contender)
 
 
 def test_figures_of_another_machine_are_not_mixed_with_ours(tmp_path):
@@ -88,7 +151,7 @@ def test_every_case_is_written_and_drawn(tmp_path, failed):
         for each in make(Names()):
             seconds = [] if failed else [2.0, 1.0, 3.0]
             rows = [Row(c.name, c.about, seconds, dict(facts), failed) for c in each.contenders]
-            made.put(each, rows)
+            made.put(each, rows, "abc1234")
     text = render(made)
     assert text.count("failed: no memory" if failed else "| 2.00 s (1.00 s to 3.00 s)") > 90
     draw(made, tmp_path)
