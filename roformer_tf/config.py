@@ -90,8 +90,17 @@ class RoFormerConfig:
                 raise InputError(f"{name} is {value!r}, but must be at least 0 and less than 1.")
         for name in ("initializer_range", "layer_norm_eps", "rotary_base"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-                raise InputError(f"{name} is {value!r}, but must be a number above 0.")
+            wrong = not isinstance(value, int | float) or isinstance(value, bool)
+            if wrong or not 0 < value <= _LARGEST:  # which is no NaN either
+                raise InputError(
+                    f"{name} is {value!r}, but must be a number above 0 and finite in float32."
+                )
+        if self.max_position_embeddings > _MOST_POSITIONS:
+            raise InputError(
+                f"max_position_embeddings is {self.max_position_embeddings:,}, but may be at most "
+                f"{_MOST_POSITIONS:,}: a table of them is written for transformers. Rotary "
+                "positions have no limit here, whatever it says: give the longest row trained on."
+            )
         if self.hidden_size % self.num_attention_heads or self.head_size % 2:
             raise InputError(
                 f"hidden_size {self.hidden_size} over num_attention_heads "
@@ -160,6 +169,12 @@ class RoFormerConfig:
             raise InputError(f"cannot read {path}: {error.strerror}. Give a config file.") from None
         except ValueError as error:
             raise InputError(f"{path} is not valid JSON: {error}. Give a config file.") from None
+        except RecursionError:
+            too_deep = True
+        else:
+            too_deep = _is_deeper(values, _DEEPEST)
+        if too_deep:
+            raise InputError(f"{path} is nested more than {_DEEPEST} deep. Give a config file.")
         if not isinstance(values, dict):
             raise InputError(f"{path} holds no JSON object. Give a config file.")
         return cls.from_dict(values, source=str(path))
@@ -170,14 +185,32 @@ class RoFormerConfig:
         return dict(values.pop("unknown")) | values
 
     def replace(self, **changes: Any) -> "RoFormerConfig":
-        """Copy the config with some keys changed. Raises InputError for a key that it lacks."""
+        """Copy the config with some keys changed. Raises InputError for a key that it lacks.
+
+        An embedding_size that was the hidden_size remains so, unless it is given too.
+        """
         names = {f.name for f in dataclasses.fields(self)}
         wrong = sorted(set(changes) - names)
         if wrong:
             raise InputError(
                 f"a RoFormer config has no {', '.join(wrong)}. It has: {', '.join(sorted(names))}."
             )
+        if "hidden_size" in changes and self.embedding_size == self.hidden_size:
+            changes = {"embedding_size": changes["hidden_size"]} | changes
         return dataclasses.replace(self, **changes)
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether JSON is nested deeper than that: what can be read may be too deep to be copied."""
+    level = [value]
+    for _ in range(most + 1):
+        within = [x.values() if isinstance(x, dict) else x for x in level if _holds_others(x)]
+        level = [item for items in within for item in items]
+    return bool(level)
+
+
+def _holds_others(value: Any) -> bool:
+    return isinstance(value, dict | list)
 
 
 _REQUIRED = (
@@ -187,6 +220,9 @@ _REQUIRED = (
     "num_attention_heads",
     "intermediate_size",
 )
+_LARGEST = 3.4e38  # float32's
+_MOST_POSITIONS = 1 << 20
+_DEEPEST = 100
 _COUNTS = (*_REQUIRED, "embedding_size", "max_position_embeddings", "type_vocab_size")
 _HUGGING_FACE_KEYS = frozenset(
     """

@@ -1,6 +1,7 @@
 """RoFormerConfig: what it reads, keeps, warns of and refuses."""
 
 import json
+import math
 import warnings
 
 import pytest
@@ -159,6 +160,14 @@ def test_a_missing_key_is_named(name):
         ({"rotary_base": "10000"}, "rotary_base is '10000'"),
         ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'"),
         ({"layer_norm_eps": -1e-12}, "layer_norm_eps is -1e-12"),
+        ({"layer_norm_eps": math.inf}, "layer_norm_eps is inf, but must be a number above 0 and"),
+        ({"layer_norm_eps": math.nan}, "layer_norm_eps is nan"),
+        ({"layer_norm_eps": 1e39}, r"layer_norm_eps is 1e\+39"),
+        ({"rotary_base": math.inf}, "rotary_base is inf"),
+        ({"rotary_base": math.nan}, "rotary_base is nan"),
+        ({"rotary_base": 10**400}, "rotary_base is 1000"),
+        ({"initializer_range": math.inf}, "initializer_range is inf"),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings is 1,000,000,000,000"),
         ({"initializer_range": False}, "initializer_range is False"),
     ],
 )
@@ -178,6 +187,33 @@ def test_replace_changes_keys_and_refuses_those_there_are_not():
         config.replace(hidden_dropot=1, note=2)
     with pytest.raises(InputError, match="vocab_size is 0"):
         config.replace(vocab_size=0)
+
+
+def test_replace_takes_the_embeddings_along_unless_they_have_a_size_of_their_own():
+    config = RoFormerConfig(**SIZES)
+    assert config.replace(hidden_size=96).embedding_size == 96
+    assert config.replace(hidden_size=96, embedding_size=48).embedding_size == 48
+    assert config.replace(embedding_size=24).replace(hidden_size=96).embedding_size == 24
+    assert config.replace(num_hidden_layers=3).embedding_size == 48
+    with pytest.raises(InputError, match="hidden_size is '96'"):
+        config.replace(hidden_size="96")
+
+
+def test_a_million_positions_are_enough():
+    config = RoFormerConfig(**SIZES, max_position_embeddings=1 << 20)
+    assert config.max_position_embeddings == 1_048_576
+
+
+@pytest.mark.parametrize("depth", [100_000, 900])
+@pytest.mark.parametrize("marks", ["[]", ('{"a":', "}")])
+def test_json_nested_without_end_is_refused(depth, marks, tmp_path):
+    """What can just be read cannot be copied and written again."""
+    first, last = marks
+    nested = first * depth + (last * depth if first == "[" else "1" + last * depth)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(SIZES)[:-1] + f', "note": {nested}}}')
+    with pytest.raises(InputError, match=rf"{path} .*nested .*Give a config file"):
+        RoFormerConfig.from_file(path)
 
 
 @pytest.mark.parametrize(

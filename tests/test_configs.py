@@ -125,3 +125,26 @@ def test_the_released_sizes_are_those_of_the_releases():
 def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed, path):
     needed = ["--checkpoint", "x.zip", "--train", "x.tsv", "--output", "run"]
     assert parsed("finetune", "--config", path, *needed).epochs >= 4
+
+
+def test_the_config_of_cail2019_is_the_released_script(parsed):
+    """20 epochs, of half the rows each, 4 rows a step, at a constant 6e-6, by Adam."""
+    from roformer_tf.models.heads import RoFormerForSequenceClassification
+    from roformer_tf.training.optimizers import make_finetune_optimizer
+
+    path = ROOT / "finetune" / "configs" / "cail2019_scm.yaml"
+    needed = ["--checkpoint", "x.zip", "--train", "x.jsonl", "--output", "run"]
+    settings = parsed("finetune", "--config", path, *needed)
+    assert (settings.task, settings.pooling, settings.max_length) == ("ranking", "mean", 1024)
+    assert settings.epochs == 20 / 2
+    assert settings.batch_size * settings.optimizer.accumulate == 4
+
+    model = RoFormerForSequenceClassification(RoFormerConfig(vocab_size=9, num_labels=1, **TOY))
+    optimizer = make_finetune_optimizer(settings.optimizer, model, batches=100)
+    rates = {float(optimizer._learning_rate(batch)) for batch in range(100)}
+    assert [*rates] == pytest.approx([6e-6])
+    assert optimizer.weight_decay == 0  # which makes AdamW Adam
+    assert set(optimizer.scales) == {1.0}
+    said = " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
+    assert f"gradients longer than {optimizer.global_clipnorm:g} are scaled down" in said
+    assert f"20 epochs takes half of the rows, so that here they are {settings.epochs}" in said

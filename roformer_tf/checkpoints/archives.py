@@ -24,6 +24,14 @@ UNSUSPICIOUS = 1 << 30
 """Bytes that any zip may unpack to: weights that are all zeros are deflated to a thousandth."""
 MAX_SMALL_FILE = 64 << 20
 """Bytes of a file that is read into memory, such as a vocabulary."""
+SMALL_FILES = (
+    tf1.CONFIG,
+    tf1.VOCABULARY,
+    huggingface.CONFIG,
+    huggingface.SHARDS,
+    "tokenizer_config.json",
+)
+"""Files of a checkpoint that are read into memory whole."""
 
 
 @contextmanager
@@ -35,14 +43,16 @@ def opened(path: Path) -> Iterator[Path]:
     too large, or holds no checkpoint or several.
     """
     if path.is_dir():
-        yield path
+        with tf1.plainly_named(path) as folder:
+            yield folder
         return
     with tempfile.TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True) as folder:
         with _archive(path) as archive:
             for member in _checkpoint_files(archive, path):
                 _unpack(archive, member, Path(folder))
         try:
-            yield Path(folder)
+            with tf1.plainly_named(Path(folder)) as named:
+                yield named
         except InputError as error:  # the user knows the zip, and not where it lies unpacked
             raise InputError(str(error).replace(folder, str(path))) from None
 
@@ -50,7 +60,8 @@ def opened(path: Path) -> Iterator[Path]:
 def read_file(path: Path, name: str) -> bytes | None:
     """Read one small file of a folder or, wherever it stands there, of a zip; None without it.
 
-    Raises InputError for a zip that is damaged, or holds several files of the name.
+    Raises InputError for a zip that is damaged, or holds several files of the name, and for a
+    file that `opened` would not unpack, or that is too large.
     """
     if path.is_dir():
         file = path / name
@@ -62,12 +73,11 @@ def read_file(path: Path, name: str) -> bytes | None:
         if len(found) > 1:
             several = ", ".join(info.filename for info in found)
             raise InputError(f"{path} should hold one {name}, but holds several: {several}.")
-        if found[0].file_size > MAX_SMALL_FILE:
-            raise InputError(
-                f"{path} holds a {name} of {found[0].file_size:,} bytes, which can be none. "
-                "Fetch it again from where it was released."
-            )
-        return archive.read(found[0])
+        _check_member(found[0], path)
+        _check_small(found[0], path)
+        with archive.open(found[0]) as member:
+            # Asked for all, zipfile inflates all, and only then cuts off what was not declared.
+            return member.read(found[0].file_size + 1)
 
 
 def is_zip(path: Path) -> bool:
@@ -98,11 +108,7 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
 def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
     """The files in the folder of a zip's one checkpoint, if all of the zip is harmless."""
     for info in archive.infolist():
-        if objection := _objection(info):
-            raise InputError(
-                f"{path} cannot be unpacked: {info.orig_filename!r} in it {objection}. "
-                "Fetch it again from where it was released."
-            )
+        _check_member(info, path)
     files = [info for info in archive.infolist() if not info.is_dir()]
     inside = _checkpoint_folder([_path(info) for info in files], path)
     files = [info for info in files if _path(info).parent == inside]
@@ -110,8 +116,29 @@ def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipI
     if len(names) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{path} cannot be unpacked: it holds {twice} twice. Fetch it again.")
+    for info in files:
+        if _path(info).name in SMALL_FILES:
+            _check_small(info, path)
     _check_size(sum(info.file_size for info in files), path)
     return files
+
+
+def _check_member(info: zipfile.ZipInfo, path: Path) -> None:
+    """Refuse a member that means harm."""
+    if objection := _objection(info):
+        raise InputError(
+            f"{path} cannot be unpacked: {info.orig_filename!r} in it {objection}. "
+            "Fetch it again from where it was released."
+        )
+
+
+def _check_small(info: zipfile.ZipInfo, path: Path) -> None:
+    """Refuse a file to be read into memory that is too large for it, by its declared size."""
+    if info.file_size > MAX_SMALL_FILE:
+        raise InputError(
+            f"{path} holds a {_path(info).name} of {info.file_size:,} bytes, which can be none. "
+            "Fetch it again from where it was released."
+        )
 
 
 def _objection(info: zipfile.ZipInfo) -> str | None:

@@ -124,7 +124,7 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         inside = all(Path(name).name == name for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         inside = False
     if not inside:
         raise InputError(f"cannot read {index}: it is no index of files beside it. Fetch it again.")

@@ -112,6 +112,11 @@ def architecture(
     all tokens in sight: the tensors do. Raises InputError, naming both, where config and
     tensors disagree.
     """
+    if config.num_hidden_layers > len(shapes):  # or the table of its weights takes minutes
+        raise InputError(
+            f"{source}: its config has num_hidden_layers {config.num_hidden_layers:,}, but its "
+            f"weights are {len(shapes):,} tensors in all. Give the config that belongs to them."
+        )
     config = _with_version(config, shapes, layout, source)
     layers = [int(found[1]) for name in shapes if (found := _LAYER[layout].match(name))]
     if layers and max(layers) + 1 != config.num_hidden_layers:

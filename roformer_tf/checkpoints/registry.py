@@ -98,7 +98,7 @@ def locate(source: str | Path) -> Path:
     Looks for a name's zip in `checkpoints/`, which is the user's own and is not checked, then in
     the cache. Raises InputError for anything else, and as `cached` and `download` do.
     """
-    if Path(source).exists():
+    if _exists(source):
         return Path(source)
     release = find(str(source))
     if release is None:
@@ -270,6 +270,17 @@ def _alone(release: Release) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _exists(source: str | Path) -> bool:
+    """Whether a path exists. Raises InputError for one that cannot even be looked for."""
+    try:
+        return Path(source).exists()
+    except OSError as error:  # a name too long, or a folder that others may not look into
+        raise InputError(
+            f"cannot look for {source}: {error.strerror}. Give a released .zip, a folder with a "
+            "checkpoint, or a name that `roformer-tf checkpoints list` shows."
+        ) from None
 
 
 def _url(release: Release) -> str:

@@ -4,10 +4,13 @@ The one user of TensorFlow's reader and writer, which are loaded when a checkpoi
 """
 
 import json
+import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,35 @@ from roformer_tf.files import file_beside, folder_beside
 CONFIG = "bert_config.json"
 PREFIX = "bert_model.ckpt"
 VOCABULARY = "vocab.txt"
+
+
+@contextmanager
+def plainly_named(folder: Path) -> Iterator[Path]:
+    """Yield the folder under a name that TensorFlow's reader can take: itself, or a link to it.
+
+    The reader looks for the files by their path as a pattern, so that it finds none in `a[1]`, and
+    then opens them by the same path, so that nothing can be escaped. (It writes anywhere.) The
+    link is gone afterwards; an InputError raised meanwhile names the folder. Raises InputError
+    where no link can be made, or none whose own path would do.
+    """
+    if not ((folder / CONFIG).is_file() and _is_pattern(folder)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name:
+        link = Path(name) / "checkpoint"
+        with suppress(OSError):  # Windows wants a privilege
+            link.symlink_to(folder.resolve(), target_is_directory=True)
+        if _is_pattern(link) or not link.exists():
+            raise InputError(
+                f"TensorFlow's reader finds nothing in {folder}, whose path it takes for a "
+                f"pattern, and the temporary folder {tempfile.gettempdir()} gives it no other "
+                "path. Take [ and \\ out of the folder's name, or give another temporary folder "
+                "in TMPDIR."
+            )
+        try:
+            yield link
+        except InputError as error:  # the user knows the folder
+            raise InputError(str(error).replace(str(link), str(folder))) from None
 
 
 def read_tensors(prefix: Path) -> LazyArrays:
@@ -48,6 +80,7 @@ def read_tensors(prefix: Path) -> LazyArrays:
             name: np.dtype(dtype.as_numpy_dtype)
             for name, dtype in reader.get_variable_to_dtype_map().items()
         }
+    _check_sizes(prefix, shapes, dtypes)
 
     def read(name: str) -> np.ndarray:
         with explained(f"the tensor {name}"):
@@ -114,6 +147,25 @@ def _write_files(
     (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="ascii")
     if vocabulary is not None:
         (folder / VOCABULARY).write_bytes(vocabulary)
+
+
+def _check_sizes(
+    prefix: Path, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype[Any]]
+) -> None:
+    """Refuse a tensor for which its files are too small, before anybody makes room for it."""
+    held = sum(path.stat().st_size for path in prefix.parent.glob(f"{escape(prefix.name)}.data-*"))
+    for name, shape in shapes.items():
+        if (size := prod(shape) * dtypes[name].itemsize) > held:
+            raise InputError(
+                f"cannot read the tensor {name} of the TF1 checkpoint {prefix}: it should have "
+                f"{size:,} bytes, but the data files have {held:,}. The files are incomplete or "
+                "damaged: fetch them again."
+            )
+
+
+def _is_pattern(path: Path) -> bool:
+    r"""Whether TensorFlow takes a path for a pattern that does not match it: by [ or \."""
+    return "[" in str(path) or (os.sep != "\\" and "\\" in str(path))
 
 
 def _tensorflow(place: Path) -> Any:

@@ -1,6 +1,7 @@
 """A checkpoint into another layout, every weight that it holds; read back and compared."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -14,7 +15,12 @@ from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside
-from roformer_tf.interchange.families import check_fits, find_tokenizer, transformers_class
+from roformer_tf.interchange.families import (
+    check_fits,
+    find_tokenizer,
+    is_causal_by_name,
+    transformers_class,
+)
 from roformer_tf.interchange.statistics import largest_difference
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
@@ -68,6 +74,8 @@ def convert(config: ConvertConfig) -> None:
         if tokenizer is not None:
             check_fits(tokenizer, checkpoint, config.source)
         report(export(checkpoint, tokenizer, config.target, config.output), config.target)
+        for note in _notes(config, checkpoint, tokenizer):
+            logger.warning(note)
 
 
 def report(difference: Difference, target: Path) -> None:
@@ -78,7 +86,13 @@ def report(difference: Difference, target: Path) -> None:
 
 def check_target(target: Path, to: Layout) -> None:
     """Raise InputError where something stands in the target's place, or it is named wrongly."""
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+    try:
+        taken = target.is_file() or (target.is_dir() and any(target.iterdir()))
+    except OSError as error:
+        raise InputError(
+            f"cannot write {target}: {error.strerror}. Give another name or place."
+        ) from None
+    if taken:
         raise InputError(
             f"{target} exists, and nothing is overwritten. Remove it, or give another name."
         )
@@ -118,6 +132,24 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
     values = {name: largest_difference(first[name], second[name]) for name in first}
     name = max(values, key=values.__getitem__)
     return Difference(values[name], name)
+
+
+def _notes(
+    config: ConvertConfig, checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None
+) -> Iterator[str]:
+    """What the target lacks that one would expect of it."""
+    if tokenizer is None:
+        yield (
+            f"{config.source} holds no vocab.txt, so {config.target} has no tokenizer. To have "
+            "one, put the vocab.txt that belongs to the weights beside them and convert again."
+        )
+    masked = transformers_class(checkpoint) == "RoFormerForMaskedLM"
+    if config.output.to != "tf1" and masked and is_causal_by_name(checkpoint, config.source):
+        yield (
+            f"{config.source} is a gpt model by its name, which reads from left to right, but none "
+            f"of its files says so: {config.target} is written as RoFormerForMaskedLM, which sees "
+            "all tokens. For RoFormerForCausalLM convert with --attention-type causal."
+        )
 
 
 def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | None:

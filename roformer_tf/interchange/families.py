@@ -31,6 +31,11 @@ def attention_type(checkpoint: Checkpoint) -> str:
     return "unilm" if {"pooler", "mlm"} <= parts(checkpoint) else "bidirectional"
 
 
+def is_causal_by_name(checkpoint: Checkpoint, source: str | Path) -> bool:
+    """Whether only the name tells a gpt model, as of the released ones, whose files do not."""
+    return checkpoint.config.attention_type is None and "gpt" in Path(source).name.casefold()
+
+
 def transformers_class(checkpoint: Checkpoint) -> str:
     """The class of transformers that has the most of its parts."""
     held = parts(checkpoint)

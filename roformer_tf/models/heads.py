@@ -16,6 +16,7 @@ from roformer_tf.layers.rotary import Tensor
 from roformer_tf.layers.transformer import activation, dense, norm
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.tokenizers.tokenizer import as_pairs
 
 
 class MaskedLMHead(layers.Layer):
@@ -206,18 +207,19 @@ class RoFormerForSentenceSimilarity(LanguageModel):
         """Vectors of texts, (texts, H) float32 of length 1: their products are cosines.
 
         Texts of like length go together, so that little is padded. Raises InputError for a model
-        that came without a tokenizer.
+        that came without a tokenizer, and for what is no list of texts.
         """
         if self.tokenizer is None:
             raise InputError(
                 "this model has no tokenizer: its checkpoint came without a vocab.txt. "
                 "Put one beside it, or set `model.tokenizer`."
             )
-        vectors = np.zeros((len(texts), self.config.hidden_size), "float32")
-        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        for start in range(0, len(texts), batch_size):
+        pairs = as_pairs(texts)
+        vectors = np.zeros((len(pairs), self.config.hidden_size), "float32")
+        by_length = sorted(range(len(pairs)), key=lambda i: sum(map(len, filter(None, pairs[i]))))
+        for start in range(0, len(pairs), batch_size):
             chosen = by_length[start : start + batch_size]
-            batch = self.tokenizer([texts[i] for i in chosen], max_length)
+            batch = self.tokenizer([pairs[i] for i in chosen], max_length)
             hidden = self.encoder(batch, positions=first_positions(batch))
             vectors[chosen] = ops.convert_to_numpy(self.pooler(hidden))
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

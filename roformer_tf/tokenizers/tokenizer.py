@@ -220,16 +220,14 @@ class RoFormerTokenizer:
         return first + others, [0] * len(first) + [1] * len(others)
 
     def __call__(
-        self, texts: Sequence[str | tuple[str, str]], max_length: int | None = None
+        self, texts: Sequence[str | tuple[str, str | None]], max_length: int | None = None
     ) -> dict[str, np.ndarray]:
         """Encode texts, or (text, pair) tuples, and pad with 0: what the models take.
 
         Returns `token_ids` and `segment_ids`, int32 (texts, longest of them in tokens).
+        Raises InputError for what is no list of texts.
         """
-        if isinstance(texts, str):
-            raise InputError(f"a list of texts is needed, not one text. Give [{texts[:20]!r}].")
-        pairs = [(item, None) if isinstance(item, str) else item for item in texts]
-        rows = [self.encode(text, pair, max_length) for text, pair in pairs]
+        rows = [self.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
         shape = (len(rows), max((len(ids) for ids, _ in rows), default=0))
         # 0, and not `pad_id`, which may be another: models take token id 0 for padding.
         token_ids, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -309,6 +307,32 @@ class RoFormerTokenizer:
         return token
 
 
+def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
+    """Check what should be texts or pairs: ["一", ("二", "三")] → [("一", None), ("二", "三")].
+
+    Raises InputError for one text in place of a list, and for an item that is neither.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"a list of texts is needed, not one text. Give [{texts[:20]!r}].")
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise InputError(f"a list of texts is needed, not {texts!r}.")
+    pairs = [(item, None) if isinstance(item, str) else item for item in texts]
+    for number, pair in enumerate(pairs):
+        if not _is_pair(pair):
+            raise InputError(
+                f"text {number} is {repr(pair)[:60]}, but must be a str, or two in a tuple for a "
+                "pair of texts. Correct it, or leave it out."
+            )
+    return cast("list[tuple[str, str | None]]", pairs)
+
+
+def _is_pair(item: Any) -> bool:
+    """Whether it is a text, and another one or None."""
+    if not isinstance(item, tuple | list | np.ndarray) or len(item) != 2:
+        return False
+    return isinstance(item[0], str) and (item[1] is None or isinstance(item[1], str))
+
+
 class _Memory(dict[str, tuple[int, ...]]):
     """Token ids of the pieces met so far, for they come again; what is missing, `find` gives."""
 
@@ -359,7 +383,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {name} is not valid JSON: {error}. Mend or remove it.") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: {name} holds no JSON object. Mend or remove it.")

@@ -35,9 +35,9 @@ def read_vocabulary(source: str | Path) -> dict[str, int]:
     Raises InputError where there is no such file, or it is no vocabulary.
     """
     path = registry.locate(source) if registry.find(str(source)) else Path(source)
-    if path.is_dir():
-        path /= "vocab.txt"
     try:
+        if path.is_dir():
+            path /= "vocab.txt"
         content = _unzip(path) if archives.is_zip(path) else path.read_bytes()
         vocabulary = parse_vocabulary(content.decode("utf-8"))
     except OSError as error:

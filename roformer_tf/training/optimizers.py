@@ -59,7 +59,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class FinetuneOptimizerConfig:
-    """AdamW with linear warm-up and decay, slower in the lower layers."""
+    """AdamW with linear warm-up and decay, or none, slower in the lower layers."""
 
     learning_rate: float = 2e-5
     """Highest learning rate, that of the head, reached when the warm-up ends; for small models, or
@@ -68,6 +68,8 @@ class FinetuneOptimizerConfig:
     """Learning rate of a layer as a share of that of the layer above it; 1 gives all the same."""
     warmup: float = 0.1
     """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """How it falls; "constant" keeps it as it is."""
     weight_decay: float = 0.01
     """Decay of the weights, as a share of the learning rate; not on norms and biases."""
     beta_2: float = 0.999
@@ -334,6 +336,8 @@ def _settings(
             fall["shape"] = "cosine"
         elif config.schedule == "wsd":
             fall["decay_steps"] = max(1, round(config.decay * steps))
+    elif config.schedule == "constant":
+        fall["decay_steps"] = 0  # it is 0 only after the last step
     warmup = round(config.warmup * steps)
     return {
         "learning_rate": WarmupDecay(config.learning_rate, warmup, steps, accumulate, **fall),

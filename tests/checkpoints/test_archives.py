@@ -1,6 +1,7 @@
 """Zips are unpacked whole or not at all, into a folder that goes away, and never beside it."""
 
 import tempfile
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from roformer_tf.checkpoints import archives
 from roformer_tf.checkpoints.archives import is_zip, opened, read_file
 from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support import hostile_zips as hostile
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
@@ -256,6 +258,52 @@ def test_a_small_file_that_is_large_is_not_read(released, tmp_path):
     path = hostile.with_bomb(released("char"), tmp_path / "x.zip", "vocab.txt", 65)
     with pytest.raises(InputError, match=r"a vocab\.txt of 68,157,440 bytes"):
         read_file(path, "vocab.txt")
+
+
+@pytest.fixture
+def peak():
+    """peak(call) → the error that the call gives, and the most bytes that were held meanwhile."""
+
+    def measure(call):
+        tracemalloc.start()
+        try:
+            with pytest.raises(InputError) as caught:
+                call()
+            return str(caught.value), tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    ("compression", "said"),
+    [
+        (zipfile.ZIP_DEFLATED, "Bad CRC-32"),
+        (zipfile.ZIP_BZIP2, "is neither stored nor deflated"),
+        (zipfile.ZIP_LZMA, "is neither stored nor deflated"),
+    ],
+)
+@pytest.mark.parametrize(
+    "by", [lambda p: read_file(p, "vocab.txt"), RoFormerTokenizer.from_pretrained]
+)
+def test_a_small_file_that_understates_its_size_is_not_inflated(
+    by, compression, said, tmp_path, peak
+):
+    path = tmp_path / "x.zip"
+    hostile.understating(path, "a/vocab.txt", 32, declared=1000, compression=compression)
+    message, held = peak(lambda: by(path))
+    assert said in message
+    assert message.startswith(f"{path} cannot be unpacked: ")
+    assert held < 2 << 20
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "bert_config.json", "tokenizer_config.json"])
+def test_what_would_be_read_into_memory_is_not_even_unpacked(name, released, tmp_path, peak):
+    path = hostile.with_bomb(released("char"), tmp_path / "x.zip", name, 65)
+    message, held = peak(lambda: opened(path).__enter__())
+    assert f"holds a {name} of 68,157,440 bytes" in message
+    assert held < 2 << 20
 
 
 def test_a_zip_is_known_by_its_beginning_or_its_name(tmp_path, released):

@@ -9,6 +9,8 @@ import pytest
 from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.registry import BY_HAND, find, locate, releases
 from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"small": (6, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}
@@ -129,6 +131,13 @@ def test_anything_else_is_refused_with_a_hint(source, said, empty_cache):
     for ask in (locate, registry.download):
         with pytest.raises(InputError, match=said):
             ask(source)
+
+
+@pytest.mark.parametrize("source", ["长" * 300, "a/" * 3000])
+@pytest.mark.parametrize("read", [locate, RoFormerTokenizer.from_pretrained, read_vocabulary])
+def test_a_name_that_no_file_can_have_is_refused(read, source, empty_cache):
+    with pytest.raises(InputError, match=r"cannot .*: File name too long\. Give"):
+        read(source)
 
 
 def test_what_is_near_to_no_name_gets_no_guess(empty_cache):

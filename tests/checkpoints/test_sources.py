@@ -255,6 +255,21 @@ def test_a_config_that_contradicts_the_tensors_is_refused(name, changes, message
     assert str(folder) in str(caught.value)
 
 
+@pytest.mark.parametrize("last", [None, 99_999])
+def test_more_layers_than_tensors_are_refused_before_any_is_described(last, unpacked, read):
+    """To describe 100,000 takes minutes."""
+    folder = unpacked("hf_word")
+    kept = ["roformer.embeddings.word_embeddings.weight"]
+    tensors = load_file(folder / "model.safetensors")
+    held = {name: tensors[name] for name in kept}
+    if last is not None:
+        held[f"roformer.encoder.layer.{last}.output.dense.bias"] = np.zeros(32, "float32")
+    save_file(held, folder / "model.safetensors")
+    change_config(folder, num_hidden_layers=100_000)
+    with pytest.raises(InputError, match=r"num_hidden_layers 100,000, but .* \d tensors in all"):
+        read(folder)
+
+
 def test_foreign_tensors_are_refused_by_name_or_left_aside(unpacked, read, caplog):
     folder = unpacked("hf_word")
     whole = read(folder)
@@ -266,6 +281,16 @@ def test_foreign_tensors_are_refused_by_name_or_left_aside(unpacked, read, caplo
     assert equal(checkpoint, whole)
     assert all(f"strange.{i}.weight" in caplog.text for i in range(12))
     assert len(set(checkpoint.ignored) - set(whole.ignored)) == 12
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_json_nested_without_end_is_refused(name, unpacked, read):
+    folder = unpacked("hf_word")
+    if "index" in name:
+        (folder / "model.safetensors").unlink()
+    (folder / name).write_text("[" * 100_000)
+    with pytest.raises(InputError, match=rf"{folder / name}"):
+        read(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", "null", '{"vocab_size": 3'])

@@ -20,7 +20,9 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.interchange.convert import ConvertConfig, Output, convert
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from tests.support import hostile_zips as hostile
 
+DATA = "bert_model.ckpt.data-00000-of-00001"
 SUPPORT = Path(__file__).parents[1] / "support"
 FAMILIES = {  # how bert4keras builds each
     "word": {"with_mlm": "linear"},
@@ -235,6 +237,7 @@ def against(recorded, found):
         ("tf1", "full", "full exists, and nothing is overwritten"),
         ("tf1", "full.zip", r"full\.zip exists"),
         ("own", "new.zip", r"new\.zip would be a folder"),
+        ("own", "长" * 300, "cannot write .*: File name too long"),
     ],
 )
 def test_nothing_is_overwritten(to, name, message, released, tmp_path):
@@ -278,11 +281,51 @@ def test_weights_that_cannot_be_read_leave_nothing_behind(to, name, unpacked, tm
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_weights_alone_are_converted_alone(unpacked, tmp_path):
-    folder = unpacked("word")
-    (folder / "vocab.txt").unlink()
-    target = run(folder, tmp_path / "own", "own")
-    assert {path.name for path in target.iterdir()} == {"config.json", "model.safetensors"}
+@pytest.mark.parametrize(
+    ("to", "files"),
+    [
+        ("own", {"config.json", "model.safetensors"}),
+        ("huggingface", {"config.json", "model.safetensors"}),
+        ("tf1", {"bert_config.json", "checkpoint", "bert_model.ckpt.index", DATA}),
+    ],
+)
+def test_weights_alone_are_converted_alone_and_that_is_said(to, files, released, tmp_path, caplog):
+    source = hostile.copied(released("word"), tmp_path / "bare.zip", leave=["vocab.txt"])
+    target = run(source, tmp_path / "new", to)
+    assert {path.name for path in target.iterdir()} == files
+    (line,) = caplog.messages
+    assert f"{source} holds no vocab.txt, so {target} has no tokenizer" in line
+
+
+@pytest.mark.parametrize("name", ["roformer_gpt_mine", "chinese_roformer-GPT-char_L-2_H-32_A-4"])
+def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(name, unpacked, tmp_path, caplog):
+    folder = unpacked("gpt_char").rename(tmp_path / name)
+    run(folder, tmp_path / "silent", "huggingface")
+    (line,) = caplog.messages
+    assert f"{folder} is a gpt model by its name" in line
+    assert "RoFormerForMaskedLM" in line
+    assert "--attention-type causal" in line
+    run(folder, tmp_path / "causal", "huggingface", attention_type="causal")
+    run(folder, tmp_path / "back.zip", "tf1")
+    assert len(caplog.messages) == 1
+
+
+def test_no_other_model_is_warned_of(converted, caplog):
+    for family in ("word", "char", "v2_char"):
+        run(converted(family)["start"], converted(family)["own"].with_name("quiet"), "own")
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("target", ["a[1]/new", "a[1]/new.zip", "new[2]", "new[2].zip"])
+def test_a_target_may_look_like_a_pattern(target, released, tensors_in, tmp_path, capsys):
+    run(released("char"), tmp_path / target, "tf1")
+    assert "round-trip difference: 0." in capsys.readouterr().out
+    back = run(tmp_path / target, tmp_path / "back[3]", "own")
+    assert "round-trip difference: 0." in capsys.readouterr().out
+    again = tensors_in(run(back, tmp_path / "again.zip", "tf1"))
+    before = tensors_in(released("char"))
+    assert before.keys() == again.keys()
+    assert all((before[name] == again[name]).all() for name in before)
 
 
 def test_settings_that_the_released_layout_cannot_hold_are_told(released, tmp_path, caplog):

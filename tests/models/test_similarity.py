@@ -51,6 +51,20 @@ def test_long_texts_are_cut_where_asked(model, to_float64):
     assert np.abs(short - whole).max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ("你好", r"a list of texts is needed.* Give \['你好'\]"),
+        (None, "a list of texts is needed, not None"),
+        (["你好", None], "text 1 is None"),
+        ([("一", "二", "三")], "text 0 is "),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(texts, said, model):
+    with pytest.raises(InputError, match=said):
+        model.embed(texts)
+
+
 def test_no_texts_give_no_vectors(model):
     assert model.embed([]).shape == (0, 32)
 

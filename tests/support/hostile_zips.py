@@ -52,6 +52,14 @@ def encrypted(source, target):
     return with_flags(source, target, offset=8, value=1)
 
 
+def understating(target, member, megabytes, *, declared, compression):
+    """Write a zip with one member of so many megabytes of zeros, and state another size for it."""
+    with zipfile.ZipFile(target, "w", compression) as archive:
+        archive.writestr(member, bytes(megabytes * len(BLOCK)))
+        archive.getinfo(member).file_size = declared  # the directory is written on closing
+    return target
+
+
 def with_bomb(source, target, member, megabytes, *, declared=None):
     """Copy a zip, one member of which inflates to so many megabytes of zeros.
 

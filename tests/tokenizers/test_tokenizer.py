@@ -218,6 +218,14 @@ def test_a_batch_is_the_padded_encodings(tokenizer, texts, max_length):
         assert batch[name].tolist() == want
 
 
+def test_a_pair_may_be_any_two_texts_and_the_second_may_be_none():
+    pairs = [("一", "二"), ["一", "二"], np.array(["一", "二"])]
+    rows = WORD([*pairs, ("一", None), "一"])
+    assert (rows["token_ids"][:3] == rows["token_ids"][0]).all()
+    assert (rows["segment_ids"][:3].sum(1) == 2).all()
+    assert (rows["token_ids"][3] == rows["token_ids"][4]).all()
+
+
 @given(
     any_tokenizer,
     st.lists(st.integers(0, 9), max_size=12),
@@ -310,6 +318,16 @@ def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
         (lambda: RoFormerTokenizer({"[PAD]": 0}, "word"), r"lacks \[UNK\], \[CLS\]"),
         (lambda: RoFormerTokenizer(WORD.vocabulary, "words"), 'must be "word" or "char"'),
         (lambda: WORD("一句话"), r"a list of texts is needed.* Give \['一句话'\]"),
+        (lambda: WORD(None), "a list of texts is needed, not None"),
+        (lambda: WORD(b"abc"), "a list of texts is needed, not b'abc'"),
+        (lambda: WORD(["一", None]), r"text 1 is None, but .* str, or two"),
+        (lambda: WORD([3]), "text 0 is 3, but"),
+        (lambda: WORD([float("nan")]), "text 0 is nan, but"),
+        (lambda: WORD([{"a": "一", "b": "二"}]), "text 0 is {'a'"),
+        (lambda: WORD([("一", "二", "三")]), r"text 0 is \('一', '二', '三'\), but"),
+        (lambda: WORD([("一",)]), r"text 0 is \('一',\), but"),
+        (lambda: WORD([(None, "一")]), r"text 0 is \(None, '一'\), but"),
+        (lambda: WORD([("一", 2)]), r"text 0 is \('一', 2\), but"),
         (lambda: WORD.decode([5918]), "no token has the id 5918: the vocabulary ends at 5917"),
         (lambda: WORD.decode([-1]), "no token has the id -1"),
         (lambda: WORD.encode("一", max_length=1), "max_length is 1"),
@@ -321,7 +339,8 @@ def test_bad_input_is_refused_with_a_message(call, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("{", "not valid JSON"), ("[]", "no JSON object")]
+    ("content", "message"),
+    [("{", "not valid JSON"), ("[]", "no JSON object"), ("[" * 100_000, "not valid JSON")],
 )
 def test_broken_tokenizer_config_is_refused(tmp_path, content, message):
     WORD.save_pretrained(tmp_path)
