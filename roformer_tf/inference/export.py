@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from roformer_tf.data.encoding import combine, encode_examples
-from roformer_tf.data.labelled import ColumnsConfig, Layout, read_examples
+from roformer_tf.data.labelled import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.data.tasks import FILE, Example, Label, Prediction, Task
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import folder_beside
@@ -298,8 +298,15 @@ def cost(exact: Measured, rounded: Measured, examples: int) -> list[str]:
 
 def _read(path: Path, task: Task) -> list[Example]:
     """Labelled examples from a file with the columns of training."""
+    columns = ColumnsConfig(
+        text_columns=task.text_columns,
+        label_column=task.label_column,
+        label_separator=task.label_separator,
+    )
+    if task.label_column is None:  # of CoNLL, or of a folder that was written before it was kept
+        return read_examples(path, find_layout(path, columns, task.name), columns)
     layout = Layout(task.name, task.text_columns, task.label_column, "")
-    return read_examples(path, layout, ColumnsConfig(label_separator=task.label_separator))
+    return read_examples(path, layout, columns)
 
 
 def _is_export(folder: Path) -> bool:
