@@ -5,9 +5,10 @@ them, and refused where there is more than one possibility.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from roformer_tf.data.tables import Table, open_table
 from roformer_tf.data.tasks import TaskName
@@ -44,11 +45,23 @@ TEXTS_OF: dict[str, tuple[int, ...]] = {
 FEW = 50
 """Distinct values that are labels even where none repeats."""
 
+SELDOM = 1 / 20
+"""Share of examples with a label of their own up to which the first is hardly one of them."""
 
-def open_named(path: str | Path, encoding: str, named: Iterable[str | None]) -> Table:
-    """Open a table whose header has a known name, or one of those named."""
+FirstLine: TypeAlias = Literal["auto", "header", "example"]
+"""What the first line of a tsv or csv is; "auto" finds out."""
+
+
+def open_named(
+    path: str | Path, encoding: str, named: Iterable[str | None], first_line: FirstLine = "auto"
+) -> Table:
+    """Open a table whose header has a known name, or one of those named, unless told what is."""
     names = {name.casefold() for name in named if name and not name.isdecimal()}
-    return open_table(path, lambda rows: _is_header(rows, names), encoding)
+
+    def is_header(rows: list[list[str]]) -> bool:
+        return _is_header(rows, names) if first_line == "auto" else first_line == "header"
+
+    return open_table(path, is_header, encoding)
 
 
 def _is_header(rows: list[list[str]], named: Collection[str]) -> bool:
@@ -65,6 +78,33 @@ def _is_header(rows: list[list[str]], named: Collection[str]) -> bool:
         name in known and not any(row[i : i + 1] == rows[0][i : i + 1] for row in rows[1:])
         for i, name in enumerate(names)
     )
+
+
+def names_labels(labels: Sequence[str], separator: str) -> bool | None:
+    """Tell whether the first cell of a column of labels is the column's name, and not a label.
+
+    A label comes again, or is a number among numbers. None where it may be either: what stands
+    nowhere else, in a column of which much stands nowhere else.
+
+    情绪 好 坏 好 坏 → True; 好 坏 好 坏 → False; 好 坏 → None
+    """
+    first, *others = [
+        {one for part in label.split(separator) if (one := part.strip())} for label in labels
+    ]
+    found = Counter(one for parts in others for one in parts)
+    if not (first and found) or first & found.keys() or any(map(_is_numeral, first)):
+        return False
+    alone = sum(any(found[one] == 1 for one in parts) for parts in others)
+    return True if all(map(_is_numeral, found)) or alone <= SELDOM * len(others) else None
+
+
+def _is_numeral(text: str) -> bool:
+    """Whether a text spells a number, if only a missing one: nan."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def find_column(path: str | Path, table: Table, wanted: str) -> str:
@@ -218,8 +258,15 @@ def check_texts(path: str | Path, task: TaskName, texts: Sequence[str]) -> None:
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a label is none: empty, null or NaN."""
-    return value is None or str(value).strip().casefold() in ("", "nan")
+    """Tell whether a label is none: empty, null or NaN. The text "nan" is one: 男 in pinyin."""
+    return value is None or value != value or not str(value).strip()
+
+
+def without_nan(labels: Sequence[Any]) -> list[Any]:
+    """Leave the text "nan" out where all other labels are numbers: there it is a missing one."""
+    others = [label for label in labels if str(label).strip().casefold() != "nan"]
+    numbers = bool(others) and all(to_number(label) is not None for label in others)
+    return others if numbers else list(labels)
 
 
 def to_number(value: Any) -> float | None:

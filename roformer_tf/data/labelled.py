@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.data.columns import (
+    FirstLine,
     check_texts,
     find_column,
     find_label,
     find_texts,
     guess_task,
     is_missing,
+    names_labels,
     open_named,
     to_number,
+    without_nan,
 )
 from roformer_tf.data.lines import check_encoding, damage, find_encoding, is_stdin, read_lines
 from roformer_tf.data.tables import BLANK, Row, Table, kind_of, read_sentences
@@ -37,6 +40,8 @@ class ColumnsConfig:
     """Columns of the texts, by name or by number from 1: one, a pair, or A, B and C."""
     label_column: str | None = None
     """Column of the labels, by name or by number from 1."""
+    first_line: FirstLine = "auto"
+    """What the first line of a tsv or csv is: a header or an example; "auto" finds out."""
     label_separator: str = ","
     """What stands between the labels of a multilabel example."""
     encoding: str = "auto"
@@ -92,19 +97,24 @@ def find_layout(path: str | Path, columns: ColumnsConfig, task: TaskName | None)
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
             "and one with a tag for every character or word .conll."
         )
-    table = open_named(path, columns.encoding, (*columns.text_columns, columns.label_column))
+    table, by_labels = _open(path, columns)
     rows = _readable(path, islice(table.rows, SAMPLE))
     label = find_label(path, table, rows, columns.text_columns, columns.label_column)
     texts = find_texts(path, table, rows, columns.text_columns, label)
     if label in texts:
         raise InputError(f"{path}: the column {label} is given both as text and as label.")
     labels = [row[label] for row in rows if label in row and not is_missing(row[label])]
-    guess, why = guess_task(texts, label, labels, columns.label_separator)
+    guess, why = guess_task(texts, label, without_nan(labels), columns.label_separator)
     found = task or guess
     if found is None:
         raise InputError(f"{path}: cannot tell the task: {why}. Give --task.")
     check_texts(path, found, texts)
     said = _say(path, found, "" if task else why, table, texts, label)
+    if by_labels:
+        said += (
+            f" {label!r} stands nowhere among the labels: the first line is a header "
+            "(--first-line example, if it is not)."
+        )
     return Layout(found, texts, label, said + _say_encoding(path, kind, columns.encoding))
 
 
@@ -120,13 +130,15 @@ def read_examples(
     examples = [_example_or_error(one) for one in found if one != BadLine(one.place, BLANK)]
     if not examples:
         raise InputError(f"{path} has no example. Add some.")
+    if labelled and layout.task in ("classification", "pair"):
+        _check_numbers(examples)
     if layout.task == "tagging" and words_are_units(examples):
         return [one._replace(texts=(" ".join(one.units),)) for one in examples]
     return examples
 
 
 def stream_examples(
-    path: str | Path, task: Task, encoding: str = "auto"
+    path: str | Path, task: Task, encoding: str = "auto", first_line: FirstLine = "auto"
 ) -> Iterator[Example | BadLine]:
     """Yield what to predict, in order, one Example or BadLine a row; labels are not read.
 
@@ -140,7 +152,8 @@ def stream_examples(
         found = _plain_examples(path, task, encoding)
     else:
         layout = Layout(task.name, task.text_columns, None, "")
-        found = _examples(path, layout, ColumnsConfig(encoding=encoding), labelled=False)
+        columns = ColumnsConfig(encoding=encoding, first_line=first_line)
+        found = _examples(path, layout, columns, labelled=False)
     if task.name != "tagging":
         return found
     return (_with_units(one, task.spaced_units) for one in found)
@@ -153,6 +166,42 @@ def words_are_units(examples: Iterable[Example]) -> bool:
     """
     lengths = [len(unit) for example in examples for unit in example.units]
     return 5 * sum(length > 1 for length in lengths) > len(lengths)
+
+
+def _open(path: str | Path, columns: ColumnsConfig) -> tuple[Table, bool]:
+    """Open a file with labels; tell whether its labels alone say that it has a header.
+
+    Where columns go by number no name may be known: then the labels' own column tells. Raises
+    InputError where it does not.
+    """
+    named = (*columns.text_columns, columns.label_column)
+    table = open_named(path, columns.encoding, named, columns.first_line)
+    label = _label_by_number(table, columns)
+    if label is None:
+        return table, False
+    labels = [row.cells[label] for row in table.rows if not row.problem]
+    header = names_labels(labels, columns.label_separator) if labels else False
+    if header is None:
+        raise InputError(
+            f"{path}: cannot tell whether the first line is a header: {labels[0]!r} stands nowhere "
+            "else in the column of the labels, but others do so, too. Give --first-line header, or "
+            "--first-line example."
+        )
+    first_line: FirstLine = "header" if header else "example"
+    return open_named(path, columns.encoding, named, first_line), header
+
+
+def _label_by_number(table: Table, columns: ColumnsConfig) -> str | None:
+    """The labels' column, given by its number or left beside those of texts; None if it has a name.
+
+    Nor is it asked for where the user says what the first line is.
+    """
+    if table.has_header or columns.first_line != "auto":
+        return None
+    free = [name for name in table.columns if name not in columns.text_columns]
+    left = free[0] if columns.text_columns and len(free) == 1 else None
+    label = columns.label_column or left
+    return label if label in table.columns else None
 
 
 def _readable(path: str | Path, rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -206,7 +255,10 @@ def _examples(
         if layout.task != "tagging":
             raise InputError(f"{path} is a CoNLL file, which is for tagging, not {layout.task}.")
         return map(_sentence_example, read_sentences(path, columns.encoding, labelled))
-    table = open_named(path, columns.encoding, (*layout.text_columns, layout.label_column))
+    if labelled:
+        check_texts(path, layout.task, layout.text_columns)
+    named = (*layout.text_columns, layout.label_column)
+    table = open_named(path, columns.encoding, named, columns.first_line)
     texts = [find_column(path, table, name) for name in layout.text_columns]
     label = find_column(path, table, layout.label_column or "") if labelled else None
     return (_example(row, texts, label, layout.task, columns.label_separator) for row in table.rows)
@@ -262,6 +314,18 @@ def _example_or_error(found: Example | BadLine) -> Example:
     return found
 
 
+def _check_numbers(examples: Sequence[Example]) -> None:
+    """Raise InputError for the label "nan" where all others are numbers: it is a missing one."""
+    labels = [example.label for example in examples]
+    numbers = without_nan(labels)
+    if len(numbers) < len(labels):
+        bad = next(example for example in examples if example.label not in numbers)
+        raise InputError(
+            f"{bad.place} has the label {bad.label!r}, but all others are numbers. Correct it, or "
+            "take it out of the file."
+        )
+
+
 # Cells
 
 
@@ -309,7 +373,7 @@ def _labels(value: Any, separator: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        value = str(value).split(separator)
+        value = value.split(separator) if isinstance(value, str) else [value]
     return tuple(sorted({_label_name(one) for one in value if str(one).strip()}))
 
 

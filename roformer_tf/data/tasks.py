@@ -11,6 +11,7 @@
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -205,9 +206,11 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def _natural(label: str) -> tuple[bool, float, str]:
     """Sort "2" before "10", numbers before words."""
     try:
-        return False, float(label), label
+        number = float(label)
     except ValueError:
         return True, 0.0, label
+    # "nan" is a word here: NaN is neither before nor behind a number, and sorts at random.
+    return (True, 0.0, label) if math.isnan(number) else (False, number, label)
 
 
 def spans(labels: Sequence[str]) -> list[Span]:

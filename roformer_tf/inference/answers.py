@@ -1,7 +1,7 @@
 """What is written of an answer: named cells, as a line of a TSV or of JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,17 @@ def columns(task: Task) -> list[str]:
     if len(task.labels) > MANY_LABELS:
         return [name, "probabilities" if task.name == "multilabel" else "probability", ERROR]
     return [name, *(f"p({label})" for label in task.labels or RANKED), ERROR]
+
+
+def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
+    """Names of the texts' columns beside ours: one that we have, too, gets "text:" in front."""
+    taken, names = {*texts, *ours}, []
+    for name in texts:
+        other = name
+        while name in ours and other in taken:
+            other = f"text:{other}"
+        names.append(other)
+    return tuple(names)
 
 
 def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:

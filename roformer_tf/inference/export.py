@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from roformer_tf.data.encoding import combine, encode_examples
-from roformer_tf.data.labelled import ColumnsConfig, find_layout, read_examples
+from roformer_tf.data.labelled import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.data.tasks import FILE, Example, Label, Prediction, Task
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import folder_beside
@@ -303,7 +303,10 @@ def _read(path: Path, task: Task) -> list[Example]:
         label_column=task.label_column,
         label_separator=task.label_separator,
     )
-    return read_examples(path, find_layout(path, columns, task.name), columns)
+    if task.label_column is None:  # of CoNLL, or of a folder that was written before it was kept
+        return read_examples(path, find_layout(path, columns, task.name), columns)
+    layout = Layout(task.name, task.text_columns, task.label_column, "")
+    return read_examples(path, layout, columns)
 
 
 def _is_export(folder: Path) -> bool:

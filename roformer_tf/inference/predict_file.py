@@ -10,6 +10,7 @@ from typing import Any, TextIO, TypeAlias
 
 from tqdm import tqdm
 
+from roformer_tf.data.columns import FirstLine
 from roformer_tf.data.labelled import BadLine, stream_examples
 from roformer_tf.data.tasks import Example
 from roformer_tf.errors import InputError
@@ -57,6 +58,8 @@ class PredictConfig:
     """bfloat16 is faster where the hardware has it; probabilities move by some thousandths."""
     encoding: str = "auto"
     """Of the input, such as utf-8 or gb18030; "auto" finds out."""
+    first_line: FirstLine = "auto"
+    """What the first line of a tsv or csv is: a header or an example; "auto" finds out."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -103,7 +106,8 @@ def predict_file(config: PredictConfig) -> None:
             else:
                 yield line(cells(item, next(predictions), task), task)
 
-    chunks = _chunks(stream_examples(config.input, task, config.encoding))
+    examples = stream_examples(config.input, task, config.encoding, config.first_line)
+    chunks = _chunks(examples)
     first = next(chunks, [])  # what is wrong with the whole input is said before a line is written
     tally = Tally()
     with _opened(config.output) as out, tqdm(unit=" texts", disable=None) as bar:

@@ -11,7 +11,7 @@ from roformer_tf.data.encoding import encode_examples
 from roformer_tf.data.splits import Duplicates, duplicates
 from roformer_tf.data.tasks import Example, Prediction
 from roformer_tf.files import write_text
-from roformer_tf.inference.answers import cells, one_line, tsv_line
+from roformer_tf.inference.answers import cells, columns, one_line, text_names, tsv_line
 from roformer_tf.training.baselines import baseline
 from roformer_tf.training.callbacks import read_lines
 from roformer_tf.training.devices import describe_machine
@@ -21,6 +21,8 @@ from roformer_tf.training.search import Search
 from roformer_tf.training.trials import BEST, EVALUATIONS_FILE, METRICS_FILE, Outcome
 
 PREDICTIONS = "predictions.tsv"
+GOLD = "gold"
+"""Its column of the labels in the data."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class Results:
         header = "\t".join(map(one_line, rows[0]))
         lines = [header, *(tsv_line(row, self.search.task) for row in rows)]
         write_text(output / PREDICTIONS, "".join(f"{line}\n" for line in lines))
+        for name, other in zip(self.search.task.text_columns, self._text_names, strict=True):
+            if name != other:
+                print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
 
     def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> Run:
         """Everything that the report is made of; the baseline is fitted here."""
@@ -117,11 +122,16 @@ class Results:
         lengths = encode_examples(examples, search.start.tokenizer, search.task).lengths
         return Part(examples=examples, lengths=lengths, **more)
 
+    @property
+    def _text_names(self) -> tuple[str, ...]:
+        """The texts' columns among those of the answers."""
+        task = self.search.task
+        return text_names(task.text_columns, (GOLD, *columns(task)))
+
     def _row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """Texts, label and answer by column, for a spreadsheet."""
-        task = self.search.task
-        texts = dict(zip(task.text_columns, example.texts, strict=False))
-        return texts | {"gold": example.label} | cells(example, prediction, task)
+        texts = dict(zip(self._text_names, example.texts, strict=False))
+        return texts | {GOLD: example.label} | cells(example, prediction, self.search.task)
 
 
 def say(output: Path, report: Mapping[str, Any]) -> None:

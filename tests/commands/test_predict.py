@@ -1,9 +1,11 @@
 """`roformer-tf predict`, as it is typed but in this process: TensorFlow takes long to start."""
 
+import dataclasses
 import gzip
 import io
 import json
 import os
+import shutil
 import sys
 
 import keras
@@ -241,3 +243,13 @@ def test_no_more_is_read_than_is_answered(monkeypatch):
         assert sum(len(item.texts[0]) for item in chunk[:-1]) < 1000
     assert seen == 10_000
     assert chunks < 300  # of 1000 characters, each text having 24.5 on average
+
+
+def test_the_user_says_what_the_first_line_is(finetuned, tmp_path, capfd):
+    folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
+    dataclasses.replace(TASKS["classification"], text_columns=("1",)).save(folder)
+    (tmp_path / "x.tsv").write_text("text\tlabel\n今天\t好\n", encoding="utf-8")
+    flags = ["predict", "--model", str(folder), "--input", str(tmp_path / "x.tsv")]
+    for more, lines in ([], 1), (["--first-line", "example"], 2), (["--first-line", "header"], 1):
+        assert main([*flags, *more]) == 0
+        assert len(capfd.readouterr().out.splitlines()) == 1 + lines

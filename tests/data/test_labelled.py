@@ -2,6 +2,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import sys
 import tracemalloc
 
@@ -121,10 +122,8 @@ def test_columns_are_found_by_their_names(write, header, texts, label):
 @pytest.mark.parametrize("header", [True, False])
 @pytest.mark.parametrize("given", ["names", "numbers"])
 def test_columns_are_those_that_the_user_gives(write, header, given):
-    rows = [("7", "好书", "x"), ("8", "坏书", "y"), ("9", "书", "x")]
+    rows = [("7", "好书", "x"), ("8", "坏书", "y"), ("9", "书", "x"), ("10", "旧书", "y")]
     path = write("a.csv", lines(*([("nr", "评价", "情感")] * header), *rows, delimiter=","))
-    if given == "numbers":
-        rows = [("7", "评价", "情感")] * header + rows  # a header of unknown names is not seen
     columns = {"text_columns": ("2",), "label_column": "3"}
     if given == "names":
         columns = {"text_columns": ("评价",), "label_column": "情感"}
@@ -133,6 +132,71 @@ def test_columns_are_those_that_the_user_gives(write, header, given):
                 read(path, **columns)
             return
     assert read(path, **columns)[1] == [((text,), label) for _, text, label in rows]
+
+
+WORDS = [(f"文{i}", "好坏"[i % 2]) for i in range(40)]
+NUMBERS = [(f"文{i}", f"{i}.5") for i in range(40)]  # each once
+SEVERAL = [(f"文{i}", ("甲,乙", "丙", "")[i % 3]) for i in range(40)]
+HEADER = ("短评", "情绪")  # names that are not known
+FIRST_LINES = [  # the first line, those under it, and whether it names columns
+    (HEADER, WORDS, True),
+    (HEADER, [*WORDS, ("文", "中")], True),  # a rare label
+    (HEADER, [(text, str(i % 3)) for i, (text, _) in enumerate(WORDS)], True),
+    (HEADER, NUMBERS, True),
+    (HEADER, SEVERAL, True),
+    (("文", "坏"), WORDS, False),
+    (("文", "坏"), [("文", "好")] * 500 + [("文", "坏")], False),  # its label comes late
+    (("文", "99"), NUMBERS, False),
+    (("文", "nan"), NUMBERS, False),  # a number that is missing
+    (("文", "乙"), SEVERAL, False),
+    (("文", ""), SEVERAL, False),
+]
+
+
+@pytest.mark.parametrize("columns", [{"text_columns": ("1",)}, {"label_column": "2"}])
+@pytest.mark.parametrize(("first", "others", "names"), FIRST_LINES)
+def test_where_columns_go_by_number_the_labels_tell_a_header(write, first, others, names, columns):
+    layout = find_layout(write("a.tsv", lines(first, *others)), ColumnsConfig(**columns), None)
+    found = ((HEADER[0],), HEADER[1]) if names else (("1",), "2")
+    assert (layout.text_columns, layout.label_column) == found
+    assert ("the first line is a header" in layout.said) == names
+    assert ("the first line is an example" in layout.said) == (not names)
+
+
+@pytest.mark.parametrize("others", [WORDS[:1], [*WORDS, *((f"又{i}", f"名{i}") for i in range(9))]])
+def test_a_first_line_that_could_be_both_is_asked_and_can_be_given(write, others):
+    path = write("a.tsv", lines(HEADER, *others))
+    columns = {"text_columns": ("1",), "label_column": "2"}
+    with pytest.raises(InputError, match=r"a\.tsv: cannot tell.*'情绪'.*Give --first-line"):
+        read(path, **columns)
+    examples = [((text,), label) for text, label in (HEADER, *others)]
+    assert read(path, **columns, first_line="header")[1] == examples[1:]
+    assert read(path, **columns, first_line="example")[1] == examples
+
+
+def test_what_the_user_says_of_the_first_line_stands_above_what_is_in_it(write):
+    path = write("a.tsv", lines(("text", "label"), *ROWS))
+    assert len(read(path, first_line="header")[1]) == 3
+    columns = {"text_columns": ("1",), "label_column": "2"}
+    layout, examples = read(path, **columns, first_line="example")
+    assert examples[0] == (("text",), "label")
+    task = Task(name="classification", text_columns=layout.text_columns)
+    assert [one.texts for one in stream_examples(path, task, first_line="example")] == [
+        texts for texts, _ in examples
+    ]
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_other_files_of_the_layout_are_read_as_the_one_of_training(write, names):
+    """A few lines of a file tell too little; what its layout is was seen in training."""
+    path = write("train.tsv", lines(*([HEADER] * names), *WORDS))
+    few = write("few.tsv", lines(*([HEADER] * names), ("新", "好"), ("旧", "坏")))
+    config = ColumnsConfig(text_columns=("1",), label_column="2")
+    layout = find_layout(path, config, None)
+    want = [(("新",), "好"), (("旧",), "坏")]
+    assert [(one.texts, one.label) for one in read_examples(few, layout, config)] == want
+    task = Task(name="classification", text_columns=layout.text_columns)
+    assert [one.texts for one in stream_examples(few, task)] == [texts for texts, _ in want]
 
 
 def test_numbers_of_columns_work_with_a_known_header(write):
@@ -202,6 +266,7 @@ def test_impossible_columns_are_refused(columns):
         ("text", ["1.0", "2.0", "1.0"], "classification"),
         ("text", ["0.5", "1", "2"], "regression"),
         ("text", ["0.5", "nan", "2"], "regression"),
+        ("text", ["nan", "nü", "nan"], "classification"),
         ("text", ["甲,乙", "乙", "甲", "乙"], "multilabel"),
         ("text", ["食品,饮料", "家电,数码", "家电,数码"], "classification"),
         ("text", [["甲"], []], "multilabel"),
@@ -248,6 +313,27 @@ def test_a_task_that_does_not_fit_is_refused(write, name, task):
 
 
 # Labels
+
+
+@pytest.mark.parametrize("name", [*FILES, "a.tsv.gz"])
+def test_a_label_may_be_called_nan(write, name):
+    """As 男 and 南 are in pinyin: text, whatever pandas would make of it."""
+    rows = [
+        ("他来了", "nan"),
+        ("她来了", "nü"),
+        ("他走了", "nan"),
+        ("没有", "None"),
+        ("空", "NULL"),
+    ]
+    content = {
+        "tsv": lines(("text", "label"), *rows),
+        "csv": lines(("text", "label"), *rows, delimiter=","),
+        "jsonl": as_jsonl(rows),
+        "parquet": parquet({"text": [a for a, _ in rows], "label": [b for _, b in rows]}),
+    }[name.removesuffix(".gz").partition(".")[2]]
+    layout, examples = read(write(name, content))
+    assert layout.task == "classification"
+    assert examples == [((text,), label) for text, label in rows]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +416,7 @@ def test_a_line_break_in_a_tsv_that_does_not_is_one_clear_line(write):
 
 
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1).filter(str.strip)
-LABEL = TEXT.map(str.strip).filter(lambda label: label.casefold() != "nan")
+LABEL = TEXT.map(str.strip).filter(lambda label: label.casefold() != "nan")  # among numbers
 
 
 @given(st.lists(st.tuples(TEXT, LABEL), min_size=1), st.sampled_from(["csv", "jsonl", "parquet"]))
@@ -370,8 +456,15 @@ BAD = {  # name: content, task, what the message says
     "long.tsv": ("text\tlabel\nx\t0\ny\t1\t2\n", None, r"long\.tsv:3 has 3 columns"),
     "short.csv": ("text,label\nx,0\ny\n", None, r"short\.csv:3 has 1 column, the first line 2"),
     "none.tsv": ("text\tlabel\n\nx\t0\ny\t\n", None, r"none\.tsv:4 has no label"),
-    "nan.tsv": ("text\tlabel\nx\t0\ny\tNaN\n", None, r"nan\.tsv:3 has no label"),
+    "nan.tsv": ("text\tlabel\nx\t0\ny\tNaN\n", None, r"nan\.tsv:3 has the label 'NaN', .*numbers"),
     "nan.jsonl": ('{"text": "x", "label": NaN}\n', None, r"nan\.jsonl:1 has no label"),
+    "nans.jsonl": ('{"text": "x", "labels": ["a", NaN]}', None, r"nans\.jsonl:1 has no label"),
+    "nan_labels.jsonl": ('{"text": "x", "labels": NaN}', None, r"labels\.jsonl:1 has no label"),
+    "nan.parquet": (
+        parquet({"text": ["x", "y"], "label": [0.0, math.nan]}),
+        None,
+        r"nan\.parquet:2 has no label",
+    ),
     "void.tsv": ("text\tlabel\nx\t0\n \t0\n", None, r"void\.tsv:3 has an empty text in 'text'"),
     "word.tsv": (
         "text\tlabel\nx\t0.5\ny\tbad\n",
@@ -449,6 +542,13 @@ def test_a_test_file_without_the_columns_of_training_says_so(write):
         InputError, match=r"b\.tsv has no column 'label': its columns are text, tag"
     ):
         read_examples(write("b.tsv", "text\ttag\nx\t0\n"), layout, ColumnsConfig())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("tagging", "tsv"), ("classification", "conll")])
+def test_a_test_file_of_another_kind_says_so(write, name, kind):
+    layout = Layout(name, ("text",), None, "")
+    with pytest.raises(InputError, match=rf"b\.{kind}.*tagging"):
+        read_examples(write(f"b.{kind}", "text\ttag\nx\tO\n"), layout, ColumnsConfig())
 
 
 # Streams

@@ -12,6 +12,7 @@ from roformer_tf.inference.answers import (
     json_line,
     marks_entities,
     one_line,
+    text_names,
     tsv_line,
 )
 
@@ -56,6 +57,20 @@ def test_several_labels_are_joined_as_in_training():
     assert (names, line) == (["labels", "p(甲)", "p(乙)", "error"], "甲|乙\t0.75\t0.5\t")
     assert found["labels"] == ["甲", "乙"]
     assert answer("multilabel", (), [0.25, 0.5], **settings)[1] == "\t0.25\t0.5\t"
+
+
+@pytest.mark.parametrize(
+    ("texts", "ours", "names"),
+    [
+        (("text", "p"), ("gold", "label", "p(0)", "error"), ("text", "p")),
+        (("label",), ("gold", "label", "error"), ("text:label",)),
+        (("gold", "value"), ("gold", "value", "error"), ("text:gold", "text:value")),
+        (("error", "text:error"), ("gold", "error"), ("text:text:error", "text:error")),
+        (("Label",), ("gold", "label"), ("Label",)),
+    ],
+)
+def test_texts_keep_their_names_unless_an_answer_has_them(texts, ours, names):
+    assert text_names(texts, ours) == names
 
 
 def test_a_number_and_a_ranking():

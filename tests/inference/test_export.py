@@ -131,8 +131,8 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     assert "float32: " in said
     assert "int8: " in said
     model, tokenizer, task = load_finetuned(folder)
-    answers = [one.label for one in predict(model, tokenizer, task, EXAMPLES)]
-    right = np.mean([a == b.label for a, b in zip(answers, EXAMPLES, strict=True)])
+    exact = predict(model, tokenizer, task, EXAMPLES)
+    right = np.mean([a.label == b.label for a, b in zip(exact, EXAMPLES, strict=True)])
     assert f"On {len(EXAMPLES)} labelled examples" in said
     assert f"  accuracy: {right:.4f} → " in said
 
@@ -141,10 +141,24 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     floats = [n for n, one in weights.items() if one.data_type == onnx.TensorProto.FLOAT]
     assert all(min(weights[name].dims) == 1 for name in floats)  # norms and biases alone
     assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 6 + 2
-    assert load(tmp_path / "int8", 8).answer(EXAMPLES[:1])[0].label in task.labels  # to serve it
+    served = load(tmp_path / "int8", 8)
+    assert served.task == task
+    for got, want in zip(served.answer(EXAMPLES), exact, strict=True):
+        assert got.scores == pytest.approx(want.scores, abs=0.05)
+        assert got.label == task.labels[int(np.argmax(got.scores))]
     run, _, _ = load_exported(tmp_path / "int8")
     for row, want in zip(ROWS, logits_of(folder, ROWS), strict=True):
         assert 0 < np.abs(run(row) - want).max() < 0.2 * np.abs(want).max()
+
+
+def test_labelled_examples_are_read_as_those_of_training(tmp_path):
+    """A few lines could be taken for a header and one: training has seen that there is none."""
+    path = tmp_path / "test.tsv"
+    path.write_text("今天\t好\n北京\t坏\n", encoding="utf-8")
+    columns = {"text_columns": ("1",), "label_column": "2"}
+    task = Task(name="classification", labels=("坏", "好"), **columns)
+    found = exporting._read(path, task)
+    assert [(one.texts, one.label) for one in found] == [(("今天",), "好"), (("北京",), "坏")]
 
 
 @needs_onnx

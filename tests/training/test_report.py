@@ -1,9 +1,12 @@
 import base64
+import html as markup
 import io
 import json
 import re
 import warnings
+from collections import Counter
 from html.parser import HTMLParser
+from statistics import mean, pstdev, stdev
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ from roformer_tf.training.report import Part, Run, analyse, write_report
 from roformer_tf.training.report_details import CHARACTERS, MISTAKES, calibration, mark, mistakes
 from roformer_tf.training.report_pages import html_page, markdown_page
 from roformer_tf.training.report_words import duration, figure
-from roformer_tf.training.scores import METRICS, score
+from roformer_tf.training.scores import METRICS, intervals, score
 
 TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
@@ -194,6 +197,301 @@ def test_figures_are_those_of_the_answers(name):
     assert report["data"][0]["longer"] == np.mean(
         [len(x.texts[0]) > 16 for x in run.train.examples]
     )
+
+
+# The tables, cell by cell, against figures counted in plain Python
+
+WORDS = ("差", "好", "中")
+SIZES = {"train": 201, "valid": 101, "test": 301}  # a hundredth of each is whole examples
+LEVELS = {"median": 0.5, "90th": 0.9, "99th": 0.99, "longest": 1}
+CONFUSED = {
+    "差": ("差", "好", "好"),
+    "好": ("好", "好", "好", "中"),
+    "中": ("中", "差", "差", "差"),
+}
+
+
+def cells_of(page):
+    """Every table of report.md or report.html, by the heading above it: lists of rows of cells."""
+    if page.startswith("#"):
+        parts = re.split(r"^## (.*)$", page, flags=re.M)[1:]
+        rows = r"(?:^\|.*\n)+"
+        found = {
+            title: [
+                [
+                    line.removeprefix("| ").removesuffix(" |").split(" | ")
+                    for line in table.splitlines()
+                ]
+                for table in re.findall(rows, text, flags=re.M)
+            ]
+            for title, text in zip(parts[::2], parts[1::2], strict=True)
+        }
+        return {title: [[t[0], *t[2:]] for t in tables] for title, tables in found.items()}
+    parts = re.split(r"<h2>(.*?)</h2>", page)[1:]
+    return {
+        title: [
+            [
+                [markup.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+                for row in re.findall(r"<tr>(.*?)</tr>", table)
+            ]
+            for table in re.findall(r"<table>(.*?)</table>", text, flags=re.S)
+        ]
+        for title, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def drawn(rng, name, size):
+    """Examples of uneven labels, each text new."""
+    return [
+        Example(
+            (f"{name}{number}",), str(rng.choice(WORDS, p=(0.5, 0.35, 0.15))), f"{name}:{number}"
+        )
+        for number in range(size)
+    ]
+
+
+def replies(rng, examples):
+    """Answers, wrong in one direction more than in the other."""
+    for one in examples:
+        said = str(rng.choice(CONFUSED[one.label]))
+        likely = rng.choice([0.45, 0.55, 0.65, 0.75, 0.85, 0.95])
+        scores = dict.fromkeys(WORDS, (1 - likely) / 2) | {said: likely}
+        yield Prediction(said, np.array([scores[word] for word in WORDS], np.float32))
+
+
+@pytest.fixture(scope="module")
+def counted_run():
+    """A run of three labels: 9 texts of its test set stand in train, 5 in valid, 4 twice."""
+    rng = np.random.default_rng(3)
+    sets = {name: drawn(rng, name, size) for name, size in SIZES.items()}
+    test = sets["test"]
+    for number in range(14):
+        other = sets["train"][number] if number < 9 else sets["valid"][number]
+        test[number] = test[number]._replace(texts=other.texts)
+    for number in range(20, 24):
+        test[number] = test[number]._replace(texts=test[99 + number].texts)
+    parts = {
+        name: {"examples": examples, "lengths": rng.permutation(np.arange(len(examples)) + 28)}
+        for name, examples in sets.items()
+    }
+    for name in ("valid", "test"):
+        parts[name]["predictions"] = [*replies(rng, sets[name])]
+    parts["test"]["baseline"] = [*replies(rng, test)]
+    parts["test"]["duplicates"] = duplicates(sets["train"], test, sets["valid"])
+    return Run(
+        task=Task(name="classification", labels=WORDS, max_length=128),
+        metric="macro_f1",
+        baseline="simple method",
+        evaluations=[
+            {"step": 10 * i, "epoch": float(i), "accuracy": 0.5 + i / 9, "macro_f1": 0.9 - i / 7}
+            for i in (1, 2, 3)
+        ],
+        trials=[
+            {"name": f"rate-{rate:g}-seed-{i}", "learning_rate": rate, "seconds": 60.0 + i}
+            | {"valid": {"accuracy": 0.5 + i / 9}, "test": {"accuracy": 0.4 + i / 11}}
+            for i, rate in enumerate([1e-5, 2e-5, 2e-5, 2e-5])
+        ],
+        **{name: Part(**part) for name, part in parts.items()},
+    )
+
+
+@pytest.fixture(scope="module")
+def written(counted_run, tmp_path_factory):
+    """The report's dictionary, as report.json has it, and the tables of its two pages."""
+    folder = tmp_path_factory.mktemp("written")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")
+        write_report(folder, analyse(counted_run))
+    read = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    tables = cells_of(read["report.md"])
+    assert tables == cells_of(read["report.html"])
+    return json.loads(read["report.json"]), tables, read
+
+
+def labels_of(answers):
+    return [one.label for one in answers]
+
+
+def by_hand(gold, said):
+    """Accuracy and macro F1, counted."""
+    f1 = []
+    for word in WORDS:
+        right = sum(a == b == word for a, b in zip(gold, said, strict=True))
+        f1.append(2 * right / (gold.count(word) + said.count(word)))
+    right = sum(a == b for a, b in zip(gold, said, strict=True))
+    return {"accuracy": right / len(gold), "macro_f1": mean(f1)}
+
+
+def test_the_figures_table_is_right_in_each_cell(counted_run, written):
+    report, tables, read = written
+    test, valid = counted_run.test, counted_run.valid
+    known = {x.texts for x in (*counted_run.train.examples, *valid.examples)}
+    texts = [one.texts for one in test.examples]
+    new = [i for i, one in enumerate(texts) if one not in known and one not in texts[:i]]
+    assert len(new) == SIZES["test"] - 9 - 5 - 4
+    every = range(len(texts))
+    rows = []
+    for name, part, answers, chosen in (
+        ("test", test, test.predictions, every),
+        ("new test texts", test, test.predictions, new),
+        ("baseline on test", test, test.baseline, every),
+        ("baseline on new test texts", test, test.baseline, new),
+        ("valid", valid, valid.predictions, range(len(valid.examples))),
+    ):
+        gold, answers = [part.gold[i] for i in chosen], [answers[i] for i in chosen]
+        figures = by_hand(gold, labels_of(answers))
+        source = report["baseline"] if name.startswith("baseline") else report
+        key = "valid" if name == "valid" else "test" if chosen is every else "test_unseen"
+        assert source[key] == pytest.approx(figures)
+        ends = intervals(counted_run.task, gold, answers)
+        assert source["intervals"][key] == {metric: [*pair] for metric, pair in ends.items()}
+        spelled = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
+        rows.append([name, f"{len(gold)}", *spelled])
+    assert tables["Figures"] == [[["", "examples", "accuracy", "macro F1"], *rows]]
+    assert len({row[2] for row in rows}) == 5  # else nothing would show
+    assert "in 95 of 100 sets drawn anew" in read["report.md"]
+    tile = "<span>{}</span> <b>{}</b> <small>{}</small>"
+    for row in rows[:-1]:
+        value, ends = row[3].split(" ", 1)
+        name = row[0] if row[0].startswith("baseline") else f"macro F1 on {row[0]}"
+        assert tile.format(name, value, ends) in read["report.html"]
+
+
+def test_the_data_tables_are_right_in_each_cell(counted_run, written):
+    report, tables, _ = written
+    parts = {name: getattr(counted_run, name) for name in SIZES}
+    lengths, balance, again = tables["Data"]
+    rows = []
+    for name, part in parts.items():
+        of = sorted(part.lengths.tolist())
+        longer = sum(x > 128 for x in of) / len(of)
+        levels = [str(of[round(share * (len(of) - 1))]) for share in LEVELS.values()]
+        rows.append([name, str(len(of)), *levels, f"{longer:.1%}"])
+    assert lengths[1:] == rows
+    head = ["set", "examples", *(f"tokens: {x}" for x in LEVELS), "longer than a row"]
+    assert lengths[0] == head
+    counts = {name: Counter(part.gold) for name, part in parts.items()}
+    assert [one["labels"] for one in report["data"]] == [dict(x) for x in counts.values()]
+    assert balance == [
+        ["label (by the example)", *parts],
+        *(
+            [word, *(f"{x[word]} ({x[word] / SIZES[name]:.1%})" for name, x in counts.items())]
+            for word in ("差", "好", "中")  # the commonest first
+        ),
+    ]
+    known = {"test: stand in train, too": 9, "test: stand in valid, too": 5}
+    assert [[name, str(x)] for name, x in known.items()] == again[1:3]
+    assert again[3:5] == [
+        ["test: repeat another that does not", "4"],
+        ["train: repeat another", "0"],
+    ]
+    labels = {}
+    for one in (*counted_run.train.examples, *counted_run.test.examples):
+        labels.setdefault(one.texts, set()).add(one.label)
+    more = sum(len(x) > 1 for x in labels.values())
+    assert again[5] == ["different texts with more than one label", str(more)]
+    assert more
+
+
+def test_the_tables_of_labels_are_right_in_each_cell(counted_run, written):
+    report, tables, _ = written
+    gold, said = counted_run.test.gold, labels_of(counted_run.test.predictions)
+    pairs = Counter(zip(gold, said, strict=True))
+    rows, numbers = [], []
+    for word in WORDS:
+        right, of, answered = pairs[word, word], gold.count(word), said.count(word)
+        precision, recall = right / answered, right / of
+        f1 = 2 * precision * recall / (precision + recall)
+        rows.append([word, *(f"{x:.1%}" for x in (precision, recall, f1)), str(of), str(answered)])
+        numbers.append({"precision": precision, "recall": recall, "f1": f1})
+    head = ["label", "precision", "recall", "F1", "in the data", "answered"]
+    assert tables["Each label"] == [[head, *rows]]
+    for row, want in zip(report["per_class"], numbers, strict=True):
+        assert {name: row[name] for name in want} == pytest.approx(want)
+    matrix = [[word, *(str(pairs[word, other]) for other in WORDS)] for word in WORDS]
+    assert tables["Confusion"] == [[["in the data ↓, answered →", *WORDS], *matrix]]
+    assert pairs["差", "好"] > 3 * max(1, pairs["好", "差"])  # else nothing would show
+    assert {(x["gold"], x["predicted"]): x["count"] for x in report["confusion"]} == pairs
+
+
+def test_the_calibration_table_is_right_in_each_cell(counted_run, written):
+    report, tables, read = written
+    test = counted_run.test
+    bins = {}
+    for one, answer in zip(test.gold, test.predictions, strict=True):
+        likely = float(max(answer.scores))
+        bins.setdefault(int(10 * likely), []).append((likely, one == answer.label))
+    rows, off = [], 0
+    for number, found in sorted(bins.items()):
+        likely, right = mean(x for x, _ in found), mean(float(y) for _, y in found)
+        off += len(found) * abs(likely - right) / len(test.gold)
+        place = f"{number * 10}% to {number * 10 + 10}%"
+        rows.append([place, str(len(found)), f"{likely:.1%}", f"{right:.1%}"])
+    head = ["said to be likely", "how many", "mean probability", "was so"]
+    assert tables["Calibration"] == [[head, *rows]]
+    assert report["calibration"]["ece"] == pytest.approx(off)
+    assert f"they differ by {off:.1%} on average" in read["report.md"]
+
+
+def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
+    _, tables, _ = written
+    assert tables["Training"] == [
+        [
+            ["epoch", "step", "accuracy on valid", "macro F1 on valid"],
+            *([str(i), str(10 * i), f"{0.5 + i / 9:.1%}", f"{0.9 - i / 7:.1%}"] for i in (1, 2, 3)),
+        ]
+    ]
+    found = [[0.5 + i / 9 for i in range(4)], [0.4 + i / 11 for i in range(4)]]
+    names = [one["name"] for one in counted_run.trials]
+    of_one_rate = [f"{mean(x[1:]):.1%} ± {stdev(x[1:]):.1%}" for x in found]
+    assert tables["Trainings"] == [
+        [
+            ["training", "accuracy on valid", "accuracy on test", "time"],
+            *(
+                [name, f"{found[0][i]:.1%}", f"{found[1][i]:.1%}", f"1 min {i} s"]
+                for i, name in enumerate(names)
+            ),
+            ["mean ± deviation of 3 at 2e-05", *of_one_rate, ""],
+        ]
+    ]
+
+
+def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run, written):
+    _, _, read = written
+    test = counted_run.test
+    wrong = [
+        (float(max(answer.scores)), one, answer.label)
+        for one, answer in zip(test.examples, test.predictions, strict=True)
+        if one.label != answer.label
+    ]
+    wrong.sort(key=lambda found: -found[0])
+    lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
+    assert lines == [
+        (one.place, f"· in the data: {one.label} · answered: {said} · {sure:.1%} sure")
+        for sure, one, said in wrong[:MISTAKES]
+    ]
+
+
+def test_of_many_labels_the_confusions_are_right_in_each_cell():
+    words = tuple(f"类{i}" for i in range(16))
+    task = Task(name="classification", labels=words)
+    examples = [Example((f"{i}",), words[i % 16], f"t:{i}") for i in range(64)]
+    said = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
+    predictions = [Prediction(one, np.full(16, 1 / 16, np.float32)) for one in said]
+    part = Part(examples=examples, lengths=np.full(64, 5), predictions=predictions)
+    page = markdown_page(analyse(Run(task=task, metric="accuracy", train=part, valid=part)))
+    wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
+    assert cells_of(page)["Confusion"] == [[["in the data", "answered", "times"], *wrong]]
+
+
+def test_the_numbers_of_a_regression_are_right_in_each_cell():
+    run = make_run("regression")
+    rows = [
+        [name, *(f"{x:.4g}" for x in (min(of), mean(of), max(of), pstdev(of)))]
+        for name, of in ((name, getattr(run, name).gold) for name in SIZES)
+    ]
+    head = ["set", "lowest", "mean", "highest", "deviation"]
+    assert cells_of(markdown_page(analyse(run)))["Data"][1] == [head, *rows]
 
 
 def test_the_leak_is_said_first():

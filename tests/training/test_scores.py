@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import pearsonr, rankdata, spearmanr
+from scipy.stats import binom, pearsonr, rankdata, spearmanr
 from seqeval.metrics import f1_score as entity_f1
 from seqeval.metrics import precision_score as entity_precision
 from seqeval.metrics import recall_score as entity_recall
@@ -255,6 +255,18 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
         normal = 2 * 1.96 * math.sqrt(share * (1 - share) / examples)
         assert high - low == pytest.approx(normal, rel=0.1)
     assert widths[0] / widths[1] == pytest.approx(4, rel=0.15)
+
+
+def test_95_of_100_samples_lie_in_an_interval():
+    """Drawn anew, the number of right answers is binomial: its tails are known exactly."""
+    task, gold, predictions = triples(2000)
+    share = score(task, gold, predictions)["accuracy"]
+    low, high = intervals(task, gold, predictions, resamples=20_000)["accuracy"]
+    below, above = (round(2000 * end) for end in (low, high))
+    number = binom(2000, share)
+    chance = 0.004  # of 20,000 samples
+    assert number.cdf(below - 1) - chance < 0.025 < number.cdf(below) + chance
+    assert number.sf(above) - chance < 0.025 < number.sf(above - 1) + chance
 
 
 def test_intervals_are_a_function_of_the_seed(judged):
