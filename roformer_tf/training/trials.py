@@ -1,6 +1,7 @@
 """One training of a fine-tuning run: from a checkpoint's encoder to the best weights' answers.
 
 FOLDER/best/          the best weights so far, as a model folder
+FOLDER/valid.json     fingerprint of the examples that they are chosen by
 FOLDER/checkpoints/   what a killed training continues from; gone when it is done
 FOLDER/result.json    that it is done
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
@@ -41,13 +42,14 @@ from roformer_tf.training.optimizers import (
     FinetuneOptimizerConfig,
     make_finetune_optimizer,
 )
-from roformer_tf.training.resume import RunState, save_checkpoint
+from roformer_tf.training.resume import RunState, checkpoints, save_checkpoint
 from roformer_tf.training.runs import CHECKPOINTS, resume
 from roformer_tf.training.scores import FALLING, score
 
-BEST, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
+BEST, VALID, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
     "best",
     "result.json",
+    "valid.json",
     "metrics.jsonl",
     "evaluations.jsonl",
 )
@@ -160,6 +162,7 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
+    _check_valid(trial, encoded["valid"], task)
         fit(
             trial, start.model(task), task, Training(rows, targets, weights, data), encoded["valid"]
         )
@@ -275,6 +278,24 @@ def _is_best(scores: dict[str, float], before: Sequence[dict[str, float]], metri
 def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
     """Whether the last `patience` evaluations have brought nothing better."""
     figures = [goodness(line, recipe.metric) for line in read_lines(evaluations)]
+def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
+    """Raise InputError where weights were chosen by other validation examples than these.
+
+    A folder from before these were remembered is taken at its word, and remembers them from now on.
+    """
+    found = _fingerprint([*valid.token_ids, *(task.target(example) for example in trial.valid)])
+    known = trial.folder / VALID
+    begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
+    if not (begun and known.exists()):
+        write_text(known, json.dumps({"fingerprint": found}) + "\n")
+    elif json.loads(known.read_text(encoding="utf-8"))["fingerprint"] != found:
+        raise InputError(
+            f"{trial.folder} holds a training whose best weights were chosen by other validation "
+            "examples than these. Give the same --valid to continue, or another --output to start "
+            "anew."
+        )
+
+
     if not recipe.patience or len(figures) <= recipe.patience:
         return False
     return len(figures) - 1 - int(np.argmax(figures)) >= recipe.patience
