@@ -110,6 +110,7 @@ def analyse(run: Run) -> Plain:
         "leaks": _leaks(part),
         **_figures(run, judged, part),
         **_details(task, part),
+        "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         "losses": _thinned(run.losses),
         "evaluations": [dict(line) for line in run.evaluations],
         "trials": [dict(trial) for trial in run.trials],

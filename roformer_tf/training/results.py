@@ -79,7 +79,7 @@ class Results:
         )
         chosen_by = self._part(trial.valid, predictions=self.best.predictions["valid"])
         return Run(
-            task=search.task,
+            task=self.best.task,
             metric=search.recipe.metric,
             train=self._part(search.sets.train),
             valid=chosen_by if search.sets.test else judged,

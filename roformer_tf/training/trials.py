@@ -45,11 +45,12 @@ from roformer_tf.training.optimizers import (
 from roformer_tf.training.resume import RunState, checkpoints, save_checkpoint
 from roformer_tf.training.runs import CHECKPOINTS, resume
 from roformer_tf.training.scores import FALLING, score
+from roformer_tf.training.thresholds import choose_thresholds
 
 BEST, VALID, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
     "best",
-    "result.json",
     "valid.json",
+    "result.json",
     "metrics.jsonl",
     "evaluations.jsonl",
 )
@@ -134,6 +135,8 @@ class Outcome:
     """By set: "valid" and, if there is one, "test"."""
     scores: dict[str, dict[str, float]]
     """By set, every figure by its name."""
+    task: Task
+    """With the thresholds that its best weights answer by."""
     seconds: float
     """That training took, in the process that finished it."""
 
@@ -159,10 +162,10 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     rows = encode_examples(trial.train, start.tokenizer, task)
     targets, weights = row_targets(rows, trial.train, task)
     data = _fingerprint([*rows.token_ids, *targets])
+    _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
-    _check_valid(trial, encoded["valid"], task)
         fit(
             trial, start.model(task), task, Training(rows, targets, weights, data), encoded["valid"]
         )
@@ -177,11 +180,13 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model = dataclasses.replace(start, precision="float32").model(task)
     model.load_pretrained(trial.folder / BEST)
+    task = dataclasses.replace(task, thresholds=Task.load(trial.folder / BEST).thresholds)
     predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
     return Outcome(
         trial,
         predictions,
         {name: score(task, _labels(x), predictions[name]) for name, x in sets.items()},
+        task,
         done["seconds"],
     )
 
@@ -221,10 +226,13 @@ def fit(
 
         def judge(step: int) -> None:
             before = read_lines(judged.path)
+            gold = _labels(trial.valid)
             with averaged(trained):
-                scores = score(task, _labels(trial.valid), _answers(model, task, valid))
+                answers = _answers(model, task, valid)
+                chosen = choose_thresholds(task, gold, answers)
+                scores = score(chosen, gold, [chosen.reread(answer) for answer in answers])
                 if _is_best(scores, before, recipe.metric):
-                    _keep(model, task, folder / BEST)
+                    _keep(model, chosen, folder / BEST)
             judged.write({"step": step, "epoch": step / an_epoch} | scores)
             figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
             log.say(f"epoch {step / an_epoch:g}: {figures}")
@@ -270,14 +278,6 @@ def fit(
         )
 
 
-def _is_best(scores: dict[str, float], before: Sequence[dict[str, float]], metric: str) -> bool:
-    """Whether the scores are better than every line's before; a tie goes to the earlier."""
-    return all(goodness(scores, metric) > goodness(line, metric) for line in before)
-
-
-def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
-    """Whether the last `patience` evaluations have brought nothing better."""
-    figures = [goodness(line, recipe.metric) for line in read_lines(evaluations)]
 def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
     """Raise InputError where weights were chosen by other validation examples than these.
 
@@ -296,6 +296,14 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
         )
 
 
+def _is_best(scores: dict[str, float], before: Sequence[dict[str, float]], metric: str) -> bool:
+    """Whether the scores are better than every line's before; a tie goes to the earlier."""
+    return all(goodness(scores, metric) > goodness(line, metric) for line in before)
+
+
+def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
+    """Whether the last `patience` evaluations have brought nothing better."""
+    figures = [goodness(line, recipe.metric) for line in read_lines(evaluations)]
     if not recipe.patience or len(figures) <= recipe.patience:
         return False
     return len(figures) - 1 - int(np.argmax(figures)) >= recipe.patience
