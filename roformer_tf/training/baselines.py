@@ -114,11 +114,13 @@ def _features(training: Sequence[Example], test: Sequence[Example]) -> tuple[Any
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     texts = [text for example in training for text in example.texts]
+    settings = {"ngram_range": (1, 3), "sublinear_tf": True, "dtype": np.float32}
     rare = RARE if len(texts) > 100 else 1  # a handful of texts has hardly a piece twice
-    pieces = TfidfVectorizer(
-        analyzer="char", ngram_range=(1, 3), min_df=rare, sublinear_tf=True, dtype=np.float32
-    )
-    pieces.fit(texts)
+    pieces = TfidfVectorizer(analyzer="char", min_df=rare, **settings)
+    try:
+        pieces.fit(texts)
+    except ValueError:  # no piece is left, as where each text is a character of its own
+        pieces = TfidfVectorizer(analyzer="char", **settings).fit(texts)
     return _describe(pieces, training), _describe(pieces, test)
 
 
