@@ -1,6 +1,8 @@
 """Examples → training, validation and test sets that share no text; what given sets do share.
 
-Texts are equal here if they differ in white space and in the width of characters (NFKC) alone.
+Texts are equal here if they differ in white space and in the width of characters (NFKC) alone. A
+pair is equal to its mirror image, and a triple to itself with B and C exchanged: whoever has seen
+the one knows the other.
 """
 
 import unicodedata
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.data.tasks import Example, Label, TaskName
+from roformer_tf.data.tasks import RANKED, Example, Label, TaskName
 from roformer_tf.errors import InputError
 
 QUANTILES = 10
@@ -34,7 +36,8 @@ class Duplicates:
     within: int
     """Training examples whose texts stand earlier in train, too."""
     contradicting: int
-    """Different texts with more than one label, in both sets together."""
+    """Different texts with more than one label, in both sets together. Pairs' order counts here:
+    in a mirror image another label may be right. A triple's label is the text that it names."""
 
     @property
     def unseen(self) -> npt.NDArray[np.bool_]:
@@ -49,15 +52,15 @@ def duplicates(
 
     Those of `valid`, by which weights were chosen, are no more new to a model than train's.
     """
-    keys = [text_key(example.texts) for example in train]
-    test_keys = [text_key(example.texts) for example in test]
+    keys = [example_key(example.texts) for example in train]
+    test_keys = [example_key(example.texts) for example in test]
     known = set(keys)
-    chosen_by = {text_key(example.texts) for example in valid} - known
-    first: dict[bytes, Label | None] = {}
+    chosen_by = {example_key(example.texts) for example in valid} - known
+    first: dict[bytes, Label | bytes | None] = {}
     contradicting = {
         key
-        for key, example in zip(keys + test_keys, (*train, *test), strict=True)
-        if first.setdefault(key, example.label) != example.label
+        for key, answer in map(_question, (*train, *test))
+        if first.setdefault(key, answer) != answer
     }
     return Duplicates(
         in_train=np.array([key in known for key in test_keys], np.bool_),
@@ -66,6 +69,24 @@ def duplicates(
         within=len(keys) - len(known),
         contradicting=len(contradicting),
     )
+
+
+def example_key(texts: Sequence[str]) -> bytes:
+    """16 bytes that equal texts share, and no others; in pairs and of B and C in any order.
+
+    >>> example_key(["我爱你", "你爱我"]) == example_key(["你爱我", "我爱你"])
+    True
+    """
+    fixed = len(texts) == 3  # A, with which B and C are compared
+    return text_key([*texts[:fixed], *sorted(texts[fixed:], key=lambda text: text_key([text]))])
+
+
+def _question(example: Example) -> tuple[bytes, Label | bytes | None]:
+    """What is asked of an example, and its answer: equal questions should have equal answers."""
+    if len(example.texts) == 3:
+        nearer = example.texts[2 if example.label == RANKED[1] else 1]
+        return example_key(example.texts), text_key([nearer])
+    return text_key(example.texts), example.label
 
 
 def text_key(texts: Iterable[str]) -> bytes:
@@ -168,7 +189,7 @@ def _equal_texts(examples: Sequence[Example]) -> list[list[int]]:
     """Numbers of the examples that have the same texts, in the order of the data."""
     groups: dict[bytes, list[int]] = defaultdict(list)
     for i, example in enumerate(examples):
-        groups[text_key(example.texts)].append(i)
+        groups[example_key(example.texts)].append(i)
     return list(groups.values())
 
 

@@ -4,7 +4,7 @@
 | --- | --- | --- | --- | --- |
 | classification | one | one of the labels | (C,) | the likeliest label |
 | pair | two | one of the labels | (C,) | the likeliest label |
-| multilabel | one | any of the labels | (C,) | all that are likelier than not |
+| multilabel | one | any of the labels | (C,) | all that are likelier than their thresholds |
 | regression | one or two | a number | (1,) | a number |
 | ranking | three: A, B, C | "B" or "C", the one nearer to A | (2,): of (A, B) and (A, C) | B or C |
 | tagging | one, in units | one of the labels per unit | (units, C) | the likeliest label per unit |
@@ -79,9 +79,17 @@ class Task:
     """Most tokens of a row."""
     long_texts: LongTexts = "head"
     """What becomes of longer texts: cut, cut in the middle, or read in overlapping windows."""
+    thresholds: tuple[float, ...] = ()
+    """For multilabel: above which probability each label is answered; none, 0.5 for all."""
     mean: float = 0.0
     """Of the numbers in training; a regression's model answers in `deviation`s from it."""
     deviation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise InputError(
+                f"there are {len(self.thresholds)} thresholds for {len(self.labels)} labels"
+            )
 
     @property
     def outputs(self) -> int:
@@ -117,12 +125,23 @@ class Task:
             scores = sigmoid(logits)
             if self.name == "ranking":
                 return Prediction(RANKED[int(np.argmax(logits))], scores)
-            return Prediction(tuple(self.labels[i] for i in np.flatnonzero(scores > 0.5)), scores)
+            return Prediction(self.likely(scores), scores)
         scores = softmax(logits)
         best = np.argmax(logits, axis=-1)
         if self.name == "tagging":
             return Prediction(tuple(self.labels[i] for i in best), scores)
         return Prediction(self.labels[int(best)], scores)
+
+    def reread(self, prediction: Prediction) -> Prediction:
+        """A multilabel answer by these thresholds; others as they are."""
+        if self.name != "multilabel":
+            return prediction
+        return prediction._replace(label=self.likely(prediction.scores))
+
+    def likely(self, probabilities: np.ndarray) -> tuple[str, ...]:
+        """The labels of a multilabel example whose probabilities (C,) are above the thresholds."""
+        above = probabilities > (np.array(self.thresholds) if self.thresholds else 0.5)
+        return tuple(self.labels[i] for i in np.flatnonzero(above))
 
     def save(self, folder: str | Path) -> None:
         """Write `task.json`."""

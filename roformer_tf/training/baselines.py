@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roformer_tf.data.tasks import RANKED, Example, Prediction, Task, spans
+from roformer_tf.training.thresholds import choose_thresholds
 
 MOST_CHARACTERS = 20_000_000
 """Of the training texts that are read: about a minute's work on one core."""
@@ -18,12 +19,16 @@ Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
 
 def baseline(
-    task: Task, training: Sequence[Example], test: Sequence[Example]
+    task: Task,
+    training: Sequence[Example],
+    test: Sequence[Example],
+    valid: Sequence[Example] = (),
 ) -> tuple[str, list[Prediction]]:
     """Learn from the training examples by a simple method, and answer the test's.
 
     → the method in words, and its answers. Labels, numbers: TF-IDF of 1 to 3 characters and
     linear regression, logistic for labels. Triples: shared characters. Entities: longest match.
+    `valid` chooses the thresholds of a multilabel task, as it does the model's; without, 0.5.
     """
     if task.name == "ranking":
         return "shared ÷ all characters", [_rank(*example.texts) for example in test]
@@ -33,7 +38,8 @@ def baseline(
     method = "ridge" if task.name == "regression" else "logistic"
     kept, given = len(chosen), len(training)
     part = f", fitted to {kept:,} of {given:,} training examples" if kept < given else ""
-    return f"TF-IDF of 1–3 characters + {method} regression{part}", _regress(task, chosen, test)
+    name = f"TF-IDF of 1–3 characters + {method} regression{part}"
+    return name, _regress(task, chosen, test, valid)
 
 
 def overlap(a: Sequence[str], b: Sequence[str]) -> float:
@@ -58,11 +64,15 @@ def _at_most(examples: Sequence[Example], characters: int) -> Sequence[Example]:
     return [examples[i] for i in np.sort(chosen)]
 
 
-def _regress(task: Task, training: Sequence[Example], test: Sequence[Example]) -> list[Prediction]:
+def _regress(
+    task: Task, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example]
+) -> list[Prediction]:
     """Linear models on TF-IDF: of numbers one, of labels one, of several labels one each."""
     from sklearn.linear_model import Ridge
 
-    features, test_features = _features(training, test)
+    if task.name != "multilabel":
+        valid = ()
+    features, test_features = _features(training, [*test, *valid])
     if task.name == "regression":
         numbers = Ridge().fit(features, np.array([example.label for example in training], float))
         found = numbers.predict(test_features).astype(np.float32)
@@ -73,7 +83,9 @@ def _regress(task: Task, training: Sequence[Example], test: Sequence[Example]) -
         scores = np.stack(columns, axis=1)
     else:
         scores = _probabilities(features, targets, test_features, len(task.labels))
-    return [_answer(task, one) for one in scores]
+    answers = [_answer(task, one) for one in scores]
+    task = choose_thresholds(task, [example.label for example in valid], answers[len(test) :])
+    return [_answer(task, one) for one in scores[: len(test)]]
 
 
 def _probabilities(features: Any, targets: np.ndarray, others: Any, classes: int) -> np.ndarray:
@@ -93,7 +105,7 @@ def _probabilities(features: Any, targets: np.ndarray, others: Any, classes: int
 def _answer(task: Task, scores: np.ndarray) -> Prediction:
     """Answer by probabilities (C,), as `Task.answer` does by logits."""
     if task.name == "multilabel":
-        return Prediction(tuple(task.labels[i] for i in np.flatnonzero(scores > 0.5)), scores)
+        return Prediction(task.likely(scores), scores)
     return Prediction(task.labels[int(np.argmax(scores))], scores)
 
 
@@ -102,11 +114,13 @@ def _features(training: Sequence[Example], test: Sequence[Example]) -> tuple[Any
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     texts = [text for example in training for text in example.texts]
+    settings = {"ngram_range": (1, 3), "sublinear_tf": True, "dtype": np.float32}
     rare = RARE if len(texts) > 100 else 1  # a handful of texts has hardly a piece twice
-    pieces = TfidfVectorizer(
-        analyzer="char", ngram_range=(1, 3), min_df=rare, sublinear_tf=True, dtype=np.float32
-    )
-    pieces.fit(texts)
+    pieces = TfidfVectorizer(analyzer="char", min_df=rare, **settings)
+    try:
+        pieces.fit(texts)
+    except ValueError:  # no piece is left, as where each text is a character of its own
+        pieces = TfidfVectorizer(analyzer="char", **settings).fit(texts)
     return _describe(pieces, training), _describe(pieces, test)
 
 

@@ -59,6 +59,8 @@ class Run:
     """Without one, the report judges by `valid`, and says so."""
     baseline: str = ""
     """The baseline's method in words."""
+    no_baseline: str = ""
+    """Why there is none, although it was asked for."""
     losses: Sequence[Mapping[str, float]] = ()
     """Lines with `step` and `loss`."""
     evaluations: Sequence[Mapping[str, float]] = ()
@@ -108,6 +110,7 @@ def analyse(run: Run) -> Plain:
         "long_texts": "windows" if task.name == "tagging" else task.long_texts,
         "data": [_describe(name, one, task) for name, one in _parts(run).items()],
         "leaks": _leaks(part),
+        "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **_figures(run, judged, part),
         **_details(task, part),
         "losses": _thinned(run.losses),
@@ -167,6 +170,8 @@ def _figures(run: Run, judged: str, part: Part) -> Plain:
     sets = _unleaked(judged, part, Answers(part.gold, part.predictions))
     valid = {"valid": Answers(run.valid.gold, run.valid.predictions)}
     report = _scores(run.task, valid | sets)
+    if run.no_baseline:
+        report["no_baseline"] = run.no_baseline
     if part.baseline:
         sets = _unleaked(judged, part, Answers(part.gold, part.baseline))
         report["baseline"] = {"name": run.baseline, **_scores(run.task, sets)}

@@ -112,9 +112,10 @@ def _sureness(task: Task, label: Any, answer: Prediction) -> float:
     if task.name == "tagging":
         return float(answer.scores.max(axis=-1)[~_agree(label, answer.label)].max())
     if task.name == "multilabel":
-        missed = set(label) ^ set(answer.label)  # type: ignore[arg-type]
-        likely = answer.scores[[task.labels.index(one) for one in missed]]
-        return float(np.maximum(likely, 1 - likely).max())
+        wrong = set(label) ^ set(answer.label)  # type: ignore[arg-type]
+        likely = [float(answer.scores[task.labels.index(one)]) for one in wrong]
+        answered = [one in answer.label for one in wrong]  # type: ignore[operator]
+        return max(x if said else 1 - x for x, said in zip(likely, answered, strict=True))
     return float(answer.scores.max())
 
 

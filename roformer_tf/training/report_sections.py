@@ -22,6 +22,7 @@ from roformer_tf.training.report_blocks import (
     Tiles,
     Warnings,
 )
+from roformer_tf.training.thresholds import ENOUGH
 
 LABELS = 40
 """Rows of a table by label, at most."""
@@ -55,6 +56,7 @@ def sections(report: Report) -> dict[str, list[Block]]:
         "Data": _data,
         "Training": _training,
         "Each label": _each_label,
+        "Thresholds": _thresholds,
         "Confusion": _confusion,
         "Numbers": _numbers,
         "Calibration": _calibration,
@@ -217,6 +219,22 @@ def _each_label(report: Report) -> Iterable[Block]:
             ],
             shades=[[*(row[one] for one in shares), 0, 0] for row in rows],
         )
+
+
+def _thresholds(report: Report) -> Iterable[Block]:
+    """From which probability on each label of several is answered."""
+    found = report.get("thresholds", {})
+    if not found:
+        return
+    yield Text(
+        "A label is answered where its probability is above its threshold. These were chosen on "
+        "valid, for the highest micro F1: one for all labels, and one for each label of which "
+        f"there are at least {ENOUGH} examples."
+    )
+    rows = [[label, f"{threshold:.2f}"] for label, threshold in found.items()]
+    if len(rows) > LABELS:
+        yield Text(f"The first {LABELS} of {len(rows):,} labels.")
+    yield Table(["label", "threshold"], rows[:LABELS])
 
 
 def _confusion(report: Report) -> Iterable[Block]:

@@ -20,7 +20,18 @@ Report: TypeAlias = dict[str, Any]
 
 def warnings(report: Report) -> list[str]:
     """Whole sentences, the gravest first; none where nothing is wrong."""
-    checks = (_leak, _no_test, _behind, _few, _contradictions, _long, _uneven, _never, _unsure)
+    checks = (
+        _leak,
+        _no_test,
+        _behind,
+        _no_baseline,
+        _few,
+        _contradictions,
+        _long,
+        _uneven,
+        _never,
+        _unsure,
+    )
     return [sentence for check in checks for sentence in check(report)]
 
 
@@ -66,6 +77,11 @@ def _behind(report: Report) -> Iterator[str]:
             f"{METRICS[metric]} {figure(metric, ours)} against {figure(metric, other)} on "
             f"{of_set(name)}."
         )
+
+
+def _no_baseline(report: Report) -> Iterator[str]:
+    if "no_baseline" in report:
+        yield f"There is no baseline to compare with, for it failed: {report['no_baseline']}."
 
 
 def _few(report: Report) -> Iterator[str]:

@@ -74,7 +74,7 @@ class Results:
         """Everything that the report is made of; the baseline is fitted here."""
         search, trial = self.search, self.best.trial
         began = time.perf_counter()
-        name, simple = self._baseline() if with_baseline else ("", [])
+        name, simple, problem = self._baseline() if with_baseline else ("", [], "")
         fitted = time.perf_counter() - began
         judged = self._part(
             self.examples,
@@ -84,12 +84,13 @@ class Results:
         )
         chosen_by = self._part(trial.valid, predictions=self.best.predictions["valid"])
         return Run(
-            task=search.task,
+            task=self.best.task,
             metric=search.recipe.metric,
             train=self._part(search.sets.train),
             valid=chosen_by if search.sets.test else judged,
             test=judged if search.sets.test else None,
             baseline=name,
+            no_baseline=problem,
             losses=read_lines(trial.folder / METRICS_FILE),
             evaluations=read_lines(trial.folder / EVALUATIONS_FILE),
             trials=[_line(outcome) for outcome in self.outcomes] if len(self.outcomes) > 1 else (),
@@ -101,14 +102,22 @@ class Results:
             },
         )
 
-    def _baseline(self) -> tuple[str, list[Prediction]]:
-        """The baseline's name and answers, fitted to what the model, or each fold's, had."""
+    def _baseline(self) -> tuple[str, list[Prediction], str]:
+        """The baseline's name and answers, or why there are none.
+
+        It is fitted to what the model, or each fold's, had. Whatever goes wrong with it, hours of
+        training are not to end without a report.
+        """
         task, test = self.search.task, self.search.sets.test
-        if test:
-            return baseline(task, self.best.trial.train, test)
-        trials = [outcome.trial for outcome in self.validated]
-        fitted = [baseline(task, trial.train, trial.valid) for trial in trials]
-        return fitted[0][0], [answer for _, answers in fitted for answer in answers]
+        outcomes = [self.best] if test else self.validated
+        try:
+            fitted = [
+                baseline(task, trial.train, test or trial.valid, trial.valid)
+                for trial in (outcome.trial for outcome in outcomes)
+            ]
+        except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
+            return "", [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
+        return fitted[0][0], [answer for _, answers in fitted for answer in answers], ""
 
     def _duplicates(self) -> Duplicates | None:
         """Texts judged by that stand elsewhere; folds share none with what they are judged by."""

@@ -1,6 +1,7 @@
 """One training of a fine-tuning run: from a checkpoint's encoder to the best weights' answers.
 
 FOLDER/best/          the best weights so far, as a model folder
+FOLDER/valid.json     fingerprint of the examples that they are chosen by
 FOLDER/checkpoints/   what a killed training continues from; gone when it is done
 FOLDER/result.json    that it is done
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
@@ -41,12 +42,14 @@ from roformer_tf.training.optimizers import (
     FinetuneOptimizerConfig,
     make_finetune_optimizer,
 )
-from roformer_tf.training.resume import RunState, save_checkpoint
+from roformer_tf.training.resume import RunState, checkpoints, save_checkpoint
 from roformer_tf.training.runs import CHECKPOINTS, resume
 from roformer_tf.training.scores import FALLING, score
+from roformer_tf.training.thresholds import choose_thresholds
 
-BEST, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
+BEST, VALID, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
     "best",
+    "valid.json",
     "result.json",
     "metrics.jsonl",
     "evaluations.jsonl",
@@ -132,6 +135,8 @@ class Outcome:
     """By set: "valid" and, if there is one, "test"."""
     scores: dict[str, dict[str, float]]
     """By set, every figure by its name."""
+    task: Task
+    """With the thresholds that its best weights answer by."""
     seconds: float
     """That training took, in the process that finished it."""
 
@@ -157,6 +162,7 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     rows = encode_examples(trial.train, start.tokenizer, task)
     targets, weights = row_targets(rows, trial.train, task)
     data = _fingerprint([*rows.token_ids, *targets])
+    _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
@@ -174,11 +180,13 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model = dataclasses.replace(start, precision="float32").model(task)
     model.load_pretrained(trial.folder / BEST)
+    task = dataclasses.replace(task, thresholds=Task.load(trial.folder / BEST).thresholds)
     predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
     return Outcome(
         trial,
         predictions,
         {name: score(task, _labels(x), predictions[name]) for name, x in sets.items()},
+        task,
         done["seconds"],
     )
 
@@ -218,10 +226,13 @@ def fit(
 
         def judge(step: int) -> None:
             before = read_lines(judged.path)
+            gold = _labels(trial.valid)
             with averaged(trained):
-                scores = score(task, _labels(trial.valid), _answers(model, task, valid))
+                answers = _answers(model, task, valid)
+                chosen = choose_thresholds(task, gold, answers)
+                scores = score(chosen, gold, [chosen.reread(answer) for answer in answers])
                 if _is_best(scores, before, recipe.metric):
-                    _keep(model, task, folder / BEST)
+                    _keep(model, chosen, folder / BEST)
             judged.write({"step": step, "epoch": step / an_epoch} | scores)
             figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
             log.say(f"epoch {step / an_epoch:g}: {figures}")
@@ -264,6 +275,24 @@ def fit(
                 Schedule(save_within_epoch, every=recipe.save_every, log=log, **span),
             ],
             verbose=0,
+        )
+
+
+def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
+    """Raise InputError where weights were chosen by other validation examples than these.
+
+    A folder from before these were remembered is taken at its word, and remembers them from now on.
+    """
+    found = _fingerprint([*valid.token_ids, *(task.target(example) for example in trial.valid)])
+    known = trial.folder / VALID
+    begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
+    if not (begun and known.exists()):
+        write_text(known, json.dumps({"fingerprint": found}) + "\n")
+    elif json.loads(known.read_text(encoding="utf-8"))["fingerprint"] != found:
+        raise InputError(
+            f"{trial.folder} holds a training whose best weights were chosen by other validation "
+            "examples than these. Give the same --valid to continue, or another --output to start "
+            "anew."
         )
 
 

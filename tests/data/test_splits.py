@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.data.splits import duplicates, folds, split, text_key
+from roformer_tf.data.splits import duplicates, example_key, folds, split, text_key
 from roformer_tf.data.tasks import Example
 from roformer_tf.errors import InputError
 
@@ -21,6 +21,11 @@ def plain(example):
     return tuple("".join(half.get(letter, letter) for letter in text) for text in example.texts)
 
 
+def either_way(example):
+    """A pair's texts, made plain, in no order."""
+    return sorted(plain(example))
+
+
 def made(labels, prefix="text"):
     return [Example((f"{prefix} {i}",), label, f"f:{i}") for i, label in enumerate(labels)]
 
@@ -28,13 +33,14 @@ def made(labels, prefix="text"):
 @given(EXAMPLES, EXAMPLES, EXAMPLES)
 def test_duplicates_are_those_of_a_double_loop(train, test, valid):
     found = duplicates(train, test, valid)
-    keys, held = list(map(plain, train)), list(map(plain, test))
-    chosen_by = [key for key in map(plain, valid) if key not in keys]
+    keys, held = list(map(either_way, train)), list(map(either_way, test))
+    chosen_by = [key for key in map(either_way, valid) if key not in keys]
     assert found.in_valid.tolist() == [key in chosen_by for key in held]
     assert found.in_train.tolist() == [any(key == k for k in keys) for key in held]
     assert found.repeated.tolist() == [key in held[:i] for i, key in enumerate(held)]
     assert found.within == sum(key in keys[:i] for i, key in enumerate(keys))
-    labels = {k: {e.label for e in (*train, *test) if plain(e) == k} for k in keys + held}
+    every = [*train, *test]  # where another order may have another label
+    labels = {plain(e): {other.label for other in every if plain(other) == plain(e)} for e in every}
     assert found.contradicting == sum(len(x) > 1 for x in labels.values())
     assert (found.unseen == ~(found.in_train | found.in_valid | found.repeated)).all()
     assert found.in_train.dtype == found.repeated.dtype == bool
@@ -43,6 +49,50 @@ def test_duplicates_are_those_of_a_double_loop(train, test, valid):
 def test_pairs_are_equal_only_in_both_texts():
     assert text_key(("ab", "c")) != text_key(("a", "bc"))
     assert text_key(("a b", "ｃ")) == text_key(("ab", "c"))
+
+
+def test_mirrored_pairs_and_triples_are_met_again():
+    train = [Example(("甲", "乙"), "1", ""), Example(("丙", "丁"), "0", "")]
+    test = [
+        Example(("乙", "甲 "), "1", ""),
+        Example(("丙", "丁"), "1", ""),
+        Example("甲丁", "1", ""),
+    ]
+    found = duplicates(train, test)
+    assert found.in_train.tolist() == [True, True, False]
+    assert found.unseen.tolist() == [False, False, True]
+    assert duplicates([], [*train, *test]).repeated.tolist() == [False, False, True, True, False]
+    assert duplicates(train, [], test).within == 0
+    assert duplicates([*train, *test], []).within == 2
+    assert found.contradicting == 1  # 丙, 丁: read in the same order
+
+    train = [Example(("甲", "乙", "丙"), "B", "")]
+    test = [Example(texts, "C", "") for texts in (("甲", "丙", "乙"), ("乙", "甲", "丙"))]
+    found = duplicates(train, test)
+    assert (found.in_train.tolist(), found.contradicting) == ([True, False], 0)
+    assert duplicates(train, [Example(("甲", "丙", "乙"), "B", "")]).contradicting == 1
+
+
+def test_a_triples_first_text_has_a_place_of_its_own():
+    assert example_key("甲乙丙") == example_key("甲丙乙") != example_key("乙甲丙")
+    assert example_key("甲乙") == example_key("乙甲") != example_key("甲甲")
+    assert example_key(["甲"]) == text_key(["甲"])
+
+
+@pytest.mark.parametrize("task", ["pair", "regression", "ranking"])
+def test_a_split_keeps_mirrored_examples_together(task):
+    rng = np.random.default_rng(0)
+    ways = [("a{}", "b{}"), ("b{}", "a{}")]
+    if task == "ranking":
+        ways = [("x{}", *way) for way in ways]
+    examples = [
+        Example(tuple(text.format(i) for text in way), LABELS[task](rng), "")
+        for i in range(60)
+        for way in ways
+    ]
+    for sides in (split(examples, task, (0.2, 0.2)), *folds(examples, task, 3)):
+        met = [{example.texts[-1][1:] for example in side} for side in sides]
+        assert sum(map(len, met)) == len(set.union(*met)) == 60
 
 
 LABELS = {

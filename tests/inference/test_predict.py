@@ -4,11 +4,13 @@ import shutil
 import numpy as np
 import pytest
 
+from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.encoding import encode_examples
 from roformer_tf.data.tasks import Example, Task
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import load_finetuned, predict, predict_logits
+from roformer_tf.inference.serve import load
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
@@ -159,3 +161,36 @@ def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, change, message
     with pytest.raises(InputError, match=message) as error:
         load_finetuned(copy)
     assert str(copy) in str(error.value)
+
+
+def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path):
+    """As far as a folder has any: those from before have none, and answer from 0.5 on."""
+    folder = shutil.copytree(finetuned("multilabel"), tmp_path / "model")
+    values = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    texts, names = texts_of([9] * 40), np.array(values["labels"])
+    source, target = tmp_path / "texts.txt", tmp_path / "answers.tsv"
+    source.write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+    def answered(thresholds):
+        (folder / "task.json").write_text(json.dumps(values | thresholds), encoding="utf-8")
+        found = predict(*load_finetuned(folder), examples_of(*texts))
+        labels = [one.label for one in found]
+        served = load(folder).answer(examples_of(*texts))
+        assert [one.label for one in served] == labels
+        flags = {"--model": folder, "--input": source, "--output": target}
+        assert main(["predict", *(str(word) for pair in flags.items() for word in pair)]) == 0
+        lines = target.read_text(encoding="utf-8").splitlines()[1:]
+        assert [line.split("\t")[0] for line in lines] == [",".join(one) for one in labels]
+        return np.array([one.scores for one in found]), labels
+
+    assert values.pop("thresholds") == []
+    scores, at_half = answered({})
+    assert at_half == [tuple(names[row > 0.5]) for row in scores]
+    thresholds = np.quantile(scores, [0.2, 0.5, 0.9], axis=0).diagonal()
+    again, by_threshold = answered({"thresholds": thresholds.tolist()})
+    np.testing.assert_allclose(again, scores, atol=1e-6)
+    assert by_threshold == [tuple(names[row > thresholds]) for row in again]
+    assert by_threshold != at_half
+    (folder / "task.json").write_text(json.dumps(values | {"thresholds": [0.3]}))
+    with pytest.raises(InputError, match="1 thresholds for 3 labels"):
+        load_finetuned(folder)

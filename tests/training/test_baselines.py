@@ -5,6 +5,7 @@ from roformer_tf.data.tasks import Example, make_task
 from roformer_tf.training import baselines
 from roformer_tf.training.baselines import baseline, overlap
 from roformer_tf.training.scores import score
+from roformer_tf.training.thresholds import choose_thresholds
 
 GOOD, BAD = ("很好", "喜欢", "满意"), ("太差", "讨厌", "失望")
 FILLER = list("房间早餐服务书本电脑屏幕键盘今天昨天朋友")
@@ -55,6 +56,33 @@ def test_what_words_tell_is_learnt(name, method, metric, least):
     assert said == f"TF-IDF of 1–3 characters + {method} regression"
     assert figures[metric] >= least
     assert {one.scores.shape for one in predictions} == {(1,) if name == "regression" else (2,)}
+
+
+@pytest.mark.parametrize("name", ["classification", "multilabel", "pair", "regression"])
+def test_texts_of_one_character_each_are_answered(name):
+    characters = [chr(0x4E00 + number) for number in range(150)]
+    many = [
+        one._replace(texts=(character,) * len(one.texts))
+        for character, one in zip(characters, examples(name, 150, 0), strict=True)
+    ]
+    said, predictions, figures = judge(name, many, many)
+    assert said.startswith("TF-IDF")
+    assert len(predictions) == 150
+    assert max(figures.values()) > 0.9  # each stands in training
+
+
+def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
+    rare = [one for one in examples("multilabel", 400, 0) if one.label or one.place[-1] == "1"]
+    training = [one._replace(label=one.label if i % 4 else ()) for i, one in enumerate(rare)]
+    task = make_task("multilabel", training)
+    test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
+    _, at_half = baseline(task, training, test)
+    _, chosen = baseline(task, training, test, valid)
+    assert [one.label for one in at_half] == [task.likely(one.scores) for one in at_half]
+    _, by_valid = baseline(task, training, valid)
+    wanted = choose_thresholds(task, [one.label for one in valid], by_valid)
+    assert wanted.thresholds != (0.5, 0.5)
+    assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in at_half]
 
 
 def test_the_same_examples_give_the_same_answers():

@@ -1,0 +1,366 @@
+"""What `finetune` is told is what it does: seen in the losses, weights and figures of tiny runs.
+
+At a learning rate of 1e-12 the weights that are kept are those before the first step, so a run's
+first loss can be computed again from the model in its folder, in NumPy.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from scipy.stats import pearsonr
+from sklearn.metrics import f1_score
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.data.tasks import Example
+from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from roformer_tf.training import report_pages, results, trials
+from roformer_tf.training.baselines import baseline
+from roformer_tf.training.scores import score
+
+CHARACTERS = list(
+    "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
+)
+MARKS = ("北京", "上海")
+STILL = 1e-12
+"""A learning rate at which nothing moves."""
+
+
+@pytest.fixture(autouse=True)
+def plain_font(monkeypatch):
+    """Cutting a font takes most of a report's time."""
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
+
+
+def texts(count, seed, marks=("",), length=10):
+    """Random characters behind one of the marks; all of one length, so of one shape."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        mark = marks[number % len(marks)]
+        yield mark + "".join(rng.choice(CHARACTERS, length - len(mark)))
+
+
+def write(path, rows, header=("text", "label")):
+    lines = ("\t".join(map(str, row)) + "\n" for row in (header, *rows))
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def report_of(run):
+    return json.loads((run / "report.json").read_text(encoding="utf-8"))
+
+
+def encoder_weights(source):
+    encoder = RoFormerEncoder.from_pretrained(source)
+    variables = encoder.named_variables()
+    return {name: keras.ops.convert_to_numpy(variable) for name, variable in variables.items()}
+
+
+def answers(model, found):
+    """What a model's folder answers to texts."""
+    return predict(*load_finetuned(model), [Example((text,), None, "") for text in found])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A model of one layer, with weights so large that each of them shows."""
+    tokens = [*SPECIAL_TOKENS, *CHARACTERS, *"".join(MARKS)]
+    keras.utils.set_random_seed(1)
+    config = RoFormerConfig(
+        vocab_size=len(tokens),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        initializer_range=0.2,
+    )
+    model = RoFormerForMaskedLM(config)
+    model.tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(tokens)}, "char")
+    model.save_pretrained(folder := tmp_path_factory.mktemp("checkpoint") / "model")
+    return folder
+
+
+@pytest.fixture
+def finetune(checkpoint, tmp_path):
+    """finetune("run", *flags, train=…) → the folder of a finished run."""
+
+    def run(name, *flags, **more):
+        settings = {
+            "checkpoint": checkpoint,
+            "output": tmp_path / name,
+            "epochs": 1,
+            "precision": "float32",
+            "layer_decay": 1.0,
+            "log_every": 1,
+        }
+        given = {f"--{key.replace('_', '-')}": str(x) for key, x in (settings | more).items()}
+        words = [word for pair in given.items() for word in pair]
+        assert main(["finetune", *words, *flags]) == 0
+        return Path(settings["output"])
+
+    return run
+
+
+def cross_entropy(scores, gold, *, smoothing=0.0, focal=0.0, weights=(1, 1)):
+    """Mean over examples of −Σ q log p · (1 − p)^focal · weight, from probabilities (N, C)."""
+    scores = scores.astype(np.float64)
+    wanted = (1 - smoothing) * np.eye(2)[gold] + smoothing / 2
+    right = scores[np.arange(len(gold)), gold]
+    losses = -np.sum(wanted * np.log(scores), axis=1) * (1 - right) ** focal
+    return np.mean(losses * np.array(weights)[gold])
+
+
+def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, tmp_path):
+    found, gold = [*texts(24, 1)], np.array([0] * 18 + [1] * 6)
+    train = write(tmp_path / "train.tsv", zip(found, gold, strict=True))
+    valid = write(tmp_path / "valid.tsv", zip(texts(4, 2), [0, 1, 0, 1], strict=True))
+    flags = "--focal 2 --label-smoothing 0.2 --class-weights balanced --dropout 0 --no-baseline"
+    settings = {"train": train, "valid": valid, "batch_size": 24, "learning_rate": STILL}
+    run = finetune("run", *flags.split(), **settings)
+    [line] = lines(run / "metrics.jsonl")
+
+    scores = np.array([one.scores for one in answers(run / "model", found)])
+    every = {"smoothing": 0.2, "focal": 2, "weights": (24 / 36, 24 / 12)}
+    want = cross_entropy(scores, gold, **every)
+    assert line["loss"] == pytest.approx(want, rel=1e-5)
+    for name in every:  # each of them is to be seen
+        without = {key: value for key, value in every.items() if key != name}
+        assert abs(cross_entropy(scores, gold, **without) - want) > 1e-4 * want, name
+
+    began = encoder_weights(checkpoint)
+    for name, array in encoder_weights(run / "model").items():
+        np.testing.assert_allclose(array, began[name], atol=1e-6, err_msg=name)
+
+    run = finetune("dropout", *flags.replace("--dropout 0", "--dropout 0.4").split(), **settings)
+    [line] = lines(run / "metrics.jsonl")
+    assert line["loss"] != pytest.approx(want, rel=1e-3)
+    written = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
+    assert written["hidden_dropout_prob"] == written["attention_probs_dropout_prob"] == 0.4
+
+
+def test_folds_judge_every_part_once_and_train_on_the_others(finetune, checkpoint, tmp_path):
+    found = [*texts(18, 1)]
+    gold = dict(zip(found, [0, 1] * 9, strict=True))
+    train = write(tmp_path / "train.tsv", gold.items())
+    flags = "--folds 3 --test-share 0 --from-scratch --dropout 0 --no-baseline"
+    run = finetune("run", *flags.split(), train=train, batch_size=18, learning_rate=STILL)
+    report = report_of(run)
+    assert [trial["name"] for trial in report["trials"]] == ["fold-1", "fold-2", "fold-3"]
+    assert "test" not in report
+
+    judged = rows_of(run / "predictions.tsv")
+    assert sorted(row["text"] for row in judged) == sorted(found)
+    for number in range(3):  # one behind the other, six texts each
+        fold, held_out = run / "trials" / f"fold-{number + 1}", judged[6 * number : 6 * number + 6]
+        own = {row["text"]: float(row["p(1)"]) for row in held_out}
+        scores = {
+            text: one.scores for text, one in zip(found, answers(fold / "best", found), strict=True)
+        }
+        assert own == pytest.approx({text: scores[text][1] for text in own}, abs=1e-6)
+
+        def loss(chosen, scores=scores):
+            return cross_entropy(
+                np.array([scores[text] for text in chosen]),
+                np.array([gold[text] for text in chosen]),
+            )
+
+        others = [text for text in found if text not in own]
+        [line] = lines(fold / "metrics.jsonl")
+        assert line["loss"] == pytest.approx(loss(others), rel=1e-6)
+        for chosen in (found, own):
+            assert abs(loss(chosen) - loss(others)) > 1e-4
+
+    began = encoder_weights(checkpoint)["encoder/embeddings/word/embeddings"]
+    fresh = encoder_weights(run / "model")["encoder/embeddings/word/embeddings"]
+    assert abs(np.corrcoef(began.ravel(), fresh.ravel())[0, 1]) < 0.1  # from scratch
+
+
+def numbered(path, count, seed, number):
+    """Texts and numbers: of a mark, as `number` makes it of 0 or 2."""
+    values = [number(2 * (i % 2)) for i in range(count)]
+    return write(path, zip(texts(count, seed, MARKS), values, strict=True))
+
+
+def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_path):
+    """Numbers of `valid` lie so near their mean that whoever learns is ever farther off.
+
+    By the mean absolute error there the first epoch is the best, by the correlation, by the test
+    set, and for who keeps the last weights, a later one.
+    """
+    files = {
+        "train": numbered(tmp_path / "train.tsv", 32, 1, lambda x: x),
+        "valid": numbered(tmp_path / "valid.tsv", 16, 2, lambda x: 1 + (x - 1) / 100),
+        "test": numbered(tmp_path / "test.tsv", 16, 2, lambda x: x),
+    }
+    flags = "--metric mae --no-baseline --dropout 0 --warmup 0"
+    settings = {"task": "regression", "epochs": 4, "batch_size": 8, "learning_rate": 3e-3}
+    run = finetune("run", *flags.split(), **files, **settings)
+    judged = lines(run / "evaluations.jsonl")
+    errors = [line["mae"] for line in judged]
+    assert int(np.argmin(errors)) == 0
+    assert int(np.argmax([line["pearson"] for line in judged])) > 0
+
+    report = report_of(run)
+    rows = rows_of(run / "predictions.tsv")  # of the test set, whose texts are the validation set's
+    values = np.array([float(row["value"]) for row in rows])
+    gold = np.array([float(row["gold"]) for row in rows])
+    assert np.mean(np.abs(values - (1 + (gold - 1) / 100))) == pytest.approx(errors[0], abs=1e-5)
+    assert report["valid"]["mae"] == pytest.approx(errors[0], abs=1e-5)
+    assert report["test"]["mae"] == pytest.approx(np.mean(np.abs(values - gold)), abs=1e-5)
+    assert report["test"]["mae"] > 0.5 > errors[0]  # nothing is learnt yet
+
+
+def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_path):
+    """`valid` is `test` mirrored: the better on the one, the worse on the other."""
+    files = {
+        "train": numbered(tmp_path / "train.tsv", 32, 1, lambda x: x),
+        "valid": numbered(tmp_path / "valid.tsv", 16, 2, lambda x: 2 - x),
+        "test": numbered(tmp_path / "test.tsv", 16, 2, lambda x: x),
+    }
+    settings = {"task": "regression", "batch_size": 8, "learning_rate": 3e-3}
+    run = finetune("run", seeds=2, seed=5, **files, **settings)
+    report = report_of(run)
+    assert [trial["name"] for trial in report["trials"]] == [
+        "rate-0.003-seed-5",
+        "rate-0.003-seed-6",
+    ]
+    folders = [run / "trials" / trial["name"] for trial in report["trials"]]
+    losses = [[line["loss"] for line in lines(folder / "metrics.jsonl")] for folder in folders]
+    assert losses[0] != losses[1]
+    on_test = [trial["test"]["pearson"] for trial in report["trials"]]
+    on_valid = [trial["valid"]["pearson"] for trial in report["trials"]]
+    assert on_valid == pytest.approx([-x for x in on_test])
+    assert on_test[0] != on_test[1]
+    assert report["test"]["pearson"] == min(on_test)
+    weights = [(folder / "best" / "model.safetensors").read_bytes() for folder in folders]
+    assert weights[0] != weights[1]
+    assert (run / "model" / "model.safetensors").read_bytes() == weights[np.argmin(on_test)]
+
+    def read(name):
+        rows = rows_of(files[name])
+        return [Example((row["text"],), float(row["label"]), "") for row in rows]
+
+    task = load_finetuned(run / "model")[2]
+    train, test = read("train"), read("test")
+    for fitted_to, same in ((train, True), (train + test, False)):
+        _, simple = baseline(task, fitted_to, test)
+        want = score(task, [one.label for one in test], simple)
+        assert (report["baseline"]["test"] == pytest.approx(want, abs=1e-6)) == same
+
+    averaged = finetune("averaged", "--no-baseline", "--ema", "0.9", seed=5, **files, **settings)
+    assert [line["loss"] for line in lines(averaged / "metrics.jsonl")] == losses[0]
+    assert (averaged / "model" / "model.safetensors").read_bytes() != weights[0]
+    values = [float(row["value"]) for row in rows_of(averaged / "predictions.tsv")]
+    gold = [float(row["gold"]) for row in rows_of(averaged / "predictions.tsv")]
+    assert report_of(averaged)["test"]["pearson"] == pytest.approx(pearsonr(gold, values)[0])
+
+
+def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune, tmp_path):
+    """Labels are rare in training and common in `valid`; in `test`, where there is none, all
+    thresholds are equally good."""
+
+    def tagged(name, seed, counts):
+        found = [label for label, count in counts.items() for _ in range(count)]
+        return write(tmp_path / name, zip(texts(len(found), seed), found, strict=True))
+
+    files = {
+        "train": tagged("train.tsv", 1, {"甲": 4, "乙": 2, "": 26}),
+        "valid": tagged("valid.tsv", 2, {"甲": 9, "乙": 4, "": 3}),
+        "test": tagged("test.tsv", 3, {"": 16}),
+    }
+    settings = {"task": "multilabel", "epochs": 2, "batch_size": 8, "learning_rate": 3e-3}
+    run = finetune("run", "--no-baseline", **files, **settings)
+    rows = rows_of(files["valid"])
+    gold = np.array([[label == row["label"] for label in ("乙", "甲")] for row in rows])
+    scores = np.array([one.scores for one in answers(run / "model", [x["text"] for x in rows])])
+
+    def f1(at):
+        return f1_score(gold, scores > at, average="micro", zero_division=0)
+
+    task, report = load_finetuned(run / "model")[2], report_of(run)
+    assert report["thresholds"] == dict(zip(("乙", "甲"), task.thresholds, strict=True))
+    [threshold] = set(task.thresholds)  # too few examples for one each
+    best = max(f1(step / 20) for step in range(1, 20))
+    assert f1(threshold) == best > f1(0.5)
+    assert report["valid"]["micro_f1"] == pytest.approx(best)
+    assert max(line["micro_f1"] for line in report["evaluations"]) == pytest.approx(best)
+    assert f"| 甲 | {threshold:.2f} |" in (run / "report.md").read_text(encoding="utf-8")
+    found = rows_of(run / "predictions.tsv")
+    for row in found:
+        said = [label for label in ("乙", "甲") if float(row[f"p({label})"]) > threshold]
+        assert row["labels"] == ",".join(said)
+    nothing = np.mean([not row["labels"] for row in found])
+    assert report["test"]["exact_match"] == pytest.approx(nothing)
+    assert nothing < 1
+
+
+def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypatch, capsys):
+    """Texts of one character each, none of them twice."""
+    characters = [chr(0x4E00 + 7 * number) for number in range(160)]
+    train = write(tmp_path / "train.tsv", zip(characters, [0, 1] * 80, strict=True))
+    run = finetune("run", train=train, batch_size=64)
+    assert report_of(run)["baseline"]["test"]["accuracy"] >= 0
+
+    def fails(*_):
+        raise MemoryError("no room\nfor it")
+
+    monkeypatch.setattr(results, "baseline", fails)
+    (run / "report.json").unlink()
+    capsys.readouterr()
+    finetune("run", train=train, batch_size=64)
+    report = report_of(run)
+    sentence = "There is no baseline to compare with, for it failed: MemoryError: no room."
+    assert "baseline" not in report
+    assert sentence in report["warnings"]
+    assert sentence in capsys.readouterr().out
+    for name in ("report.md", "report.html"):
+        assert sentence in (run / name).read_text(encoding="utf-8")
+
+
+def test_other_validation_examples_do_not_continue_a_run(finetune, tmp_path, monkeypatch, capsys):
+    train = write(tmp_path / "train.tsv", zip(texts(16, 1), [0, 1] * 8, strict=True))
+    valid = write(tmp_path / "valid.tsv", zip(texts(8, 2), [0, 1] * 4, strict=True))
+    settings = {"train": train, "valid": valid, "epochs": 2, "batch_size": 16}
+    flags = ["--no-baseline"]
+    save = trials.save_checkpoint
+
+    def stopped(*given, **more):
+        save(*given, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "save_checkpoint", stopped)
+        with pytest.raises((KeyboardInterrupt, SystemExit, AssertionError)):
+            finetune("run", *flags, **settings)
+    run, as_it_was = tmp_path / "run", valid.read_text(encoding="utf-8")
+    assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1]
+
+    def refused():
+        valid.write_text(as_it_was.replace("\t1\n", "\t0\n", 1), encoding="utf-8")
+        with pytest.raises(AssertionError):
+            finetune("run", *flags, **settings)
+        valid.write_text(as_it_was, encoding="utf-8")
+        return "other validation examples than these" in capsys.readouterr().err
+
+    assert refused()
+    (run / "valid.json").unlink()  # as in a folder from before it was written
+    finetune("run", *flags, **settings)
+    assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1, 2]
+    assert refused()
