@@ -2,9 +2,11 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from roformer_tf.errors import InputError
 
@@ -32,11 +34,17 @@ def with_yaml(flags: list[str], settings: type) -> list[str]:
 
 
 def yaml_flags(path: Path, settings: type) -> list[str]:
-    """The keys of a YAML file as flags."""
+    """The keys of a YAML file as flags.
+
+    Raises InputError for a file that cannot be read, for a key that is unknown or stands twice,
+    and for a truth value, which YAML makes of no and off, where there can be none.
+    """
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        root = loader.get_single_node()
+        values = (loader.construct_document(root) if root else None) or {}
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -44,6 +52,8 @@ def yaml_flags(path: Path, settings: type) -> list[str]:
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
     known = flag_types(settings)
+    if wrong := [*_keys_twice(root), *_truth_values(root, known)] if values else []:
+        raise InputError(f"{path}, {wrong[0]}")
     flags = []
     for key, value in values.items():
         flag = str(key).replace("_", "-")
@@ -54,6 +64,46 @@ def yaml_flags(path: Path, settings: type) -> list[str]:
             )
         flags += _as_flags(flag, value, known[flag])
     return flags
+
+
+def _keys_twice(root: Any) -> Iterator[str]:
+    """Say where keys stand twice, at the top, where learning_rate is learning-rate, or within."""
+    for node in _nodes(root):
+        lines: dict[str, int] = {}
+        for key, _ in node.value if node.id == "mapping" else ():
+            name = str(key.value).replace("_", "-") if node is root else str(key.value)
+            line = key.start_mark.line + 1
+            if name in lines:
+                yield f"line {line}: {key.value} stands in line {lines[name]} already. Leave one."
+            lines[name] = line
+
+
+def _truth_values(root: Any, known: Mapping[str, Any]) -> Iterator[str]:
+    """Say where something is true or false to YAML that can only be a text or a number."""
+    for key, value in root.value:
+        kind = known.get(str(key.value).replace("_", "-"), bool)  # what is unknown is told later
+        for node in _nodes(value) if bool not in (kind, *get_args(kind)) else ():
+            if node.tag == "tag:yaml.org,2002:bool":
+                yield (
+                    f"line {node.start_mark.line + 1}: {key.value} is {node.value}, which to YAML "
+                    "is true or false, as are yes, no, on and off. Put a text in quotes, "
+                    f'"{node.value}", or leave {key.value} out for none.'
+                )
+
+
+def _nodes(root: Any) -> Iterator[Any]:
+    """A YAML node and all those in it, each once, though aliases may lead to it again."""
+    waiting, seen = deque([root]), set[int]()
+    while waiting:
+        node = waiting.popleft()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        if node.id == "sequence":
+            waiting.extend(node.value)
+        elif node.id == "mapping":
+            waiting.extend(chain.from_iterable(node.value))
 
 
 def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:

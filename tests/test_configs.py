@@ -148,3 +148,61 @@ def test_the_config_of_cail2019_is_the_released_script(parsed):
     said = " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
     assert f"gradients longer than {optimizer.global_clipnorm:g} are scaled down" in said
     assert f"20 epochs takes half of the rows, so that here they are {settings.epochs}" in said
+
+
+def prepared(recipe, tmp_path, write_corpus, *more):
+    """A folder of rows, prepared as a recipe has them, of two corpora."""
+    corpora = [f"{x}={write_corpus(tmp_path / f'{x}.txt', 150)}" for x in ("news", "wiki")]
+    length, tokenization = recipe.get("length", 512), recipe.get("tokenization", "word")
+    vocabulary = ["--vocab-size", 50_000, "--tokenization", tokenization, "--workers", 1]
+    words = ["--corpus", *corpora, "--length", length, *vocabulary, *more]
+    words += ["--whole-words"] if recipe.get("whole-words") else []
+    assert cli.main(["prepare", *map(str, words), "--output", str(tmp_path / "rows")]) == 0
+    return tmp_path / "rows"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "paper.yaml"])
+def test_a_settings_file_goes_with_rows_that_are_prepared_so(
+    parsed, name, tmp_path, write_corpus, released
+):
+    from roformer_tf.training.settings import with_rows_settled
+
+    recipe = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    rows = prepared(recipe, tmp_path, write_corpus)
+    more = ["--init-from", "x.zip"] if name == "continue.yaml" else []
+    needed = ["--rows", rows, "--output", "run", *more]
+    settings = with_rows_settled(parsed("pretrain", "--config", FOLDER / name, *needed), {})
+    assert settings.length == 512
+    assert settings.tokenization == recipe.get("tokenization", "word")
+    assert settings.whole_words == recipe.get("whole-words", False)
+
+
+def test_a_recipe_is_trained_on_rows_as_the_readme_shows(
+    toy, tmp_path, write_corpus, monkeypatch, capsys
+):
+    from roformer_tf.training.steps import PretrainingModel
+
+    def fit(_, batches, steps_per_epoch, **__):
+        given.append((next(iter(batches))[0]["token_ids"].shape, steps_per_epoch))
+        raise KeyboardInterrupt
+
+    given = []
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
+    monkeypatch.chdir(ROOT)
+    rows, run = prepared({}, tmp_path, write_corpus, "--held-out", 0), tmp_path / "run"
+    shown = ["--config", "pretrain/configs/base.yaml", "--rows", str(rows)]
+    shown += ["--weights", "news", "3", "wiki", "1", "--accumulate", "8", "--output", str(run)]
+    recipe = yaml.safe_load((FOLDER / "base.yaml").read_text(encoding="utf-8"))
+    words = toy(recipe)
+    small = ["--architecture", words[words.index("--architecture") + 1], "--precision", "float32"]
+    assert cli.main(["pretrain", *shown, *small]) == 130
+    assert given == [((256, 512), 200_000)]
+    used = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+    assert (used["length"], used["tokenization"], used["held_out"]) == (512, "word", 0)
+
+    other = tmp_path / "other"
+    other.mkdir()
+    shown[3] = str(prepared({"length": 64}, other, write_corpus))
+    assert cli.main(["pretrain", *shown[:-1], str(tmp_path / "none"), *small]) == 2
+    assert "--length is 512, but they were prepared with 64" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

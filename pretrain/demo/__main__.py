@@ -31,8 +31,8 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.cli import main as roformer_tf
 from roformer_tf.data.masking import MaskingConfig
 from roformer_tf.data.objectives import make_objective
-from roformer_tf.data.preparation import is_held_out
-from roformer_tf.data.shards import PreparedRows
+from roformer_tf.data.preparation import FORMAT, is_held_out
+from roformer_tf.data.shards import PreparedRows, read_manifest
 from roformer_tf.inference.fill_mask import MASK
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -129,7 +129,8 @@ def report(corpus: Path, rows_folder: Path) -> None:
         print(f"  {name:42}{result.accuracy:7.1%}{result.bits_per_character:8.2f} bits/character")
 
     print("\nsentences that the model has not seen")
-    examples = list(islice(held_out_examples(corpus, tokenizer), EXAMPLES))
+    began = read_manifest(rows_folder)["settings"]["format"]  # an earlier version, perhaps
+    examples = list(islice(held_out_examples(corpus, tokenizer, began), EXAMPLES))
     shown = []
     for example, (best,) in zip(
         examples, candidates(model, [example.text for example in examples]), strict=True
@@ -207,10 +208,13 @@ def predicted(
     )
 
 
-def held_out_examples(corpus: Path, tokenizer: RoFormerTokenizer) -> Iterator[Example]:
+def held_out_examples(
+    corpus: Path, tokenizer: RoFormerTokenizer, rows_format: int = FORMAT
+) -> Iterator[Example]:
     """Pick sentences of held-out documents by chance, always the same, and hide a word of each."""
     lines = corpus.read_text(encoding="utf-8").splitlines()
-    texts = [text for line in lines if is_held_out(text := json.loads(line)["text"], HELD_OUT)]
+    texts = [json.loads(line)["text"] for line in lines]
+    texts = [text for text in texts if is_held_out(text, HELD_OUT, rows_format)]
     chance = random.Random(0)
     while True:
         sentences = re.findall(r"[^。！？\n]{12,36}[。！？]", chance.choice(texts))

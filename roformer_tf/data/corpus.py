@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from roformer_tf.data.lines import damage
+from roformer_tf.data.lines import damage, utf16_codec, utf16_lines
 from roformer_tf.data.streams import (
     DECOMPRESSORS,
     DamagedError,
@@ -22,6 +22,7 @@ from roformer_tf.data.tables import open_parquet, parquet_batches, quoted_record
 from roformer_tf.errors import InputError
 
 EXAMPLES = 5  # bad lines that a report names
+HEAD = 4096  # bytes that tell a file's encoding
 _NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have a colon first
 
 
@@ -31,7 +32,8 @@ class CorpusConfig:
 
     In a .txt file every line is a document; in a .jsonl file every line is a JSON object whose
     `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
-    compressed: .gz, .xz, .zst. Blank lines and blank texts are skipped.
+    compressed: .gz, .xz, .zst; they are UTF-8, or UTF-16, as Excel's "Unicode text" is. Blank lines
+    and blank texts are skipped.
     """
 
     corpus: tuple[str, ...]
@@ -180,9 +182,9 @@ def read_documents(
 
     Bad lines are counted in `report` and skipped: not UTF-8, not JSON, no object, no text under
     the field, quotes that break the rules of csv. A file that is cut off or damaged counts as one
-    bad line, and what comes before the damage is used. Raises InputError for a file that cannot be
-    opened, a csv or Parquet file without the column and, under `config.strict`, at the first bad
-    line.
+    bad line, and what comes before the damage is used. Raises ReadError for a file that cannot be
+    opened or read on, InputError for a csv or Parquet file without the column and, under
+    `config.strict`, at the first bad line.
     """
     for file in files:
         with file.open() as raw:
@@ -197,7 +199,9 @@ def _read_file(
     number = 0
     try:
         with decompressed(raw, file.compression) as stream:
-            for number, text, problem in _READERS[file.kind](stream, file, config.field):
+            codec = None if file.kind == ".parquet" else utf16_codec(stream.peek(HEAD)[:HEAD])
+            lines = utf16_lines(stream, codec) if codec else stream
+            for number, text, problem in _READERS[file.kind](lines, file, config.field):
                 report.bytes_read = before + min(raw.tell(), file.size or raw.tell())
                 if problem:
                     _skip(f"{file.url}:{number}", problem, config, report)

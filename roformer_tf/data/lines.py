@@ -9,6 +9,7 @@ import codecs
 import gzip
 import re
 import sys
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK = "\ufeff"
 _THREE_BYTES = re.compile("[\u0800-\U0010ffff]")  # or four in UTF-8: Chinese, among others
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_TEXT = {"Cn", "Co", "Cs"}  # characters not assigned, private ones, halves
 
 
 def is_stdin(path: str | Path) -> bool:
@@ -71,6 +73,39 @@ def find_encoding(path: str | Path) -> str:
     return "gb18030" if votes["gb18030"] > votes["utf-8"] else "utf-8"
 
 
+def utf16_codec(head: bytes) -> str | None:
+    """Tell from the first bytes of a file that it is UTF-16, and which; None for anything else.
+
+    It is by its mark. Without one, it has zeros (in line ends, digits and Latin letters), is not
+    UTF-8 or a quarter zeros, and holds, read as UTF-16, no character that there is none of.
+    """
+    if head.startswith(_UTF16_MARKS):
+        return "utf-16"
+    zeros = head.count(b"\0")
+    if not zeros or (4 * zeros < len(head) and _is_utf8(head)):
+        return None
+    likely = ["utf-16-be", "utf-16-le"]
+    if 2 * head[1::2].count(b"\0") > zeros:  # the likelier one first: as Latin letters have it
+        likely.reverse()
+    return next((codec for codec in likely if _is_text(head, codec)), None)
+
+
+def utf16_lines(stream: Iterable[bytes], codec: str) -> Iterator[bytes]:
+    r"""Yield the lines of a UTF-16 file in UTF-8; what is damaged there is no UTF-8 here either.
+
+    Lines end in \n, whose byte may as well be half of a character: 上 is 0A 4E.
+    """
+    rest = ""
+    try:
+        for text in codecs.iterdecode(stream, codec, "surrogatepass"):
+            *lines, rest = (rest + text).split("\n")
+            yield from (f"{line}\n".encode("utf-8", "surrogatepass") for line in lines)
+    except UnicodeDecodeError:  # it ends in the middle of a character
+        rest += "\ud800"
+    if rest:
+        yield rest.encode("utf-8", "surrogatepass")
+
+
 def damage(text: str) -> str:
     """Say what makes a text unreadable; "" if nothing does."""
     if "\0" in text:
@@ -98,6 +133,21 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         raise InputError(
             f"cannot read {path}: {error.strerror or error}. Check the path and its permissions."
         ) from None
+
+
+def _is_text(head: bytes, codec: str) -> bool:
+    """Tell whether the beginning of a file has a meaning in UTF-16; it may be cut off."""
+    text = head.decode(codec, "replace").rstrip("\ufffd")
+    return not any(c in "\0\ufffd" or unicodedata.category(c) in _NO_TEXT for c in text)
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Tell whether the beginning of a file is UTF-8; its last character may be cut off."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _speaks_for(line: bytes) -> str | None:

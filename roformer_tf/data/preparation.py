@@ -64,6 +64,8 @@ from roformer_tf.data.shards import (
     row_dtype,
     write_shard,
 )
+from roformer_tf.data.splits import text_key
+from roformer_tf.data.streams import ReadError
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, leftovers, remove, sweep, write_text
 from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
@@ -75,7 +77,11 @@ from roformer_tf.tokenizers.vocabulary import (
     read_vocabulary,
 )
 
-FORMAT = 3  # of the folder; another number prepares again
+FORMAT = 4  # of the folder
+EARLIER = 3
+"""The format before is finished, and read, as it was begun: a hash of the text as it stands decided
+what is held out, and times of files were recorded instead of what is in them."""
+TOLD_FILES = 5  # that have changed
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
 COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
 UNFINISHED = "unfinished"
@@ -106,7 +112,8 @@ class PreparationConfig(CorpusConfig):
     """Share of the rows' positions that are to be used. As few documents as that takes are cut,
     though they would fit into a row; 0 cuts none of them."""
     held_out: float = 0.01
-    """Share of documents kept for evaluation. A hash of its text decides for each document."""
+    """Share of documents kept for evaluation. A hash of its text decides for each document, but for
+    white space and width: texts that differ in these alone are on one side."""
     duplicates: Duplicates = "keep"
     """Leave out no document because of an earlier one; or those with the same text, but for white
     space and width; or those with nearly the same, too, which needs the extra [duplicates]."""
@@ -155,13 +162,14 @@ def prepare(config: PreparationConfig) -> Path:
     once finished it returns at once. Raises InputError, and leaves nothing behind, for a corpus
     that is missing or has no documents, a wrong vocabulary and, under `strict`, a bad line; and
     without a touch for a folder that holds anything else than this preparation. Raises
-    EngineError, and keeps what is done, if workers or their cluster fail.
+    EngineError, and keeps what is done, if workers or their cluster fail; so does ReadError, if a
+    file cannot be read on.
     """
     files = find_files(config.corpus)
     given = _given_tokenizer(config)
-    settings = _settings(config, files, given)
     output = Path(config.output)
-    if _is_finished(output, settings):
+    settings = _as_begun(output, _settings(config, files, given))
+    if _is_finished(output):
         _sweep(output)
         print(f"{output} is prepared already: {summary(read_manifest(output))}")
         return output
@@ -173,9 +181,9 @@ def prepare(config: PreparationConfig) -> Path:
     report = CorpusReport()
     try:
         repeated = _repeated(files, config)
-        tokenizer = given or _built_tokenizer(files, config, repeated)
+        tokenizer = given or _built_tokenizer(files, config, repeated, settings["format"])
         tokenizer.save_pretrained(output)
-        write = _PartWriter(output.absolute(), tokenizer, config)
+        write = _PartWriter(output.absolute(), tokenizer, config, settings["format"])
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = make_manifest(records, repeated, report, settings, tokenizer)
         told = "\n".join([report.summary(), *left_out(manifest)])
@@ -184,7 +192,7 @@ def prepare(config: PreparationConfig) -> Path:
                 f"no row to train on came out of {told}. "
                 "Give a larger corpus, or a smaller held_out, or leave out less."
             )
-    except EngineError:  # no fault of the corpus: the next run goes on from here
+    except (EngineError, ReadError):  # no fault of the text: the next run goes on from here
         raise
     except InputError:
         _discard(output)
@@ -195,9 +203,15 @@ def prepare(config: PreparationConfig) -> Path:
     return output
 
 
-def is_held_out(text: str, share: float) -> bool:
-    """Decide by a hash of the text alone: growing the corpus moves no document."""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def is_held_out(text: str, share: float, folder_format: int = FORMAT) -> bool:
+    """Decide by a hash of the text alone: growing the corpus moves no document.
+
+    Texts that count as equal (`text_key`) are on one side; but not in folders of format 3.
+    """
+    if folder_format == EARLIER:
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    else:
+        digest = text_key([text])[:8]
     return int.from_bytes(digest, "big") < share * 2**64
 
 
@@ -208,6 +222,7 @@ class _PartWriter:
     output: Path
     tokenizer: RoFormerTokenizer
     config: PreparationConfig
+    folder_format: int
 
     def __call__(self, part: Part) -> dict[str, Any]:
         """Write the part's shards and then its record, unless they are there; give the record.
@@ -226,7 +241,8 @@ class _PartWriter:
         chosen = filtered(part.texts, self.config)
         kept = [text for text in chosen.texts if text is not None]
         for text in kept:
-            texts[HELD_OUT if is_held_out(text, self.config.held_out) else TRAIN].append(text)
+            held_out = is_held_out(text, self.config.held_out, self.folder_format)
+            texts[HELD_OUT if held_out else TRAIN].append(text)
         written = {
             split: self._write(split, f"{split}-{name}.npy", part.corpus, texts[split])
             for split in SPLITS
@@ -314,7 +330,10 @@ def _mark_part(config: PreparationConfig, part: Part) -> list[bytes | None]:
 
 
 def _built_tokenizer(
-    files: list[CorpusFile], config: PreparationConfig, repeated: Sequence[Sequence[int]]
+    files: list[CorpusFile],
+    config: PreparationConfig,
+    repeated: Sequence[Sequence[int]],
+    folder_format: int,
 ) -> RoFormerTokenizer:
     """Build a vocabulary from the documents to train on, or find it built."""
     assert config.vocab_size is not None
@@ -322,7 +341,7 @@ def _built_tokenizer(
     built = Path(config.output) / "vocab.txt"
     if built.is_file():  # whole, as all our files; the settings are known to be the same
         return RoFormerTokenizer(read_vocabulary(built), tokenization, lower_case)
-    count = partial(_count_part, tokenization, lower_case, config)
+    count = partial(_count_part, tokenization, lower_case, config, folder_format)
     counts: Counter[str] = Counter()
     for part_counts in _each_part(count, files, config, CorpusReport(), "counting words", repeated):
         counts.update(part_counts)
@@ -339,11 +358,15 @@ def _tokenization(config: PreparationConfig) -> Tokenization:
 
 
 def _count_part(
-    tokenization: Tokenization, lower_case: bool, config: PreparationConfig, part: Part
+    tokenization: Tokenization,
+    lower_case: bool,
+    config: PreparationConfig,
+    folder_format: int,
+    part: Part,
 ) -> Counter[str]:
     """Count the words of the documents that are not left out and not held out."""
     texts = (text for text in filtered(part.texts, config).texts if text is not None)
-    trained = (text for text in texts if not is_held_out(text, config.held_out))
+    trained = (text for text in texts if not is_held_out(text, config.held_out, folder_format))
     return count_pieces(trained, tokenization, lower_case)
 
 
@@ -441,20 +464,37 @@ def _settings(
     } | ({"whole_words": True} if config.whole_words else {})  # rows from before it are good
 
 
-def _is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
-    """Tell whether the folder holds this preparation, finished.
+def _as_begun(output: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Give the settings that the folder was begun with: these, perhaps in the earlier format.
 
-    Raises InputError, with nothing touched, if it holds another one or something else.
+    Of a new folder, these. Raises InputError, with nothing touched, if it was begun with others.
+    """
+    unfinished = output / UNFINISHED / "settings.json"
+    if (output / MANIFEST).is_file():
+        there = read_manifest(output).get("settings", {})
+    elif unfinished.is_file():
+        there = json.loads(unfinished.read_text(encoding="utf-8"))
+    else:
+        return settings
+    _check_same(output, there, settings)
+    return dict(there)
+
+
+def _is_finished(output: Path) -> bool:
+    """Tell whether the folder holds a finished preparation.
+
+    Raises InputError, with nothing touched, if it holds something else than a preparation.
     """
     if (output / MANIFEST).is_file():
-        _check_same(output, read_manifest(output).get("settings", {}), settings)
         for split in SPLITS:
             PreparedRows.open(output, split)  # refuses shards that are gone or cut off
         return True
-    unfinished = output / UNFINISHED / "settings.json"
-    if unfinished.is_file():
-        _check_same(output, json.loads(unfinished.read_text(encoding="utf-8")), settings)
-    elif output.exists() and (not output.is_dir() or set(output.iterdir()) - leftovers(output)):
+    begun = (output / UNFINISHED / "settings.json").is_file()
+    if (
+        not begun
+        and output.exists()
+        and (not output.is_dir() or set(output.iterdir()) - leftovers(output))
+    ):
         raise InputError(
             f"{output} exists and holds something else than prepared rows. "
             "Choose another output, or remove it."
@@ -464,18 +504,45 @@ def _is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
 
 def _check_same(output: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise InputError, saying what differs, unless the settings are the same."""
+    if there.get("format") == EARLIER:  # by their times alone no files are other ones
+        there, now = _without_stamps(there), _without_stamps(now) | {"format": EARLIER}
     changes = [key for key in sorted({*there, *now}) if there.get(key) != now.get(key)]
-    if changes:
-        told = [
-            key
-            if key in ("files", "vocabulary")
-            else f"{key} ({there.get(key)} there, {now.get(key)} now)"
-            for key in changes
-        ]
-        raise InputError(
-            f"{output} was prepared from other inputs or settings; what differs: "
-            f"{', '.join(told)}. Choose another output, or remove it to prepare anew."
-        )
+    if not changes:
+        return
+    told = [f"{key} ({there.get(key)} there, {now.get(key)} now)" for key in changes]
+    if "vocabulary" in changes:
+        told[changes.index("vocabulary")] = "vocabulary"
+    advice = "Choose another output, or remove it to prepare anew."
+    if "files" in changes:
+        told[changes.index("files")] = f"files ({_other_files(there['files'], now['files'])})"
+        if (output / MANIFEST).is_file():
+            advice += (
+                " To continue a run, give the files as they were, or have it trained on what was "
+                f"made of them: --rows {output} instead of --corpus."
+            )
+    raise InputError(
+        f"{output} was prepared from other inputs or settings; what differs: "
+        f"{', '.join(told)}. {advice}"
+    )
+
+
+def _without_stamps(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with corpus, name and size alone of each file."""
+    return {**settings, "files": [file[:3] for file in settings["files"]]}
+
+
+def _other_files(there: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
+    """Say which files differ, the first few: "a.txt has changed, b.txt is gone, c.txt is new"."""
+    before, after = ({tuple(file) for file in files} for files in (there, now))
+    gone = {name for _, name, *_ in before - after}
+    new = {name for _, name, *_ in after - before}
+    told = [
+        *(f"{name} has changed" for name in sorted(gone & new)),
+        *(f"{name} is gone" for name in sorted(gone - new)),
+        *(f"{name} is new" for name in sorted(new - gone)),
+    ]
+    more = [f"and {len(told) - TOLD_FILES:,} more"] if len(told) > TOLD_FILES else []
+    return ", ".join([*told[:TOLD_FILES], *more]) or "they come in another order"
 
 
 def _claim(output: Path, settings: Mapping[str, Any]) -> None:

@@ -6,11 +6,13 @@ protocol needs is installed beside this package (s3fs, gcsfs, aiohttp, …).
 
 import glob
 import gzip
+import hashlib
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,9 +20,24 @@ from backports.zstd import ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
 
+PIECE, PIECES = 2**16, 16  # bytes, and how many such of a larger file are read to know it again
+
 
 class DamagedError(Exception):
     """Compressed data that cannot be read on; the text says of which kind."""
+
+
+class ReadError(InputError):
+    """A file that cannot be opened or read on, as when a server is gone: not the fault of its text.
+
+    What was made of the text before is good, and the same command continues.
+    """
+
+    def __init__(self, url: str, reason: object) -> None:
+        super().__init__(
+            f"cannot read {url}: {reason}. What is done is kept: once the file can be read, the "
+            "same command continues."
+        )
 
 
 @dataclass(frozen=True, order=True)
@@ -31,8 +48,9 @@ class StoredFile:
     """An absolute path, or a URL."""
     size: int
     """Bytes, as it lies there; 0 where that is not told."""
-    stamp: int | str
-    """What changes when the file does."""
+    stamp: str
+    """What tells its content from another: a hash (`content_key`), or what its server says; "" for
+    none. The time of the last change is no part of it: a copy is the same file."""
 
     @property
     def name(self) -> str:
@@ -52,15 +70,15 @@ class StoredFile:
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open it as it lies there. Raises InputError where that fails, or reading it does."""
+        """Open it as it lies there. Raises ReadError where that fails, or, later, reading does."""
         try:
-            with _opened(self.url) as raw:
-                yield raw
-        except OSError as error:
-            raise InputError(
-                f"cannot read {self.url}: {error.strerror or error}. Make it readable, or leave "
-                "it out."
-            ) from None
+            file = _opened(self.url)
+        except InputError:
+            raise
+        except Exception as error:  # every protocol's library has its own
+            raise ReadError(self.url, _reason(error)) from None
+        with io.BufferedReader(_Reader(self.url, file), PIECE) as raw:
+            yield raw
 
 
 def find(pattern: str) -> list[StoredFile]:
@@ -76,8 +94,7 @@ def find(pattern: str) -> list[StoredFile]:
     names = [path]
     if not path.is_file():
         names = [Path(x) for x in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (absolute)
-    found = [name.resolve() for name in names if name.is_file()]
-    return [StoredFile(str(x), x.stat().st_size, x.stat().st_mtime_ns) for x in found]
+    return [_found_here(name.resolve()) for name in names if name.is_file()]
 
 
 def is_url(text: str) -> bool:
@@ -104,29 +121,100 @@ DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
 }
 
 
+def content_key(read: Callable[[int, int], bytes], size: int) -> str:
+    """Hash a file's content: 128 bits. Of more than a megabyte 16 pieces, its ends among them.
+
+    `read(start, stop)` gives the bytes from one place to another.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    last = max(0, size - PIECE)
+    step = PIECE if size <= PIECES * PIECE else last // (PIECES - 1)
+    for start in sorted({*range(0, last, step), last}):
+        digest.update(read(start, min(start + PIECE, size)))
+    return digest.hexdigest()
+
+
+def _found_here(path: Path) -> StoredFile:
+    """Describe a file of this machine. Raises ReadError if it cannot be read."""
+    file = StoredFile(str(path), path.stat().st_size, "")
+    with file.open() as raw:
+
+        def read(start: int, stop: int) -> bytes:
+            raw.seek(start)
+            return raw.read(stop - start)
+
+        return replace(file, stamp=content_key(read, file.size))
+
+
 def _found_elsewhere(pattern: str) -> list[StoredFile]:
     import fsspec
 
     system, path = fsspec.core.url_to_fs(pattern)
     paths = [path] if system.isfile(path) else filter(system.isfile, system.glob(path))
-    return [
-        StoredFile(system.unstrip_protocol(x), system.info(x)["size"] or 0, str(system.ukey(x)))
-        for x in paths
-    ]
+    return [_described(system, path) for path in paths]
 
 
-@contextmanager
-def _opened(url: str) -> Iterator[Any]:
+def _described(system: Any, path: str) -> StoredFile:
+    """Describe a file of a fsspec file system by what that says of its content, else by itself."""
+    about = {name.lower(): value for name, value in system.info(path).items()}
+    size = about["size"] or 0
+    names = ("etag", "md5hash", "content-md5", "digest")  # as protocols call it
+    stamp = next((str(about[name]) for name in names if about.get(name)), "")
+    if not stamp and size:
+        stamp = content_key(lambda start, stop: bytes(system.cat_file(path, start, stop)), size)
+    return StoredFile(system.unstrip_protocol(path), size, stamp)
+
+
+def _opened(url: str) -> Any:
+    """Open a path or a URL. Raises what its protocol does, and InputError for want of a package."""
     if not is_url(url):
-        with Path(url).open("rb") as raw:
-            yield raw
-        return
+        return Path(url).open("rb", buffering=0)
     import fsspec
 
-    with _explained(url):
-        file = fsspec.open(url, "rb").open()
-    with file:
-        yield file
+    try:
+        return fsspec.open(url, "rb").open()
+    except ImportError as error:  # its text says what to install
+        raise InputError(f"cannot open {url}: {error}") from None
+
+
+class _Reader(io.RawIOBase):
+    """An open file, whose errors are ReadErrors: so none is taken for damage of the content.
+
+    Every protocol's library has errors of its own, and a decompressor would take some for its own.
+    """
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url, self._file = url, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        self._file.seek(place, whence)
+        return self.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except Exception as error:
+            raise ReadError(self._url, _reason(error)) from None
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _reason(error: Exception) -> str:
+    """What an error says, or at least its kind."""
+    return getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
 
 
 @contextmanager
@@ -134,9 +222,11 @@ def _explained(url: str) -> Iterator[None]:
     """Turn what fsspec and its protocols raise into a message."""
     try:
         yield
+    except InputError:
+        raise
     except ImportError as error:  # its text says what to install
         raise InputError(f"cannot open {url}: {error}") from None
-    except (ValueError, OSError) as error:
+    except Exception as error:
         raise InputError(
             f"cannot open {url}: {error}. Check the address and your access to it."
         ) from None

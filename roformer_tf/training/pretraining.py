@@ -60,12 +60,13 @@ from roformer_tf.training.runs import (
     CHECKPOINTS,
     check_output,
     plain,
+    recorded,
     resume,
     settle_precision,
     tidy,
     write_settings,
 )
-from roformer_tf.training.settings import MAY_CHANGE, PretrainConfig
+from roformer_tf.training.settings import PretrainConfig, may_change, with_rows_settled
 from roformer_tf.training.stages import Stage, rows_before
 from roformer_tf.training.steps import PretrainingModel
 from roformer_tf.training.tracking import Track, check_tracking, tracked
@@ -110,12 +111,12 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     output = Path(config.output)
     config = settle_precision(config)
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
-    check_output(config, MAY_CHANGE)
+    config = with_rows_settled(config, recorded(output))
+    check_output(config, may_change(config))
     check_tracking(config.wandb)
     keras.utils.set_random_seed(config.seed)
-    there = _rows_given(config)
-    stages = config.plan(there)
-    _check_stages(stages, there)
+    stages = config.plan()
+    _check_stages(stages, config.length if config.rows else None)
     origin, vocabulary = _extended(config, group)
     if any(checkpoints(output / CHECKPOINTS)):  # then they are read, not counted
         origin = dataclasses.replace(origin, embeddings="random")
@@ -344,19 +345,6 @@ def _wait_for(path: Path) -> None:
     """Wait until another process has written a file or folder."""
     while not path.exists():
         time.sleep(0.2)
-
-
-def _rows_given(config: PretrainConfig) -> int | None:
-    """The length of --rows, if there are any. Raises InputError for more tokens than asked for."""
-    if config.rows is None:
-        return None
-    manifest = read_manifest(config.rows)
-    if config.vocab_size is not None and manifest["vocab_size"] > config.vocab_size:
-        raise InputError(
-            f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
-            f"{manifest['vocab_size']:,} tokens. Leave --vocab-size out, or prepare anew."
-        )
-    return int(manifest["length"])
 
 
 def _check_stages(stages: Sequence[Stage], length: int | None) -> None:

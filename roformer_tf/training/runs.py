@@ -41,7 +41,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
                 "Choose another --output."
             )
         return
-    began = _began(output)
+    began = recorded(output)
     if began:  # a setting may be younger than the run
         began = _defaults(type(config)) | began
     changed = [
@@ -63,7 +63,7 @@ def settle_precision(config: Settings) -> Settings:
     """
     if config.precision != "auto":
         return config
-    began = _began(Path(config.output)).get("precision", "auto")
+    began = recorded(Path(config.output)).get("precision", "auto")
     return dataclasses.replace(config, precision=choose_precision(began))
 
 
@@ -111,7 +111,7 @@ def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path |
     return 0, None
 
 
-def _began(output: Path) -> dict[str, Any]:
+def recorded(output: Path) -> dict[str, Any]:
     """The settings that a run's folder was begun with; none where it is new."""
     settings = output / SETTINGS
     return (settings.exists() and yaml.safe_load(settings.read_text(encoding="utf-8"))) or {}

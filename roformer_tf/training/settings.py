@@ -1,6 +1,7 @@
 """The settings of a pretraining run: the flags of `pretrain`."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from roformer_tf.data.masking import MaskingConfig
 from roformer_tf.data.mixing import MixingConfig
 from roformer_tf.data.preparation import PreparationConfig
+from roformer_tf.data.shards import read_manifest
 from roformer_tf.errors import InputError
 from roformer_tf.training.beginnings import BeginningConfig
 from roformer_tf.training.devices import Precision
@@ -29,7 +31,10 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
     output: str
     """Folder of the run: `model/`, `metrics.jsonl`, plots, checkpoints."""
     rows: str | None = None
-    """Instead of --corpus: a folder that `roformer-tf prepare` wrote."""
+    """Instead of --corpus: a folder that `roformer-tf prepare` wrote. Its settings are those of the
+    rows then; flags that say otherwise are refused."""
+    length: int | None = None  # type: ignore[assignment]  # to tell what is typed from what is not
+    """Tokens in a row, with [CLS] and [SEP]. Unset: 512, or what --rows have."""
     batch_size: int = 32
     """Rows a step, on all devices together."""
     steps: int = 100_000
@@ -87,12 +92,12 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
             if self.corpus:  # its own checks, before any work
                 self.preparation(stage.length, Path(self.output, "rows"))
 
-    def plan(self, length: int | None = None) -> list[Stage]:
-        """The stages of the run; one, if there are none. `length`: of rows that are there."""
+    def plan(self) -> list[Stage]:
+        """The stages of the run; one, if there are none."""
         return make_stages(
             self.stages,
             {
-                "length": length or self.length,
+                "length": PreparationConfig.length if self.length is None else self.length,
                 "batch_size": self.batch_size,
                 "steps": self.steps,
                 "learning_rate": self.optimizer.learning_rate,
@@ -132,3 +137,44 @@ MAY_CHANGE = (
     "wandb",
 )
 """Settings that may differ when a run continues, since they change no weight."""
+
+OF_PREPARATION = {field.name for field in dataclasses.fields(PreparationConfig)}
+
+
+def may_change(config: PretrainConfig) -> tuple[str, ...]:
+    """Settings that may differ when a run continues; of --rows, it is their content that counts."""
+    return (*MAY_CHANGE, *OF_PREPARATION) if config.rows else MAY_CHANGE
+
+
+def with_rows_settled(config: PretrainConfig, began: Mapping[str, Any]) -> PretrainConfig:
+    """Give the settings with a length, and with those that --rows were prepared with.
+
+    `began`: what the run's folder recorded, if it was begun before: earlier versions recorded
+    unread what was given beside --rows, so that may be given again. Raises InputError for other
+    settings of preparation than those of --rows. How many processes would prepare is no such.
+    """
+    if config.rows is None:
+        length = PreparationConfig.length if config.length is None else config.length
+        return dataclasses.replace(config, length=length)
+    manifest = read_manifest(config.rows)
+    if config.vocab_size is not None and manifest["vocab_size"] > config.vocab_size:
+        raise InputError(
+            f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
+            f"{manifest['vocab_size']:,} tokens. Leave --vocab-size out, or prepare anew."
+        )
+    made = {key: value for key, value in manifest.get("settings", {}).items() if value is not None}
+    made["length"] = manifest["length"]
+    settled = OF_PREPARATION - {"corpus", "output", "vocab", "vocab_size", "workers"}
+    wrong = [
+        f"--{name.replace('_', '-')} is {given}"
+        + (f", but they were prepared with {made[name]}" if name in made else "")
+        for name in sorted(settled)
+        if (given := getattr(config, name))
+        not in (getattr(PretrainConfig, name), made.get(name), began.get(name))
+    ]
+    if wrong:
+        raise InputError(
+            f"--rows {config.rows} are prepared already, so these change nothing: "
+            f"{'; '.join(wrong)}. Leave them out, or prepare other rows."
+        )
+    return dataclasses.replace(config, **{name: made[name] for name in settled & made.keys()})

@@ -148,6 +148,13 @@ def test_keys_may_have_underscores_and_values_may_be_left_empty(run, yaml):
     assert (code, settings) == (0, Settings(output="x"))
 
 
+@pytest.mark.parametrize("text", ['output: "no"\n', "output: 'no'\n", "output: !!str no\n"])
+def test_a_quoted_no_is_a_text_and_a_flag_may_be_true_or_false(run, yaml, text):
+    code, settings, _ = run("--config", yaml(f"{text}strict: yes\nlower_case: off\n"))
+    assert code == 0
+    assert settings == Settings(output="no", strict=True, lower_case=False)
+
+
 def test_an_empty_file_changes_nothing(run, yaml):
     assert run("--config", yaml("# nothing\n"), "--output", "x")[1] == Settings(output="x")
 
@@ -163,6 +170,15 @@ def test_an_empty_file_changes_nothing(run, yaml):
         ("- steps\n", ["settings.yaml", "no keys with values"]),
         ("steps\n", ["settings.yaml", "no keys with values"]),
         ("steps: many\noutput: x\n", ["--steps"]),
+        ("output: no\n", ["settings.yaml, line 1: output is no, which to YAML", '"no", or leave']),
+        ("steps: 3\noutput: x\nsteps: 4\n", ["settings.yaml, line 3: steps stands in line 1"]),
+        ("save-every: 3\noutput: x\nsave_every: 3\n", ["line 3: save_every stands in line 1"]),
+        ("output: x\ncorpus:\n  - a\n  - on\n", ["line 4: corpus is on, which"]),
+        (
+            "output: x\ncorpus:\n  - {a: 1, b: 1}\n  - {a: 1,\n     b: 2, a: 1}\n",
+            ["settings.yaml, line 5: a stands in line 4 already"],
+        ),
+        ("output: &x [*x]\ncorpus: &y {a: *y, a: 1}\n", ["line 2: a stands in line 2"]),
     ],
 )
 def test_a_wrong_yaml_file_ends_in_a_message_and_exit_code_2(run, yaml, text, said):

@@ -1,4 +1,5 @@
 import gzip
+import io
 import json
 import lzma
 import os
@@ -6,6 +7,7 @@ import tracemalloc
 from importlib.util import find_spec
 
 import fsspec
+import numpy as np
 import pyarrow
 import pytest
 from backports import zstd
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from roformer_tf.data import streams
 from roformer_tf.data.corpus import (
     CorpusConfig,
     CorpusReport,
@@ -21,7 +24,7 @@ from roformer_tf.data.corpus import (
     read_documents,
     without_repeated_lines,
 )
-from roformer_tf.data.streams import StoredFile
+from roformer_tf.data.streams import ReadError, StoredFile, content_key
 from roformer_tf.errors import InputError
 
 
@@ -333,7 +336,7 @@ def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path, monkeypatch, g
 
 
 def test_a_file_that_vanished_is_the_users_to_put_right(tmp_path):
-    gone = StoredFile(str(tmp_path / "gone.txt"), 1, 0)
+    gone = StoredFile(str(tmp_path / "gone.txt"), 1, "")
     with pytest.raises(InputError, match=r"cannot read .*gone\.txt"):
         list(read_documents([gone], CorpusConfig(("x",)), CorpusReport()))
 
@@ -353,3 +356,160 @@ def test_reading_holds_one_line_and_not_the_file(tmp_path, name):
     tracemalloc.stop()
     assert report.documents == 10_000
     assert peak < 3 << 20
+
+
+WIDE = {  # as Excel writes "Unicode text", and others
+    "mark, little": lambda text: b"\xff\xfe" + text.encode("utf-16-le"),
+    "mark, big": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "little": lambda text: text.encode("utf-16-le"),
+    "big": lambda text: text.encode("utf-16-be"),
+}
+UP_AND_ONE = ["上海上一上", "一上，第2篇" * 900, "𠀀𠀁 emoji 😀"]  # 0A 4E, 4E 00, surrogates
+
+
+@pytest.mark.parametrize("encode", WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize("texts", [UP_AND_ONE, ["plain words", "in Latin letters"]])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv"])
+def test_utf_16_is_read_as_its_writer_meant_it(tmp_path, encode, texts, name):
+    lines = {
+        "jsonl": [json.dumps({"text": text}, ensure_ascii=False) for text in texts],
+        "csv": ["n,text", *(f"1,{text}" for text in texts)],
+    }.get(name[2:], texts)
+    content = encode("\r\n".join(lines) + "\r\n")
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    documents, report = read(tmp_path / name)
+    assert documents == texts
+    assert not report.bad
+
+
+def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
+    lines = ["好", "?", "上", "末"]
+    content = "\n".join(lines).encode("utf-16").replace(b"?\0", b"\0\xd8")  # half of a character
+    (tmp_path / "a.txt").write_bytes(content + b"x")
+    documents, report = read(tmp_path / "a.txt")
+    assert documents == ["好", "上"]
+    assert report.examples == [f"{tmp_path}/a.txt:{n}: not UTF-8" for n in (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("content", "documents"),
+    [
+        ("甲\0乙\n丙\n".encode(), ["甲\0乙", "丙"]),
+        (b"plain\0words\nand\0more\n", ["plain\0words", "and\0more"]),
+        ("甲乙\n".encode() * 3 + b"\xff\0\n", ["甲乙"] * 3),
+        ("今天天气很好\n".encode("gb18030"), []),
+    ],
+)
+def test_a_zero_or_a_bad_line_alone_makes_no_utf_16(tmp_path, content, documents):
+    (tmp_path / "a.txt").write_bytes(content)
+    assert read(tmp_path / "a.txt")[0] == documents
+
+
+class PayloadError(Exception):
+    """As those of network libraries, of no kind that Python knows."""
+
+
+class BrokenOff(io.BytesIO):
+    """A connection that ends at a place."""
+
+    def read(self, size=-1):
+        if self.tell() + max(0, size) > 30_000:
+            raise self.error
+        return super().read(size)
+
+
+@pytest.fixture
+def broken_off(monkeypatch):
+    """broken_off(url, error): from now on, reading it past 30,000 bytes raises that."""
+    opened = streams._opened
+
+    def spoil(url, error):
+        def fetch(asked):
+            if asked != url:
+                return opened(asked)
+            file = BrokenOff(opened(asked).read())
+            file.error = error
+            return file
+
+        monkeypatch.setattr(streams, "_opened", fetch)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "error", [PayloadError("payload"), ConnectionResetError(104, "reset by peer")]
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl.zst", "a.csv.xz", "a.parquet"])
+def test_a_connection_that_breaks_off_is_no_damage_of_the_text(broken_off, tmp_path, name, error):
+    texts = [os.urandom(40).hex() for _ in range(2_000)]
+    if name.endswith("parquet"):
+        path = tmp_path / name
+        write_parquet(path, {"text": texts})
+        content = path.read_bytes()
+    else:
+        lines = {"jsonl": [json.dumps({"text": text}) for text in texts], "csv": ["text", *texts]}
+        _, kind, *suffix = name.split(".")
+        content = "\n".join(lines.get(kind, texts)).encode()
+        content = COMPRESSED["." + suffix[0] if suffix else ""](content)
+    fsspec.filesystem("memory").pipe(f"/broken/{name}", content)
+    url = f"memory://broken/{name}"
+    assert read(url)[0] == texts
+    (found,) = find_files([url])
+    broken_off(found.url, error)
+    report = CorpusReport()
+    with pytest.raises(ReadError, match=r"cannot read memory.*(payload|reset by peer)\. What is"):
+        list(read_documents([found], CorpusConfig((url,)), report))
+    assert not report.bad
+
+
+def test_a_file_is_known_by_its_content_and_not_by_its_time(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntwo\n")
+    before = find_files([str(path)])
+    os.utime(path, (1, 1))
+    assert find_files([str(path)]) == before
+    assert find_files([f"file://{path}"])[0].stamp == before[0].stamp
+    path.write_bytes(b"one\nTwo\n")
+    assert find_files([str(path)])[0].stamp != before[0].stamp
+
+
+@pytest.mark.parametrize("pieces", [0, 0.5, 1, 1.5, 16, 16.5, 17, 40.3])
+def test_a_small_file_is_hashed_whole_and_the_ends_of_any(pieces):
+    size = int(pieces * streams.PIECE)
+    content = np.random.default_rng(0).bytes(size)
+    seen = np.zeros(size, int)
+
+    def key(content):
+        def part(start, stop):
+            seen[start:stop] += 1
+            return content[start:stop]
+
+        return content_key(part, size)
+
+    whole = key(content)
+    assert key(content) == whole
+    assert seen.sum() <= 2 * 18 * streams.PIECE
+    if pieces <= 16:
+        assert seen.all()
+    if size:
+        assert seen[0]
+        assert seen[-1]
+        for place in (0, size - 1, *np.flatnonzero(seen)[:: streams.PIECE // 2]):
+            other = bytearray(content)
+            other[place] ^= 1
+            assert key(bytes(other)) != whole
+
+
+def test_what_a_server_says_of_a_file_is_believed(monkeypatch):
+    storage = fsspec.filesystem("memory")
+    storage.pipe("/tagged/a.txt", b"x")
+    info, tags = type(storage).info, ['"abc"', '"abc"', '"abd"']
+
+    def tagged(self, path, **others):
+        return info(self, path, **others) | {"ETag": tags[0], "LastModified": object()}
+
+    monkeypatch.setattr(type(storage), "info", tagged)
+    monkeypatch.setattr(type(storage), "cat_file", None)  # reading it would fail
+    first, again, other = [(find_files(["memory://tagged/a.txt"]), tags.pop(0))[0] for _ in "123"]
+    assert first == again
+    assert first[0].stamp != other[0].stamp

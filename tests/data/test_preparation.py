@@ -1,10 +1,14 @@
 import gzip
+import hashlib
+import io
 import json
+import os
 import shutil
 import sys
 import unicodedata
 from collections import Counter
 
+import fsspec
 import jieba
 import numpy as np
 import pytest
@@ -159,9 +163,83 @@ def test_a_folder_of_another_corpus_is_not_touched(configure, corpus):
     before = content(folder)
     with (corpus[0] / "1.jsonl").open("a") as file:
         file.write('{"text": "more"}\n')
-    with pytest.raises(InputError, match=r"what differs: files\."):
+    (corpus[0] / "0.jsonl").rename(corpus[0] / "3.jsonl")
+    told = r"files \(1\.jsonl has changed, 0\.jsonl is gone, 3\.jsonl is new\)\. Choose .*--rows "
+    with pytest.raises(InputError, match=told):
         prepare(configure())
     assert content(folder) == before
+
+
+def test_many_changed_files_are_not_all_named(configure, corpus):
+    prepare(configure())
+    for number in range(9):
+        (corpus[0] / f"n{number}.txt").write_text("多")
+    with pytest.raises(InputError, match=r"n0\.txt is new, .*, n4\.txt is new, and 4 more\)"):
+        prepare(configure())
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_same_corpus_touched_or_copied_is_the_same(configure, corpus, finished, capsys):
+    folder = prepare(configure())
+    want = content(folder)
+    if not finished:
+        make_unfinished(folder)
+    shutil.move(corpus[0], corpus[0].with_name("moved"))
+    for path in shutil.copytree(corpus[0].with_name("moved"), corpus[0]).iterdir():
+        os.utime(path, (1, 1))
+    prepare(configure())
+    assert ("is prepared already" in capsys.readouterr().out) == finished
+    assert content(folder) == want
+
+
+def hashed_as_it_stands(text, share):
+    """What was held out in format 3."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
+def as_in_format_3(settings, corpus):
+    """The same settings, as they were recorded then: with times instead of hashes."""
+    files = [
+        [name, file, size, (corpus / file).stat().st_mtime_ns - 1]
+        for name, file, size, _ in settings["files"]
+    ]
+    return settings | {"format": 3, "files": files}
+
+
+def test_a_finished_folder_of_the_format_before_is_found_finished(configure, corpus, capsys):
+    folder = prepare(configure())
+    manifest = read_manifest(folder)
+    manifest["settings"] = as_in_format_3(manifest["settings"], corpus[0])
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    before = content(folder)
+    prepare(configure())
+    assert "is prepared already" in capsys.readouterr().out
+    assert len(PreparedRows.open(folder))
+    with (corpus[0] / "1.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(InputError, match=r"differs: files \(1\.jsonl has changed\)"):
+        prepare(configure())
+    with pytest.raises(InputError, match=r"differs: files \(1\.jsonl has changed\), length"):
+        prepare(configure(length=32))
+    assert content(folder) == before
+
+
+def test_a_folder_that_was_begun_in_the_format_before_is_finished_in_it(
+    configure, corpus, vocab_file
+):
+    """Else a document of a part that is done and one of the rest might change sides."""
+    folder = prepare(configure(output=configure().output + "-other"))
+    settings = as_in_format_3(read_manifest(folder)["settings"], corpus[0])
+    begun = preparation.Path(configure().output, "unfinished")
+    begun.mkdir(parents=True)
+    (begun / "settings.json").write_text(json.dumps(settings))
+    folder = prepare(configure())
+    assert read_manifest(folder)["settings"] == settings
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    texts = [text for text in corpus[1] if hashed_as_it_stands(text, 0.1)]
+    counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+    assert tokens_of(folder, "held_out") == counts
 
 
 def test_a_folder_of_something_else_is_not_touched(configure, tmp_path):
@@ -305,6 +383,17 @@ def test_a_larger_share_holds_out_the_same_documents_and_more(text, share, other
     assert is_held_out(text, large) or not is_held_out(text, small)
     assert not is_held_out(text, 0)
     assert is_held_out(text, 1)
+
+
+@given(
+    st.text("甲乙ＡA １1", min_size=1), st.floats(0, 1), st.sampled_from(["{} ", "\n{}", "　{}"])
+)
+def test_texts_that_are_equal_but_for_white_space_and_width_are_on_one_side(text, share, form):
+    side = is_held_out(text, share)
+    assert is_held_out(form.format(text), share) == side
+    assert is_held_out(" ".join(text), share) == side
+    assert is_held_out(unicodedata.normalize("NFKC", text), share) == side
+    assert is_held_out(text, share, 3) == hashed_as_it_stands(text, share)
 
 
 def test_the_share_is_that_of_the_documents():
@@ -590,3 +679,68 @@ def test_where_all_is_left_out_it_is_said(configure):
     with pytest.raises(InputError, match=message):
         prepare(configure(min_characters=99_999))
     assert not preparation.Path(configure().output).exists()
+
+
+# Corpora that are far away
+
+
+class PayloadError(Exception):
+    """As aiohttp's, which is no OSError."""
+
+
+@pytest.mark.parametrize(
+    ("workers", "error", "choice", "readings"),
+    [
+        (2, OSError, {}, 1),
+        (1, PayloadError, {"vocab": None, "vocab_size": 500, "duplicates": "exact"}, 3),
+    ],
+)
+def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
+    configure, corpus, tmp_path, monkeypatch, workers, error, choice, readings
+):
+    """In the middle of the second file, when it is read the last time."""
+    storage = fsspec.filesystem("memory")
+    for path in corpus[0].iterdir():
+        storage.pipe(f"/far/{path.name}", path.read_bytes())
+    settings = {"corpus": ("memory://far/*",)} | choice
+    want = content(prepare(configure(**settings, output=str(tmp_path / "undisturbed"))))
+    fetch = type(storage)._open
+    opened = []
+
+    class BreaksOff(io.RawIOBase):
+        def __init__(self, file):
+            self.file = file
+
+        def readable(self):
+            return True
+
+        def tell(self):
+            return self.file.tell()
+
+        def readinto(self, buffer):
+            data = self.file.read(min(len(buffer), 5_000))
+            if self.file.tell() > 60_000:
+                raise error("transfer closed with bytes outstanding")
+            buffer[: len(data)] = data
+            return len(data)
+
+    def fetched(self, path, *others, **named):
+        file = fetch(self, path, *others, **named)
+        if path.endswith("1.jsonl"):
+            opened.append(path)
+        return io.BufferedReader(BreaksOff(file)) if len(opened) == readings else file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(storage), "_open", fetched)
+        told = r"cannot read memory:/+far/1\.jsonl: transfer closed.*the same command continues"
+        with pytest.raises(InputError, match=told):
+            prepare(configure(**settings, workers=workers))
+    folder = preparation.Path(configure().output)
+    assert len([*(folder / "unfinished").glob("part-*.json")]) > 2
+    assert not (folder / "manifest.json").exists()
+    before = stamps(folder)
+    prepare(configure(**settings))
+    assert content(folder) == want
+    done = [path for path in folder.glob("train-*.npy") if path in before]
+    assert len(done) > 2
+    assert all(path.stat().st_mtime_ns == before[path] for path in done)

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import keras
@@ -13,19 +14,23 @@ import yaml
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.data import preparation
 from roformer_tf.data.batches import held_out_batches
 from roformer_tf.data.masking import MaskingConfig
 from roformer_tf.data.objectives import make_objective
+from roformer_tf.data.preparation import is_held_out
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from roformer_tf.training import devices
 from roformer_tf.training.beginnings import new_model
 from roformer_tf.training.callbacks import read_lines, scalars
 from roformer_tf.training.cost import step_flops
 from roformer_tf.training.metrics import MaskedTokenScores, evaluate
 from roformer_tf.training.settings import PretrainConfig
+from roformer_tf.training.steps import PretrainingModel
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY, LOG_EVERY = 22, 8, 3  # of `pretrain_flags`
@@ -169,14 +174,19 @@ def test_a_runs_settings_give_the_same_run_again(pretrained, tmp_path):
 
 
 def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_flags, tmp_path):
+    """Their settings are not said again, but recorded."""
+    unsaid = ("length", "held_out", "tokenization", "vocab_size")
     flags = pretrain_flags(
         tmp_path / "run",
         rows=pretrained / "rows",
         corpus=None,
         save_every=100,
         log_every=LOG_EVERY,
+        **dict.fromkeys(unsaid),
     )
     assert main(["pretrain", *flags]) == 0
+    used = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
+    assert [used[name] for name in unsaid] == [32, 0.1, "char", None]
     assert (tmp_path / "run" / WEIGHTS).read_bytes() == (pretrained / WEIGHTS).read_bytes()
     assert losses(tmp_path / "run") == losses(pretrained)
     assert not (tmp_path / "run" / "rows").exists()
@@ -336,6 +346,34 @@ def test_another_corpus_is_refused(copy, pretrain_flags, write_corpus, tmp_path,
     other = write_corpus(tmp_path / "other.txt", 10)
     message = refused(pretrain_flags(copy, corpus=other), copy, capsys)
     assert "prepared from other inputs" in message
+
+
+def test_a_corpus_that_was_touched_or_moved_is_the_same_one(copy, pretrain_flags, tmp_path, capsys):
+    """And what the message says of a changed one helps."""
+    typed = pretrain_flags(copy)
+    corpus = tmp_path / "corpus.txt"
+    shutil.copyfile(typed[typed.index("--corpus") + 1], corpus)
+    os.utime(corpus, (1, 1))
+    assert main(["pretrain", *pretrain_flags(copy, corpus=corpus)]) == 0
+    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
+
+    corpus.write_bytes(corpus.read_bytes()[::-1])
+    message = refused(pretrain_flags(copy, corpus=corpus), copy, capsys)
+    assert "what differs: files (corpus.txt has changed)" in message
+    assert f"--rows {copy / 'rows'} instead of --corpus." in message
+    assert main(["pretrain", *pretrain_flags(copy, corpus=None, rows=copy / "rows")]) == 0
+    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
+
+
+def test_a_run_whose_rows_are_of_the_format_before_goes_on(copy, pretrain_flags, capsys):
+    """They recorded when a file was changed last, and not what is in it."""
+    path = copy / "rows" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    files = [[*file[:3], 1_700_000_000_000_000_000] for file in manifest["settings"]["files"]]
+    manifest["settings"] |= {"format": 3, "files": files}
+    path.write_text(json.dumps(manifest))
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
 
 
 def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
@@ -543,3 +581,47 @@ def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
     assert has_learnt(run)
     assert same_result(tmp_path / "run-again", run)
     assert RoFormerForMaskedLM.from_pretrained(run / "model").tokenizer
+
+
+# What it is trained on
+
+
+def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, monkeypatch):
+    """From the rows that are prepared to the batches that `fit` is given, over an epoch and more.
+
+    Each document is one character again and again, some of several rows, and stands in the corpus
+    three times, with other white space. Nothing is replaced by chance, so that what is seen of a
+    batch is what was read, or its label.
+    """
+    monkeypatch.setattr(preparation, "PART_CHARACTERS", 2_000)
+    characters = [chr(0x4E00 + i) for i in range(240)]
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *characters]), encoding="utf-8")
+    sizes = np.random.default_rng(0).integers(1, 80, len(characters))
+    texts = [character * size for character, size in zip(characters, sizes, strict=True)]
+    lines = [form.format(text) for form in ("{}", "{} ", "\u3000{}") for text in texts]
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    given = []
+
+    def fit(_, batches, steps_per_epoch, **__):
+        given.extend(islice(batches, steps_per_epoch))
+        raise KeyboardInterrupt  # seen enough
+
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
+    settings = {"corpus": corpus, "vocab": vocabulary, "vocab_size": None, "held_out": 0.3}
+    settings |= {"random_share": 0.0, "steps": 120, "evaluation_rows": 8}
+    assert main(["pretrain", *pretrain_flags(tmp_path / "run", **settings)]) == 130
+
+    tokenizer = RoFormerTokenizer.from_pretrained(vocabulary)
+    wanted = {tokenizer.ids(text)[0] for text in texts if not is_held_out(text, 0.3)}
+    held_out = PreparedRows.open(tmp_path / "run" / "rows", "held_out")
+    special = set(range(len(SPECIAL_TOKENS)))
+    apart = set(np.unique(np.stack(list(held_out))[:, 0]).tolist()) - special
+    seen = set()
+    for inputs, labels, weights in given:
+        seen |= {*inputs["token_ids"].ravel().tolist(), *labels[weights > 0].tolist()}
+    assert len(given) * 8 > len(PreparedRows.open(tmp_path / "run" / "rows"))
+    assert seen - special == wanted
+    assert not seen & apart
+    assert len(wanted | apart) == len(characters)
