@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -65,7 +66,7 @@ from roformer_tf.data.shards import (
     write_shard,
 )
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, leftovers, remove, sweep, write_text
+from roformer_tf.files import LOCK, folder_beside, leftovers, locked, remove, sweep, write_text
 from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import (
@@ -160,6 +161,21 @@ def prepare(config: PreparationConfig) -> Path:
     files = find_files(config.corpus)
     given = _given_tokenizer(config)
     settings = _settings(config, files, given)
+    output = Path(config.output)
+    if _is_done(output, settings):  # then many may ask for it at once, in a folder to be read alone
+        print(f"{output} is prepared already: {summary(read_manifest(output))}")
+        return output
+    with locked(output):
+        return _prepare(config, files, given, settings)
+
+
+def _prepare(
+    config: PreparationConfig,
+    files: list[CorpusFile],
+    given: RoFormerTokenizer | None,
+    settings: dict[str, Any],
+) -> Path:
+    """Do what `prepare` says in a folder that no other command writes into meanwhile."""
     output = Path(config.output)
     if _is_finished(output, settings):
         _sweep(output)
@@ -441,6 +457,17 @@ def _settings(
     } | ({"whole_words": True} if config.whole_words else {})  # rows from before it are good
 
 
+def _is_done(output: Path, settings: Mapping[str, Any]) -> bool:
+    """Tell whether the folder holds this preparation, and nothing of the way there.
+
+    Raises InputError as `_is_finished` does.
+    """
+    with suppress(OSError):  # such as for a name that is too long: `locked` says what is wrong
+        if (output / MANIFEST).is_file() and _is_finished(output, settings):
+            return not (leftovers(output) or (output / UNFINISHED).exists())
+    return False
+
+
 def _is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
     """Tell whether the folder holds this preparation, finished.
 
@@ -454,7 +481,9 @@ def _is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
     unfinished = output / UNFINISHED / "settings.json"
     if unfinished.is_file():
         _check_same(output, json.loads(unfinished.read_text(encoding="utf-8")), settings)
-    elif output.exists() and (not output.is_dir() or set(output.iterdir()) - leftovers(output)):
+    elif output.exists() and (
+        not output.is_dir() or set(output.iterdir()) - leftovers(output) - {output / LOCK}
+    ):
         raise InputError(
             f"{output} exists and holds something else than prepared rows. "
             "Choose another output, or remove it."
@@ -495,10 +524,8 @@ def _sweep(output: Path) -> None:
 
 
 def _discard(output: Path) -> None:
-    """Remove what this preparation wrote, and the folder if nothing else is in it."""
+    """Remove what this preparation wrote; a folder that it made goes with its lock."""
     _sweep(output)
     for pattern in ("vocab.txt", "tokenizer*.json", *(f"{split}-*.npy" for split in SPLITS)):
         for path in output.glob(pattern):
             path.unlink()
-    if not any(output.iterdir()):
-        output.rmdir()

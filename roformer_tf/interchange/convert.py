@@ -13,7 +13,7 @@ from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside
+from roformer_tf.files import check_writable, folder_beside
 from roformer_tf.interchange.families import check_fits, find_tokenizer, transformers_class
 from roformer_tf.interchange.statistics import largest_difference
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -77,7 +77,8 @@ def report(difference: Difference, target: Path) -> None:
 
 
 def check_target(target: Path, to: Layout) -> None:
-    """Raise InputError where something stands in the target's place, or it is named wrongly."""
+    """Raise InputError for a target that cannot be written, is there, or is named wrongly."""
+    check_writable(target)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(
             f"{target} exists, and nothing is overwritten. Remove it, or give another name."
