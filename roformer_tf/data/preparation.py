@@ -155,8 +155,9 @@ def prepare(config: PreparationConfig) -> Path:
     The folder is complete once it has a manifest. After an interruption the same call continues;
     once finished it returns at once. Raises InputError, and leaves nothing behind, for a corpus
     that is missing or has no documents, a wrong vocabulary and, under `strict`, a bad line; and
-    without a touch for a folder that holds anything else than this preparation. Raises
-    EngineError, and keeps what is done, if workers or their cluster fail.
+    without a touch for a folder that holds anything else than this preparation, that another
+    command is writing into, or that cannot be written. Raises EngineError, and keeps what is
+    done, if workers or their cluster fail.
     """
     files = find_files(config.corpus)
     given = _given_tokenizer(config)
@@ -463,7 +464,7 @@ def _is_done(output: Path, settings: Mapping[str, Any]) -> bool:
     Raises InputError as `_is_finished` does.
     """
     with suppress(OSError):  # such as for a name that is too long: `locked` says what is wrong
-        if (output / MANIFEST).is_file() and _is_finished(output, settings):
+        if _is_finished(output, settings):
             return not (leftovers(output) or (output / UNFINISHED).exists())
     return False
 

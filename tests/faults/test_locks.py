@@ -112,9 +112,10 @@ def test_while_pretrain_runs_no_other_command_writes_into_its_folder(
     def meanwhile(scores, batches):
         monkeypatch.setattr(pretraining, "evaluate", evaluate)  # once
         before = snapshot(run)
-        for words in (["pretrain", *flags], preparing):
-            refused.append(main(words))
-            assert f"{run} is in use: process {os.getpid()}" in capsys.readouterr().err
+        refused.append(main(["pretrain", *flags]))
+        assert f"{run} is in use: process {os.getpid()}" in capsys.readouterr().err
+        refused.append(main(preparing))
+        assert f"{run} exists and holds something else" in capsys.readouterr().err
         assert snapshot(run) == before
         return evaluate(scores, batches)
 
