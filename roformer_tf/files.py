@@ -1,16 +1,32 @@
 """Write beside the target, then rename: the one way anything is saved.
 
 A reader, a crash or a full disk never meets a half-written file: under the final name stands
-either the old content, whole, or the new one, whole.
+either the old content, whole, or the new one, whole. A folder that a command works in for long is
+its own so long: see `locked`.
 """
 
+import errno
 import os
 import shutil
+import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roformer_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+LOCK = ".lock"
+"""In a folder that is being written: the file whose lock the writer holds."""
+
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""What a file system without locks says, such as NFS mounted without its lock service."""
 
 
 @contextmanager
@@ -71,6 +87,76 @@ def write_text(target: str | Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
+@contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Make a folder if it is not there, and keep other commands from writing into it.
+
+    The lock is the operating system's: a killed owner's is free, and over NFS other machines see
+    it. Its file goes in the end, and so does a folder that was made and got nothing written into
+    it. Raises InputError, with nothing touched, while another command has the lock, and where
+    nothing can be written.
+    """
+    from filelock import FileLock, Timeout, UnixFileLock
+
+    folder = Path(folder)
+    file = folder / LOCK
+    made: list[Path] = []
+    lock = FileLock(file)
+    try:
+        made = _make(folder)
+        lock.acquire(timeout=0)
+        _sign(lock)
+    except Timeout:
+        raise InputError(
+            f"{folder} is in use: {_owner(file)} is writing into it. Wait until that has ended, "
+            f"or choose another --output.{_how_to_free(lock)}"
+        ) from None
+    except (OSError, NotImplementedError) as error:  # the second is an older filelock's ENOSYS
+        if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:
+            _remove_empty(made)
+            raise _unwritable(folder, error) from None
+        print(
+            f"{folder}: its file system knows no locks. See to it that no other command writes "
+            "there meanwhile.",
+            file=sys.stderr,
+        )
+    try:
+        yield
+    finally:
+        # Removed while it is held: whoever has opened it by then sees, once the lock is free, that
+        # the file is gone, and tries anew. Other kinds of lock remove their file themselves.
+        if isinstance(lock, UnixFileLock):
+            with suppress(OSError):
+                file.unlink()
+        lock.release()
+        _remove_empty(made)
+
+
+def check_writable(target: str | Path) -> None:
+    """Raise InputError unless a file or folder can be written under this name: it is tried.
+
+    For what takes long before it writes.
+    """
+    target = Path(target)
+    made: list[Path] = []
+    try:
+        made = _make(target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        os.close(handle)
+        Path(name).unlink()
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    finally:
+        _remove_empty(made)
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether there is such a folder; no, too, for a name that no file system takes."""
+    with suppress(OSError):
+        return Path(path).is_dir()
+    return False
+
+
 def sweep(folder: Path) -> None:
     """Remove what a killed process was writing in the folder, or had just replaced.
 
@@ -95,6 +181,61 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder, and those above it; give those that were not there, the deepest first.
+
+    Where that cannot be, none of them is left.
+    """
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        _remove_empty(missing)
+        raise
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove the folders, each unless something is in it."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _unwritable(target: Path, error: OSError) -> InputError:
+    return InputError(f"cannot write {target}: {error.strerror}. Choose another place.")
+
+
+def _sign(lock: "BaseFileLock") -> None:
+    """Say in a lock's file whose it is, for the message to who comes second."""
+    from filelock import SoftFileLock
+
+    if not isinstance(lock, SoftFileLock):  # which has done so, in the same way
+        with suppress(OSError):  # the lock holds without it
+            Path(lock.lock_file).write_text(f"{os.getpid()}\n{socket.gethostname()}\n", "utf-8")
+
+
+def _owner(file: Path) -> str:
+    """Who has a lock, as far as its file tells: Windows lets nobody read it meanwhile."""
+    try:
+        process, host = file.read_text("utf-8").split()[:2]
+    except (OSError, ValueError):
+        return "another process"
+    return f"process {process} on {host}"
+
+
+def _how_to_free(lock: "BaseFileLock") -> str:
+    """What to do about a dead owner where a lock is no more than a file's being there.
+
+    That is what filelock falls back to on a file system without locks. Of an owner on this
+    machine it finds out itself.
+    """
+    from filelock import SoftFileLock
+
+    soft = isinstance(lock, SoftFileLock)
+    return f" If it runs no more, remove {lock.lock_file}." if soft else ""
 
 
 def _sync(path: Path) -> None:

@@ -1,11 +1,24 @@
 """Whatever happens while something is written, the old or the new stands there, whole."""
 
+import errno
 import os
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from roformer_tf.files import file_beside, folder_beside, leftovers, sweep, write_text
+from roformer_tf.errors import InputError
+from roformer_tf.files import (
+    check_writable,
+    file_beside,
+    folder_beside,
+    leftovers,
+    locked,
+    sweep,
+    write_text,
+)
 
 
 class BrokenError(Exception):
@@ -168,3 +181,82 @@ def test_what_was_moved_away_and_never_replaced_gets_its_name_back(tmp_path):
     sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert list((tmp_path / "model").iterdir())
+
+
+HOLDER = """
+import sys, time
+from roformer_tf.files import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that writes into `run`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "run"],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+    )
+    assert process.stdout.readline().strip() == b"held"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_lock_is_free_when_its_owner_is_killed(holder, tmp_path):
+    run = tmp_path / "run"
+    for _ in range(2):  # who is refused takes nothing from the owner, nor its name
+        with (
+            pytest.raises(InputError, match=f"run is in use: process {holder.pid} on"),
+            locked(run),
+        ):
+            pass
+    sweep(run)
+    assert [path.name for path in run.iterdir()] == [".lock"]
+    holder.kill()
+    holder.wait()
+    with locked(run):
+        (run / "mine.txt").write_text("")
+    assert listing(tmp_path) == {"run": None, "run/mine.txt": ""}
+
+
+def test_a_folder_made_for_nothing_goes_and_one_that_was_there_stays(failure, tmp_path):
+    for folder in (tmp_path / "new" / "deep", tmp_path / "new"):
+        with pytest.raises(failure), locked(folder):
+            raise failure
+        assert listing(tmp_path) == {}
+    (tmp_path / "empty").mkdir()
+    with locked(tmp_path / "empty"):
+        pass
+    assert listing(tmp_path) == {"empty": None}
+
+
+def test_where_the_file_system_knows_no_locks_it_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / "mine.txt").write_text("")
+    assert "knows no locks" in capsys.readouterr().err
+    assert listing(tmp_path) == {"run": None, "run/mine.txt": ""}
+
+
+@pytest.mark.parametrize("name", ["file.txt/deep/x", f"{'长' * 100}/x", "x" * 250])
+def test_what_cannot_be_written_is_refused_and_nothing_left(name, tmp_path):
+    """A name of 250 bytes could be, but for what stands beside it meanwhile."""
+    (tmp_path / "file.txt").write_text("old")
+    with pytest.raises(InputError, match="cannot write"):
+        check_writable(tmp_path / "new" / name if "file" not in name else tmp_path / name)
+    if len(name) != 250:
+        with pytest.raises(InputError, match="cannot write"), locked(tmp_path / name):
+            pass
+    assert listing(tmp_path) == {"file.txt": "old"}
+    check_writable(tmp_path / "new" / "x")
+    check_writable(tmp_path / "file.txt")
+    assert listing(tmp_path) == {"file.txt": "old"}

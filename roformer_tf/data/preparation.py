@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -67,7 +68,7 @@ from roformer_tf.data.shards import (
 from roformer_tf.data.splits import text_key
 from roformer_tf.data.streams import ReadError
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, leftovers, remove, sweep, write_text
+from roformer_tf.files import LOCK, folder_beside, leftovers, locked, remove, sweep, write_text
 from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import (
@@ -161,14 +162,30 @@ def prepare(config: PreparationConfig) -> Path:
     The folder is complete once it has a manifest. After an interruption the same call continues;
     once finished it returns at once. Raises InputError, and leaves nothing behind, for a corpus
     that is missing or has no documents, a wrong vocabulary and, under `strict`, a bad line; and
-    without a touch for a folder that holds anything else than this preparation. Raises
-    EngineError, and keeps what is done, if workers or their cluster fail; so does ReadError, if a
-    file cannot be read on.
+    without a touch for a folder that holds anything else than this preparation, that another
+    command is writing into, or that cannot be written. Raises EngineError, and keeps what is
+    done, if workers or their cluster fail; so does ReadError, if a file cannot be read on.
     """
     files = find_files(config.corpus)
     given = _given_tokenizer(config)
     output = Path(config.output)
-    settings = _as_begun(output, _settings(config, files, given))
+    settings = _settings(config, files, given)
+    if _is_done(output, settings):  # then many may ask for it at once, in a folder to be read alone
+        print(f"{output} is prepared already: {summary(read_manifest(output))}")
+        return output
+    with locked(output):
+        return _prepare(config, files, given, settings)
+
+
+def _prepare(
+    config: PreparationConfig,
+    files: list[CorpusFile],
+    given: RoFormerTokenizer | None,
+    settings: dict[str, Any],
+) -> Path:
+    """Do what `prepare` says in a folder that no other command writes into meanwhile."""
+    output = Path(config.output)
+    settings = _as_begun(output, settings)
     if _is_finished(output):
         _sweep(output)
         print(f"{output} is prepared already: {summary(read_manifest(output))}")
@@ -480,6 +497,18 @@ def _as_begun(output: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return dict(there)
 
 
+def _is_done(output: Path, settings: dict[str, Any]) -> bool:
+    """Tell whether the folder holds this preparation, and nothing of the way there.
+
+    Raises InputError as `_as_begun` and `_is_finished` do.
+    """
+    with suppress(OSError):  # such as for a name that is too long: `locked` says what is wrong
+        _as_begun(output, settings)
+        if _is_finished(output):
+            return not (leftovers(output) or (output / UNFINISHED).exists())
+    return False
+
+
 def _is_finished(output: Path) -> bool:
     """Tell whether the folder holds a finished preparation.
 
@@ -493,7 +522,7 @@ def _is_finished(output: Path) -> bool:
     if (
         not begun
         and output.exists()
-        and (not output.is_dir() or set(output.iterdir()) - leftovers(output))
+        and (not output.is_dir() or set(output.iterdir()) - leftovers(output) - {output / LOCK})
     ):
         raise InputError(
             f"{output} exists and holds something else than prepared rows. "
@@ -562,10 +591,8 @@ def _sweep(output: Path) -> None:
 
 
 def _discard(output: Path) -> None:
-    """Remove what this preparation wrote, and the folder if nothing else is in it."""
+    """Remove what this preparation wrote; a folder that it made goes with its lock."""
     _sweep(output)
     for pattern in ("vocab.txt", "tokenizer*.json", *(f"{split}-*.npy" for split in SPLITS)):
         for path in output.glob(pattern):
             path.unlink()
-    if not any(output.iterdir()):
-        output.rmdir()

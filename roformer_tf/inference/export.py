@@ -25,7 +25,7 @@ from roformer_tf.data.encoding import combine, encode_examples
 from roformer_tf.data.labelled import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.data.tasks import FILE, Example, Label, Prediction, Task
 from roformer_tf.errors import DifferenceError, InputError
-from roformer_tf.files import folder_beside
+from roformer_tf.files import check_writable, folder_beside
 from roformer_tf.inference.predict import load_finetuned, predict_logits
 from roformer_tf.inference.rows import Run
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -116,8 +116,8 @@ def export(
 def check_export(to: Format, output: Path) -> None:
     """Raise InputError where an export cannot succeed; asked before hours of training.
 
-    That is: another backend than TensorFlow, missing packages, or something else in the output's
-    place.
+    That is: another backend than TensorFlow, missing packages, an output that cannot be written, or
+    something else in its place.
     """
     import keras
 
@@ -129,6 +129,7 @@ def check_export(to: Format, output: Path) -> None:
     needed = () if to == "savedmodel" else ("onnx", "tf2onnx", "onnxruntime")
     if missing := [name for name in needed if find_spec(name) is None]:
         raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")
+    check_writable(output)
     if output.exists() and not _is_export(output):
         raise InputError(f"{output} exists, and is no earlier export. Choose another --output.")
 

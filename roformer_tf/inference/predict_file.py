@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from tqdm import tqdm
@@ -14,7 +13,7 @@ from roformer_tf.data.columns import FirstLine
 from roformer_tf.data.labelled import BadLine, stream_examples
 from roformer_tf.data.tasks import Example
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import (
     bad_cells,
     cells,
@@ -64,7 +63,7 @@ class PredictConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
-        if Path(self.output).is_dir():
+        if is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 
 
@@ -94,6 +93,8 @@ def predict_file(config: PredictConfig) -> None:
 
     Raises InputError, and leaves no file, where no line is good.
     """
+    if config.output != STANDARD:
+        check_writable(config.output)
     model, tokenizer, task = load_finetuned(config.model, config.precision)
     line = json_line if config.output.endswith(".jsonl") else tsv_line
 

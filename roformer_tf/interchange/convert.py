@@ -14,7 +14,7 @@ from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside
+from roformer_tf.files import check_writable, folder_beside
 from roformer_tf.interchange.families import (
     check_fits,
     find_tokenizer,
@@ -85,14 +85,9 @@ def report(difference: Difference, target: Path) -> None:
 
 
 def check_target(target: Path, to: Layout) -> None:
-    """Raise InputError where something stands in the target's place, or it is named wrongly."""
-    try:
-        taken = target.is_file() or (target.is_dir() and any(target.iterdir()))
-    except OSError as error:
-        raise InputError(
-            f"cannot write {target}: {error.strerror}. Give another name or place."
-        ) from None
-    if taken:
+    """Raise InputError for a target that cannot be written, is there, or is named wrongly."""
+    check_writable(target)
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(
             f"{target} exists, and nothing is overwritten. Remove it, or give another name."
         )

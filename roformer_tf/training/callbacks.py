@@ -50,7 +50,8 @@ class Schedule(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Call the function if its time has come."""
         step = self.start + batch + 1
-        if step % self.every == 0 or step == self.last or self.also():
+        also = self.also()  # whatever the step: `Termination` learns from it that the run is to end
+        if also or step % self.every == 0 or step == self.last:
             with self.log.paused():
                 sync(self.model)
                 self.function(step)

@@ -23,7 +23,7 @@ import tyro
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import check_writable, is_folder, write_text
 
 SETTINGS, METRICS, EVALUATIONS = "settings.yaml", "metrics.jsonl", "evaluations.jsonl"
 REPORT, RESULT = "report.json", "result.json"
@@ -62,7 +62,7 @@ class RunsConfig:
         if self.plot and self.plot.suffix.lower() != ".png":
             raise InputError(f"--plot {self.plot} will be a PNG file. Give a name ending in .png.")
         for flag, file in (("--plot", self.plot), ("--json", self.json)):
-            if file and file.is_dir():
+            if file and is_folder(file):
                 raise InputError(f"{flag} {file} is a folder. Name a file.")
 
 
@@ -90,6 +90,9 @@ class Run:
 
 def compare(config: RunsConfig) -> None:
     """Print how the runs compare, and write what is asked for."""
+    for file in (config.plot, config.json):
+        if file:
+            check_writable(file)
     folders = [run for folder in config.folder for run in find_runs(folder)]
     runs = [read_run(*pair) for pair in named(folders).items()]
     comparison = compared(runs)

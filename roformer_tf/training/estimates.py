@@ -16,7 +16,7 @@ import tyro
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.data.packing import check_length
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import check_writable, is_folder, write_text
 from roformer_tf.flags import parsed, yaml_flags
 from roformer_tf.training.cost import parameters, stage_flops
 
@@ -69,7 +69,7 @@ class CostConfig:
             raise InputError(f"devices is {self.devices}, but must be numbers of at least 1.")
         if not self.price >= 0:
             raise InputError(f"price is {self.price:g}, but must be at least 0.")
-        if self.json and self.json.is_dir():
+        if self.json and is_folder(self.json):
             raise InputError(f"--json {self.json} is a folder. Name a file.")
 
 
@@ -91,6 +91,8 @@ def cost(config: CostConfig) -> None:
     Raises InputError for a recipe that `pretrain` would not take; for one with a wrong value the
     process exits with code 2 and that message.
     """
+    if config.json:
+        check_writable(config.json)
     estimates = [
         priced(line, config)
         for path in config.recipe

@@ -27,6 +27,7 @@ from roformer_tf.data.labelled import (
 from roformer_tf.data.splits import folds, split
 from roformer_tf.data.tasks import Example, LongTexts, Task, TaskName, make_task
 from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.files import locked
 from roformer_tf.inference.export import Comparison, Format, check_export, export
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -150,6 +151,11 @@ WHOLE = 1 << 30
 
 def finetune(config: FinetuneConfig) -> None:
     """Fine-tune a checkpoint on labelled texts, and report on what came out."""
+    with locked(config.output):
+        _finetune(config)
+
+
+def _finetune(config: FinetuneConfig) -> None:
     output = Path(config.output)
     config = settle_precision(config)
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)

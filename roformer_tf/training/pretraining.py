@@ -13,9 +13,9 @@ import contextlib
 import dataclasses
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.preparation import prepare
 from roformer_tf.data.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
+from roformer_tf.files import locked
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.averages import averaged, exchange_averages
 from roformer_tf.training.beginnings import BeginningConfig, beginning, extended
@@ -102,8 +103,14 @@ def pretrain(config: PretrainConfig) -> None:
     end by SIGTERM, TerminatedError once the step at hand is saved.
     """
     group = join(config.hardware)
-    with Termination() as termination, _silent(not group.first):
+    with (
+        Termination() as termination,
+        _silent(not group.first),
+        group.leading(),
+        contextlib.ExitStack() as held,
+    ):
         termination.told = group.any
+        group.led(lambda: held.enter_context(locked(config.output)))  # one for all of a run
         _pretrain(config, group, termination)
 
 
@@ -316,9 +323,8 @@ def _extended(config: PretrainConfig, group: ProcessGroup) -> tuple[BeginningCon
     if not (config.init_from and config.extend_vocab):
         return config, None
     folder = Path(config.output, "initial")
-    if group.first:
-        extended(config.init_from, config.extend_vocab, folder)
-    _wait_for(folder)
+    source, words = config.init_from, config.extend_vocab
+    group.led(lambda: extended(source, words, folder), folder)
     return dataclasses.replace(config, init_from=str(folder), extend_vocab=None), folder
 
 
@@ -333,18 +339,11 @@ def _prepared(
     for length in lengths:
         name = "rows" if len(lengths) == 1 else f"rows-{length}"
         folder = folders[length] = Path(config.output, name)
-        if group.first:
-            prepare(config.preparation(length, folder, vocabulary))
-        _wait_for(folder / MANIFEST)
+        preparation = config.preparation(length, folder, vocabulary)
+        group.led(partial(prepare, preparation), folder / MANIFEST)
         if config.vocab_size:  # built once
             vocabulary = folders[lengths[0]]
     return folders
-
-
-def _wait_for(path: Path) -> None:
-    """Wait until another process has written a file or folder."""
-    while not path.exists():
-        time.sleep(0.2)
 
 
 def _check_stages(stages: Sequence[Stage], length: int | None) -> None:

@@ -7,15 +7,21 @@ update are those of the whole batch.
 """
 
 import atexit
+import itertools
+import json
 import os
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
 from roformer_tf.training.cost import device_name, peak_flops
 
 DATA, MODEL = "batch", "model"
@@ -34,6 +40,8 @@ SPLIT = {
 
 PEER_SECONDS = 20
 """After which a process that gives no sign of life counts as dead."""
+VISIBLE_SECONDS = 100
+"""Within which a file system shows a file to all machines: NFS may keep a folder's list for 60."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,8 @@ class ProcessGroup:
     count: int = 1
     part: tuple[int, int] = (0, 1)
     """Which of how many equal pieces of each batch this process reads."""
+    _turns: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
+    """Number of the next word that the first process has for the others."""
 
     @property
     def first(self) -> bool:
@@ -94,6 +104,58 @@ class ProcessGroup:
                 f"the processes do not agree on {what}: {values.tolist()}. Give all of them the "
                 "same command, and an --output on a file system that all of them see."
             )
+
+    def led(self, work: Callable[[], object], *made: Path) -> None:
+        """Have the first process do something for all, while the others wait for it.
+
+        `made` are the files and folders that the others then find. Where the first one fails, here
+        or on its way here, inside `leading`, the others raise InputError if it did, else
+        TerminatedError.
+        """
+        if self.first:
+            work()
+            self._say({"kind": "done"})
+        else:
+            self._hear()
+            _wait_for(made)
+
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """If the first process fails in this block, tell the others, who wait in `led`, or will."""
+        try:
+            yield
+        except BaseException as error:
+            if self.first:
+                with suppress(RuntimeError):  # of JAX: there is nobody to tell any more
+                    self._say(_failure(error))
+            raise
+
+    def _say(self, word: dict[str, str]) -> None:
+        """Leave word for the others at JAX's coordinator, which runs in the first process.
+
+        At its end that process waits for the others, so they hear even of what made it end.
+        """
+        if self.count > 1:
+            _coordinator().key_value_set(f"roformer_tf/{next(self._turns)}", json.dumps(word))
+
+    def _hear(self) -> None:
+        """Wait for the first process' next word. Raises as `led` does."""
+        turn = next(self._turns)
+        word: dict[str, str] = {}
+        while not word:
+            try:  # in short waits: a signal is heeded in between
+                word = json.loads(_coordinator().blocking_key_value_get(f"roformer_tf/{turn}", 500))
+            except RuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    reason = str(error).strip().splitlines()[0][:200]
+                    leave_without_farewell(TRY_AGAIN)
+                    raise TerminatedError(
+                        f"lost the first process ({reason}). The same command continues."
+                    ) from None
+        if word["kind"] == "input":
+            raise InputError(f"the first process stopped: {word['message']}")
+        if word["kind"] == "other":
+            raise TerminatedError(f"the first process stopped: {word['message']}")
 
     def _gathered(self, value: int) -> np.ndarray:
         """The number of every process, (count,)."""
@@ -186,6 +248,39 @@ def on_every_device(array: Any) -> Any:
         return array
     layout = keras.distribution.TensorLayout([None] * len(array.shape), distribution.device_mesh)
     return keras.distribution.distribute_tensor(array, layout)
+
+
+def _failure(error: BaseException) -> dict[str, str]:
+    """The word of a first process that fails."""
+    if isinstance(error, InputError):
+        return {"kind": "input", "message": str(error)}
+    if isinstance(error, TerminatedError):  # which says that the same command continues
+        return {"kind": "other", "message": str(error)}
+    name = type(error).__name__
+    return {"kind": "other", "message": f"{name}: {error}. The same command continues."}
+
+
+def _coordinator() -> Any:
+    """Where the processes leave each other word; JAX has no public name for it, but uses it itself.
+
+    Unlike a file it is new with every start, and a full disk does not silence it.
+    """
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def _wait_for(paths: Sequence[Path]) -> None:
+    """Wait until a file system shows what another machine has written. Raises InputError if not."""
+    deadline = time.monotonic() + VISIBLE_SECONDS
+    for path in paths:
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise InputError(
+                    f"the first process has written {path}, but this one does not see it. Give an "
+                    "--output on a file system that all of them see."
+                )
+            time.sleep(0.2)
 
 
 def _connect() -> None:

@@ -129,8 +129,8 @@ def test_it_is_refused_with_one_message(command, inputs, tmp_path, capsys):
 def test_and_so_it_is_as_a_user_types_it(inputs, tmp_path, typed):
     """All at once: each one loads TensorFlow first."""
     processes = {}
-    for command in AS_TYPED:
-        words = words_of(command, inputs, tmp_path / "run")
+    for number, command in enumerate(AS_TYPED):  # a folder is for one command at a time
+        words = words_of(command, inputs, tmp_path / f"run-{number}")
         start = ["pretrain/run_mlm.py", *words[1:]]
         processes[command] = typed(*(start if words[0] == "run_mlm" else ["roformer-tf", *words]))
     for command, process in processes.items():

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -88,6 +89,45 @@ def test_told_to_end_it_saves_the_step_at_hand_and_continues_behind_it(
     for file in (LAST / "model" / "model.safetensors", LAST / "training.safetensors"):
         assert (run / file).read_bytes() == (uninterrupted / file).read_bytes()
     assert untimed(run / "metrics.jsonl") == untimed(uninterrupted / "metrics.jsonl")
+
+
+@pytest.fixture
+def told_to_end():
+    """told_to_end(condition): send this process SIGTERM once something is so, from a thread."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # should it come when nobody listens
+    ended = threading.Event()
+    threads = []
+
+    def tell(condition):
+        def wait():
+            while not ended.is_set():
+                if condition():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+                time.sleep(0.001)
+
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+
+    yield tell
+    ended.set()
+    for thread in threads:
+        thread.join()
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a signal")
+def test_told_to_end_it_does_though_every_step_is_saved_anyway(
+    pretrain_flags, pretrained, told_to_end, tmp_path, capsys
+):
+    run, steps = tmp_path / "run", 40
+    rows = {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
+    told_to_end(lambda: any((run / "checkpoints").glob("step-*")))
+    changes = {"steps": steps, "save_every": 1, "evaluation_rows": 8} | rows
+    assert main(["pretrain", *pretrain_flags(run, **changes)]) == 75
+    last = max((run / "checkpoints").glob("step-*"))
+    assert int(last.name.removeprefix("step-")) < steps
+    assert f"saved {last}. The same command continues." in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")

@@ -6,10 +6,12 @@ import shutil
 import signal
 import socket
 import time
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import pytest
 
+from roformer_tf.files import locked
 from roformer_tf.training.callbacks import read_lines
 
 pytestmark = [
@@ -152,6 +154,23 @@ def test_when_a_process_dies_the_others_stop_within_a_minute(started, flags, row
     assert "lost another process" in err
     saved = max((run / "checkpoints").glob("step-*"))
     assert f"Saved: {saved}" in err
+
+
+@pytest.mark.parametrize("failure", ["its corpus is empty", "another run has the folder"])
+def test_when_the_first_fails_before_training_the_others_stop_with_its_message(
+    started, flags, tmp_path, failure
+):
+    run, corpus = tmp_path / "run", tmp_path / "empty.txt"
+    corpus.write_text("\n")
+    with locked(run) if "folder" in failure else nullcontext():
+        processes = started(flags(run, corpus=corpus), 2)
+        told = [process.communicate(timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], told
+    message = f"{run} is in use" if "folder" in failure else f"the corpus {corpus} is empty"
+    assert f"pretrain: {message}" in told[0]
+    assert f"pretrain: the first process stopped: {message}" in told[1]
+    assert "Traceback" not in told[0] + told[1]
+    assert not run.exists()
 
 
 def test_more_devices_than_there_are_is_an_error(started, flags, rows, tmp_path):
