@@ -257,10 +257,10 @@ def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, floa
     without `length`, of an older version, counts as of the same length as the next one with it.
     """
     comparable: list[Mapping[str, Any]] = []
-    length = None
+    length: int | None = None
     for line in evaluations:
         before, length = length, line.get("length", length)
-        if before not in (None, length):
+        if before is not None and before != length:
             comparable.clear()
         comparable.append(line)
     return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)
