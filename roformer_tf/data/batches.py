@@ -12,8 +12,9 @@ step s, slice `batches[s:]`. Several processes share a batch: each makes a piece
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import grain
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.data.encoding import EncodedTexts, Ints, Rows, bucket, padded
-from roformer_tf.data.mixing import MixingConfig, endless_order
+from roformer_tf.data.mixing import MixingConfig, dealt, endless_order
 from roformer_tf.data.objectives import Batch, Objective
 from roformer_tf.data.shards import PreparedRows
 from roformer_tf.errors import InputError
@@ -64,30 +65,51 @@ def pretraining_batches(
     return grain.MapDataset.range(_ENDLESS).map(batch)
 
 
+def held_out_sample(corpora: Mapping[str, int], most: int) -> dict[str, Ints]:
+    """Choose at most so many rows of corpora that lie behind each other: their numbers, by corpus.
+
+    `corpora`: rows of each. A corpus has as large a share of the sample as of all rows, at least
+    one row if there is one for each, and is gone through from its first row on in even steps:
+
+        held_out_sample({"news": 97, "wiki": 3}, most=5)   {"news": [0, 24, 48, 72], "wiki": [97]}
+    """
+    sizes = list(corpora.values())
+    shares = sizes if most >= sum(sizes) else dealt(most, sizes)
+    firsts = [0, *accumulate(sizes)]
+    return {
+        name: first + np.arange(share) * size // share
+        for name, size, share, first in zip(corpora, sizes, shares, firsts, strict=False)
+        if share
+    }
+
+
 def held_out_batches(
     rows: PreparedRows,
     *,
     batch_size: int,
     seed: int,
     objective: Objective,
+    numbers: Sequence[int] | None = None,
     process: int = 0,
     processes: int = 1,
 ) -> grain.MapDataset:
-    """Give every row once, in order, with the same masks at every evaluation.
+    """Give every row once, or those of these numbers, with the same masks at every evaluation.
 
-    The last batch is filled up with rows of weight 0, so that no other shape is ever compiled.
-    Several processes share each batch as in `pretraining_batches`, and have as many.
+    They come in their order. The last batch is filled up with rows of weight 0, so that no other
+    shape is ever compiled. Several processes share each batch as in `pretraining_batches`, and have
+    as many.
     """
     own = _piece(batch_size, process, processes)
+    which = np.arange(len(rows)) if numbers is None else np.asarray(numbers)
 
     def batch(step: int) -> Batch:
         places = step * batch_size + np.array(own)
-        numbers = (places % len(rows)).tolist()
-        inputs, labels, weights = objective(*_read(rows, numbers, [0] * len(own), seed))
-        weights[places >= len(rows)] = 0
+        there = which[places % len(which)].tolist()
+        inputs, labels, weights = objective(*_read(rows, there, [0] * len(own), seed))
+        weights[places >= len(which)] = 0
         return inputs, labels, weights
 
-    return grain.MapDataset.range(-(-len(rows) // batch_size)).map(batch)
+    return grain.MapDataset.range(-(-len(which) // batch_size)).map(batch)
 
 
 def finetuning_batches(

@@ -11,7 +11,7 @@ every epoch its rows have been seen equally often, or once more.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
@@ -64,7 +64,7 @@ def epoch_rows(rows: Mapping[str, int], config: MixingConfig) -> dict[str, int]:
         return dict(rows)
     else:
         parts = [count ** (1 / config.temperature) for count in rows.values()]
-    return dict(zip(rows, _dealt(sum(rows.values()), parts), strict=True))
+    return dict(zip(rows, dealt(sum(rows.values()), parts), strict=True))
 
 
 def endless_order(
@@ -104,18 +104,18 @@ def endless_order(
     return row_at
 
 
-def _dealt(total: int, parts: list[float]) -> list[int]:
-    """Deal a total out in proportion to the parts, no fewer than 1 to each, as there are enough."""
+def dealt(total: int, parts: Sequence[float]) -> list[int]:
+    """Deal a total out in proportion to the parts, no fewer than 1 to each if there are enough."""
     scale = max(parts)
     quotas = np.array([part / scale for part in parts])  # the sum of large weights has no bounds
     quotas *= total / quotas.sum()
-    dealt = np.floor(quotas).astype(np.int64)
-    behind = np.argsort(dealt - quotas, kind="stable")  # the largest remainder first
-    dealt[behind[: total - int(dealt.sum())]] += 1
-    while not dealt.all():
-        dealt[dealt.argmax()] -= 1
-        dealt[dealt.argmin()] += 1
-    return dealt.tolist()
+    whole = np.floor(quotas).astype(np.int64)
+    behind = np.argsort(whole - quotas, kind="stable")  # the largest remainder first
+    whole[behind[: total - int(whole.sum())]] += 1
+    while total >= len(parts) and not whole.all():
+        whole[whole.argmax()] -= 1
+        whole[whole.argmin()] += 1
+    return whole.tolist()
 
 
 def _check_names(weights: Mapping[str, float], rows: Mapping[str, int]) -> None:

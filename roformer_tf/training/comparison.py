@@ -206,7 +206,7 @@ def summary(run: Run) -> Plain:
     losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
     accuracies = points(run.evaluations, "held_out_accuracy")
     rates, shares = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
-    best_step, best = min(held_out, key=lambda point: point[1], default=(None, None))
+    best_step, best = best_evaluation(run.evaluations) or (None, None)
     last = losses[-max(1, len(losses) // 100) :]
     step = max((line["step"] for line in (*run.lines[-1:], *run.evaluations[-1:])), default=0)
     steps = _steps(run)
@@ -251,6 +251,22 @@ def differences(runs: Sequence[Run]) -> dict[str, Plain]:
 def points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
     """Step and value of each line that has a finite number under the key."""
     return [(line["step"], line[key]) for line in lines if _is_figure(line.get(key))]
+
+
+def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, float] | None:
+    """Step and loss of the best evaluation since rows have their length; None where there is none.
+
+    Among rows of another length a token is easier or harder to tell, whatever the model. A line
+    without `length`, of an older version, counts as of the same length as the next one with it.
+    """
+    comparable: list[Mapping[str, Any]] = []
+    length: int | None = None
+    for line in evaluations:
+        before, length = length, line.get("length", length)
+        if before is not None and before != length:
+            comparable.clear()
+        comparable.append(line)
+    return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)
 
 
 def curves(run: Run) -> list[Plain]:

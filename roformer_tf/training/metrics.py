@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import grain
@@ -61,6 +62,8 @@ class MaskedLMScores:
     loss_by_length: Mapping[int, float] = dataclasses.field(default_factory=dict)
     """The loss of those in documents of so many tokens at most, and of more than half as many: of
     64, 128, 256 and so on. Of a document over several rows, its part in the row is what counts."""
+    by_corpus: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """`loss` and `accuracy` of each corpus by its name, where there are several."""
 
     @property
     def perplexity(self) -> float:
@@ -69,12 +72,13 @@ class MaskedLMScores:
 
     def line(self) -> dict[str, Any]:
         """The figures as a line of `evaluations.jsonl` has them."""
+        by_corpus = {"held_out_by_corpus": self.by_corpus} if self.by_corpus else {}
         return {
             "held_out_loss": self.loss,
             "held_out_perplexity": self.perplexity,
             "held_out_accuracy": self.accuracy,
             "held_out_loss_by_length": {str(most): x for most, x in self.loss_by_length.items()},
-        }
+        } | by_corpus
 
     def __str__(self) -> str:
         return (
@@ -83,23 +87,59 @@ class MaskedLMScores:
         )
 
 
-def evaluate(scores: MaskedTokenScores, batches: grain.MapDataset) -> MaskedLMScores:
-    """Score every batch of `held_out_batches`; the sums are float64, divided once."""
+def evaluate(
+    scores: MaskedTokenScores, batches: grain.MapDataset, corpora: Mapping[str, int] | None = None
+) -> MaskedLMScores:
+    """Score every batch of `held_out_batches`; the sums are float64, divided once.
+
+    At least one token must be predicted (`predicts`). `corpora`: how many of the rows are of each
+    corpus, one corpus behind the other; those of several are also told apart, but for one in which
+    nothing is predicted.
+    """
     outputs = score_tokens(scores, batches)
     weights = outputs["weights"].astype("float64")
     losses = -outputs["log_likelihood"] * weights
+    hits = (outputs["likeliest"] == outputs["labels"]) * weights
     count = weights.sum()
     most = length_bucket(outputs["document_lengths"])
     return MaskedLMScores(
         loss=float(losses.sum() / count),
-        accuracy=float(((outputs["likeliest"] == outputs["labels"]) * weights).sum() / count),
+        accuracy=float(hits.sum() / count),
         predictions=int(count),
         loss_by_length={
             int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
             for tokens in np.unique(most[weights > 0])
         },
         predicted="tokens" if isinstance(scores.model, RoFormerForCausalLM) else "masked tokens",
+        by_corpus=_by_corpus(losses, hits, weights, corpora or {}),
     )
+
+
+def predicts(batches: grain.MapDataset) -> bool:
+    """Whether any token of the batches is predicted: none is where all words are too long."""
+    return any(batches[number][2].any() for number in range(len(batches)))
+
+
+def _by_corpus(
+    losses: np.ndarray, hits: np.ndarray, weights: np.ndarray, corpora: Mapping[str, int]
+) -> dict[str, dict[str, float]]:
+    """Loss and accuracy of each of several corpora, of (rows, P) weighed by (rows, P)."""
+    if len(corpora) < 2:
+        return {}
+    stops = list(accumulate(corpora.values()))
+    parts = {
+        name: slice(stop - rows, stop)
+        for (name, rows), stop in zip(corpora.items(), stops, strict=True)
+    }
+    counts = {name: weights[part].sum() for name, part in parts.items()}
+    return {
+        name: {
+            "loss": float(losses[part].sum() / counts[name]),
+            "accuracy": float(hits[part].sum() / counts[name]),
+        }
+        for name, part in parts.items()
+        if counts[name]
+    }
 
 
 LEAST_BUCKET = 64

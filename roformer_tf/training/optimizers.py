@@ -369,6 +369,9 @@ def _check(
     for name in above_0:
         if not getattr(config, name) > 0:
             raise InputError(f"{name} is {getattr(config, name)}, but must be above 0.")
+    for name in ("learning_rate", "weight_decay", "matrix_rate"):  # a clip_norm of inf is none
+        if math.isinf(getattr(config, name, 0.0)):
+            raise InputError(f"{name} is {getattr(config, name)}, but must be a finite number.")
     for name in ("warmup", "beta_2", *shares):
         if not 0 <= getattr(config, name) < 1:
             raise InputError(

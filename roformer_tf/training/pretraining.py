@@ -5,7 +5,7 @@ OUTPUT/rows/           what `prepare` makes of --corpus; rows-512/, … for stag
 OUTPUT/initial/        with --extend-vocab, what --init-from has become
 OUTPUT/checkpoints/    what a killed run continues from
 OUTPUT/model/          the model at the last checkpoint, in our own format
-OUTPUT/best/           the model at the best evaluation, likewise
+OUTPUT/best/           the model at the best evaluation since rows have their length, likewise
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
 """
 
@@ -21,7 +21,12 @@ from typing import Any
 
 import keras
 
-from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
+from roformer_tf.data.batches import (
+    held_out_batches,
+    held_out_sample,
+    prefetched,
+    pretraining_batches,
+)
 from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.preparation import prepare
 from roformer_tf.data.shards import MANIFEST, PreparedRows, read_manifest
@@ -37,10 +42,11 @@ from roformer_tf.training.callbacks import (
     Termination,
     read_lines,
 )
+from roformer_tf.training.comparison import best_evaluation
 from roformer_tf.training.cost import stage_flops
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.losses import MaskedTokenLoss
-from roformer_tf.training.metrics import MaskedTokenScores, evaluate
+from roformer_tf.training.metrics import MaskedTokenScores, evaluate, predicts
 from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.plots import plot_loss
 from roformer_tf.training.processes import (
@@ -178,7 +184,8 @@ def _run(run: Run) -> None:
 def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
     """Train from step `start` to the end of its stage, evaluating and saving on the way."""
     config, output, group, model = run.config, run.output, run.group, run.model
-    rows, held_out = _batches(run, stage, start)
+    rows, held_out, corpora = _batches(run, stage, start)
+    judging = group.any(predicts(held_out))
     if len(run.stages) > 1:
         number = run.stages.index(stage) + 1
         print(
@@ -187,6 +194,11 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
         )
     if start == stage.start:
         model.forget_usual_loss()
+    if corpora and not judging:
+        print(
+            f"nothing is evaluated: the words of all {sum(corpora.values()):,} held-out rows are "
+            "too long to be masked. To hold out more, prepare with a larger --held-out."
+        )
     span: dict[str, Any] = {"start": start, "last": stage.stop}
     files: dict[str, Any] = {"resumed_at": start, "writing": group.first, "also": track}
     scores = MaskedTokenScores(model.model)
@@ -212,9 +224,9 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
 
         def test(step: int) -> None:
             with averaged(model):
-                result = evaluate(scores, held_out)
+                result = evaluate(scores, held_out, corpora)
             log.check(step, "the held-out loss", result.loss)
-            evaluations.write({"step": step} | result.line())
+            evaluations.write({"step": step, "length": stage.length} | result.line())
             log.say(f"step {step:,}: {result}")
 
         def draw(step: int) -> None:
@@ -228,9 +240,9 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
             if group.first:
                 writer.write(snapshot)
 
-        if start == 0 and len(held_out):
+        if start == 0 and judging:
             test(0)
-        hooks = [test, draw] if len(held_out) else [draw]
+        hooks = [test, draw] if judging else [draw]
         rhythm: dict[str, Any] = {"every": config.save_every, "log": log, **span}
         with _explained(run, stage):
             model.fit(
@@ -254,8 +266,11 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 
 
-def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any]:
-    """Training batches from step `start` on, and the held-out ones; of this process' part."""
+def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any, dict[str, int]]:
+    """Training batches from step `start` on, and the held-out ones; of this process' part.
+
+    The third: how many of the held-out rows, which come by corpus, are of each.
+    """
     config, folder = run.config, run.folders[stage.length]
     process, processes = run.group.part
     objective = make_objective(config.objective, run.tokenizer, config.masking)
@@ -275,8 +290,12 @@ def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any]:
     )
     size = stage.batch_size // stage.accumulate  # what fits into memory
     size = objective.rows_to_score(size, stage.length, replicas())
-    held_out = held_out_batches(PreparedRows.open(folder, "held_out"), batch_size=size, **shared)
-    return rows.map(with_labels), held_out[: -(-config.evaluation_rows // size)]
+    there = PreparedRows.open(folder, "held_out")
+    sample = held_out_sample(there.corpora, config.evaluation_rows)
+    numbers = [number for own in sample.values() for number in own.tolist()]
+    held_out = held_out_batches(there, batch_size=size, numbers=numbers, **shared)
+    corpora = {name: len(own) for name, own in sample.items()}
+    return rows.map(with_labels), held_out, corpora
 
 
 def with_labels(batch: tuple[dict[str, Any], Any, Any]) -> tuple[dict[str, Any], Any, Any]:
@@ -288,9 +307,7 @@ def with_labels(batch: tuple[dict[str, Any], Any, Any]) -> tuple[dict[str, Any],
 def _compile(run: Run, stage: Stage) -> None:
     """Compile the model for a stage; what optimizer and metrics remember goes over to it."""
     model, config = run.model, run.config
-    settings = dataclasses.replace(
-        config.optimizer, learning_rate=stage.learning_rate, warmup=stage.warmup
-    )
+    settings = config.optimizer_of(stage)
     begin, steps = stage.start, stage.steps
     if config.one_schedule:
         begin, steps = 0, run.stages[-1].stop
@@ -309,12 +326,12 @@ def _compile(run: Run, stage: Stage) -> None:
 
 
 def _publish(output: Path, checkpoint: Path) -> None:
-    """Make a checkpoint's model the run's, and its best if no evaluation was better."""
+    """Make a checkpoint's model the run's, and its best if no comparable evaluation was better."""
     publish(checkpoint / "model", output / "model")
     step = int(checkpoint.name.removeprefix("step-"))
     lines = [line for line in read_lines(output / EVALUATIONS) if 0 < line["step"] <= step]
-    losses = {line["step"]: line["held_out_loss"] for line in lines}
-    if step in losses and losses[step] == min(losses.values()):
+    best = best_evaluation(lines)
+    if best is not None and best[0] == step:
         publish(checkpoint / "model", output / BEST)
 
 
@@ -352,11 +369,13 @@ def _check_stages(stages: Sequence[Stage], length: int | None) -> None:
     `length`: of rows that are prepared already.
     """
     for number, stage in enumerate(stages, start=1):
+        which = f"stage {number}: " if len(stages) > 1 else ""
         parts = stage.accumulate * replicas()
         if stage.batch_size % parts:
             raise InputError(
-                f"batches of {stage.batch_size} rows cannot be split over {replicas()} devices in "
-                f"{stage.accumulate} pieces: give --batch-size a multiple of {parts}."
+                f"{which}batches of {stage.batch_size} rows cannot be split over {replicas()} "
+                f"devices in {stage.accumulate} pieces: give a batch size that is a multiple of "
+                f"{parts}."
             )
         if length not in (None, stage.length):
             raise InputError(

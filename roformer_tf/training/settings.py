@@ -62,7 +62,7 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
     """Keep less for the gradients and compute it again: longer rows or larger batches in the same
     memory, at a third to a half more time."""
     evaluation_rows: int = 2048
-    """Most held-out rows to evaluate."""
+    """Most held-out rows to evaluate: an even sample of all, with rows of every corpus."""
     keep: int = 2
     """Checkpoints to keep."""
     wandb: str | None = None
@@ -88,9 +88,23 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
         for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for stage in self.plan():
-            if self.corpus:  # its own checks, before any work
+        for number, stage in enumerate(self.plan(), start=1):
+            self._check_stage(stage, f"stage {number}: " if self.stages else "")
+
+    def _check_stage(self, stage: Stage, which: str) -> None:
+        """Have a stage's settings checked before any work, whenever its turn comes."""
+        try:
+            self.optimizer_of(stage)
+            if self.corpus:
                 self.preparation(stage.length, Path(self.output, "rows"))
+        except InputError as error:
+            raise InputError(f"{which}{error}") from None
+
+    def optimizer_of(self, stage: Stage) -> OptimizerConfig:
+        """The optimizer's settings in a stage."""
+        return dataclasses.replace(
+            self.optimizer, learning_rate=stage.learning_rate, warmup=stage.warmup
+        )
 
     def plan(self) -> list[Stage]:
         """The stages of the run; one, if there are none."""

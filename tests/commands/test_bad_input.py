@@ -77,6 +77,8 @@ MORE = {
     f"pretrain {CORPUS} --stepz 3": ["--stepz", "--steps"],
     f"pretrain {CORPUS} --save 3": ["--save", "--save-every"],
     f"pretrain {CORPUS} --learning-rate 0": ["learning_rate is 0"],
+    f"pretrain {CORPUS} --learning-rate inf": ["learning_rate is inf"],
+    f"pretrain {CORPUS} --learning-rate nan": ["learning_rate is nan"],
     f"pretrain {CORPUS} --precision float8": ["--precision"],
     f"pretrain {CORPUS} --config broken.yaml": ["broken.yaml", "not valid YAML"],
     f"pretrain {CORPUS} --config nowhere.yaml": ["nowhere.yaml"],

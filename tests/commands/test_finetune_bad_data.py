@@ -67,6 +67,8 @@ BAD = {  # flags: what the message has to name
     "--train good.tsv --valid-share 0": ["valid_share is 0", "--valid"],
     "--train good.tsv --folds 3 --seeds 2": ["--seeds"],
     "--train good.tsv --layer-decay 0": ["layer_decay is 0"],
+    "--train good.tsv --learning-rate inf": ["learning_rate is inf"],
+    "--train good.tsv --learning-rate nan": ["learning_rate is nan"],
     "--train good.tsv --label-smoothing 1": ["label_smoothing is 1"],
     "--train numbers.tsv --focal 2": ["focal", "regression"],
     "--train good.tsv --checkpoint nothing": ["nothing"],

@@ -3,7 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from roformer_tf.data.batches import held_out_batches, prefetched, pretraining_batches
+from roformer_tf.data.batches import (
+    held_out_batches,
+    held_out_sample,
+    prefetched,
+    pretraining_batches,
+)
 from roformer_tf.data.masking import predictions_per_row
 from roformer_tf.data.mixing import MixingConfig, endless_order
 from roformer_tf.data.objectives import MaskedTokens, NextTokens
@@ -225,6 +230,54 @@ def test_evaluation_does_not_depend_on_the_batch_size(rows):
         return np.concatenate([batch[0]["token_ids"] for batch in batches])[:ROWS]
 
     np.testing.assert_array_equal(masked(3), masked(8))
+
+
+@pytest.mark.parametrize(
+    ("corpora", "most", "sample"),
+    [
+        ({"news": 4, "wiki": 7}, 100, {"news": [0, 1, 2, 3], "wiki": [*range(4, 11)]}),
+        ({"news": 4, "wiki": 7}, 11, {"news": [0, 1, 2, 3], "wiki": [*range(4, 11)]}),
+        ({"news": 4, "wiki": 8}, 3, {"news": [0], "wiki": [4, 8]}),
+        ({"news": 97, "wiki": 2, "law": 1}, 4, {"news": [0, 48], "wiki": [97], "law": [99]}),
+        ({"news": 97, "wiki": 2, "law": 1}, 2, {"news": [0, 48]}),  # too few for one of each
+        ({"": 10}, 4, {"": [0, 2, 5, 7]}),
+        ({}, 4, {}),
+    ],
+)
+def test_a_sample_is_even_over_the_corpora_and_in_each(corpora, most, sample):
+    got = held_out_sample(corpora, most)
+    assert {name: numbers.tolist() for name, numbers in got.items()} == sample
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 8])
+def test_a_sample_is_evaluated_whatever_the_batch_size(rows, batch_size):
+    """With the masks that its rows have among all."""
+    chosen = [0, 3, 4, 7, 9]
+    everything = held_out_batches(rows, batch_size=ROWS, seed=0, **COMMON)[0]
+    batches = held_out_batches(rows, batch_size=batch_size, seed=0, numbers=chosen, **COMMON)
+    assert len(batches) == -(-5 // batch_size)
+    inputs, labels, weights = concatenated(list(batches))
+    for place, number in enumerate(chosen):
+        for name, array in inputs.items():
+            np.testing.assert_array_equal(array[place], everything[0][name][number])
+        np.testing.assert_array_equal(labels[place], everything[1][number])
+        np.testing.assert_array_equal(weights[place], everything[2][number])
+    assert not weights[5:].any()
+    if batch_size % 2 == 0:
+        pieces = [
+            held_out_batches(
+                rows,
+                batch_size=batch_size,
+                seed=0,
+                numbers=chosen,
+                process=i,
+                processes=2,
+                **COMMON,
+            )
+            for i in range(2)
+        ]
+        for step, batch in enumerate(batches):
+            assert_equal(concatenated([piece[step] for piece in pieces]), batch)
 
 
 def test_next_tokens_come_in_the_same_order_and_pieces_as_masked_ones(rows):

@@ -108,10 +108,10 @@ def test_a_shard_that_vanishes_ends_the_run_with_one_message(
     run = tmp_path / "run"
     evaluate = pretraining.evaluate
 
-    def vanish(scores, batches):
+    def vanish(*given):
         if (run / "checkpoints").exists():
             (run / "rows" / "train-00000.npy").unlink(missing_ok=True)
-        return evaluate(scores, batches)
+        return evaluate(*given)
 
     monkeypatch.setattr(pretraining, "evaluate", vanish)
     assert main(["pretrain", *pretrain_flags(run, steps=10_000, save_every=5)]) == 2

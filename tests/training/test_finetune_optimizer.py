@@ -283,6 +283,8 @@ def test_a_restored_run_goes_on_bit_for_bit(settings, objective, tmp_path):
     "wrong",
     [
         {"learning_rate": 0},
+        {"learning_rate": float("inf")},
+        {"learning_rate": float("nan")},
         {"layer_decay": 0},
         {"layer_decay": 1.1},
         {"layer_decay": float("nan")},

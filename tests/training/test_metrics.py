@@ -102,6 +102,30 @@ def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_si
     assert scores.perplexity == pytest.approx(np.exp(loss), rel=1e-4)
 
 
+def test_each_of_several_corpora_is_told_apart(model, rows, masked):
+    """Of three, the last has no row in which anything is predicted."""
+    scores = MaskedTokenScores(model)
+    settings = {"seed": 5, "objective": MaskedTokens(**masked)}
+    whole = held_out_batches(rows, batch_size=16, **settings)
+    last = len(rows) - 1
+
+    def silenced(step, batch):
+        inputs, labels, weights = batch
+        return inputs, labels, np.where((16 * step + np.arange(16))[:, None] == last, 0, weights)
+
+    corpora = {"news": 5, "law": last - 5, "none": 1}
+    told = evaluate(scores, whole.map_with_index(silenced), corpora).by_corpus
+    assert list(told) == ["news", "law"]
+    for name, numbers in {"news": range(5), "law": range(5, last)}.items():
+        own = held_out_batches(rows, batch_size=4, numbers=[*numbers], **settings)
+        want = evaluate(scores, own)
+        assert told[name] == {
+            "loss": pytest.approx(want.loss, rel=1e-5),
+            "accuracy": pytest.approx(want.accuracy),
+        }
+    assert evaluate(scores, whole, {"": len(rows)}).by_corpus == {}
+
+
 def test_the_scores_of_each_token_can_be_had(model, rows, masked):
     batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
     arrays = score_tokens(MaskedTokenScores(model), batches)
@@ -130,6 +154,9 @@ def test_the_figures_are_said_in_words_and_in_numbers():
         "held_out_accuracy": 0.25,
         "held_out_loss_by_length": {"64": 1.5, "256": 2.25},
     }
+    by_corpus = {"news": {"loss": 1.0, "accuracy": 0.5}, "law": {"loss": 3.0, "accuracy": 0.0}}
+    both = MaskedLMScores(2.0, 0.25, 1234, loss_by_length=by_length, by_corpus=by_corpus)
+    assert both.line() == scores.line() | {"held_out_by_corpus": by_corpus}
     assert str(scores) == (
         "held-out loss 2.000 (perplexity 7.4), accuracy 25.0% of 1,234 masked tokens"
     )

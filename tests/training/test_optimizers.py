@@ -285,12 +285,15 @@ def test_the_schedule_survives_serialization():
     [
         {"learning_rate": 0},
         {"learning_rate": float("nan")},
+        {"learning_rate": float("inf")},
         {"clip_norm": -1},
         {"warmup": 1},
         {"warmup": -0.1},
         {"beta_2": 1.5},
         {"weight_decay": -0.1},
+        {"weight_decay": float("inf")},
         {"matrix_rate": 0},
+        {"matrix_rate": float("inf")},
     ],
 )
 def test_values_that_make_no_sense_are_refused(wrong):

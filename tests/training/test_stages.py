@@ -1,3 +1,4 @@
+import re
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.training.callbacks import read_lines
+from roformer_tf.training.comparison import read_run, summary
 from roformer_tf.training.stages import Stage, make_stages, rows_before
 
 DEFAULTS = {
@@ -94,6 +96,20 @@ def test_the_papers_six_stages_run_from_one_yaml(six):
     assert len(vocabularies) == 1
 
 
+def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
+    """The lowest loss of all is one of rows of 64, in the second stage."""
+    lines = read_lines(six / "evaluations.jsonl")
+    stages = [sum(line["step"] > stop for stop in BORDERS) for line in lines]
+    assert [line["length"] for line in lines] == [SIX[number]["length"] for number in stages]
+    losses = {line["step"]: line["held_out_loss"] for line in lines if line["step"]}
+    best = min((24, 25), key=losses.__getitem__)
+    assert losses[9] < losses[best] - 0.01
+    want = six / "checkpoints" / f"step-{best:08}" / "model" / "model.safetensors"
+    assert (six / "best" / "model.safetensors").read_bytes() == want.read_bytes()
+    told = summary(read_run(six, "six"))
+    assert (told["best_step"], told["best_held_out_loss"]) == (best, losses[best])
+
+
 def test_the_learning_rate_rises_and_falls_in_each(six):
     rates = [line["learning_rate"] for line in read_lines(six / "metrics.jsonl")]
     for start, stop in zip([0, *BORDERS], BORDERS, strict=False):
@@ -138,4 +154,30 @@ def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path,
     given = flags(run, corpus=None, vocab_size=None, rows=six / "rows-32")
     assert main(["pretrain", *given]) == 2
     assert "stage 2 has rows of 64" in capsys.readouterr().err
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"warmup": 1.5}, "stage 2: warmup is 1.5"),
+        ({"learning-rate": "inf"}, "stage 2: learning_rate is inf"),
+        ({"learning-rate": "nan"}, "stage 2: learning_rate is nan"),
+        ({"warmup": 0.95}, "stage 2: warmup and decay are 0.95 and 0.1"),
+        ({"length": 2}, "stage 2: length is 2"),
+        ({"batch-size": 6, "accumulate": 4}, "stage 2: batches of 6 rows"),
+    ],
+)
+def test_a_later_stage_is_checked_before_the_first_begins(wrong, message, flags, tmp_path, capsys):
+    file, run = tmp_path / "stages.yaml", tmp_path / "run"
+    file.write_text(yaml.safe_dump({"stages": [{"steps": 2}, {"steps": 2} | wrong]}))
+    given = [*flags(run, schedule="wsd")[2:], "--config", str(file)]
+    try:
+        code = main(["pretrain", *given])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    err = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().err).split())
+    assert message in err
+    assert "Traceback" not in err
     assert not run.exists()
