@@ -7,13 +7,14 @@ RUN := $(VENV)/bin/python
 TEST_FLAGS ?=  # such as "--numprocesses 8", "-k packing"
 
 
-.PHONY: help demo test test-slow test-browser lint bench
+.PHONY: help demo test test-slow test-browser test-hf lint bench
 .NOTPARALLEL:
 
 help:
 	@echo "make demo       pretrain a small RoFormer on real Chinese text, in about 10 minutes"
 	@echo "make test       run the tests; make test-slow runs the long ones,"
-	@echo "                make test-browser those that need Chromium"
+	@echo "                make test-browser those that need Chromium,"
+	@echo "                make test-hf those that need torch and transformers"
 	@echo "make lint       ruff (lint and format) and mypy"
 	@echo "make bench      measure against bert4keras and Hugging Face, about an hour and a half;"
 	@echo "                make bench CASES=\"inference startup\" measures some of it"
@@ -28,11 +29,15 @@ test: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"
-	@$(RUN) -m pytest -m slow $(TEST_FLAGS)
+	@$(RUN) -m pytest -m "slow and not hf" $(TEST_FLAGS)
 
 test-browser: $(VENV)/.installed-dev
 	@echo "test-browser: running the tests that need Chromium and its driver"
 	@$(RUN) -m pytest -m browser $(TEST_FLAGS)
+
+test-hf: $(VENV)/.installed-hf
+	@echo "test-hf: running the tests that need torch and transformers"
+	@$(RUN) -m pytest -m hf $(TEST_FLAGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "lint: ruff check, ruff format, mypy"
@@ -44,16 +49,28 @@ bench: $(VENV)/.installed-dev
 	@echo "bench: ours beside bert4keras and Hugging Face, about an hour and a half on 2 cores"
 	@$(RUN) -m benchmarks.run $(if $(CASES),--cases $(CASES))
 
+# pip asks an index that it cannot reach again and again, for minutes, with a warning each time.
+# This has it fetch one small dependency first, by the same index, mirror, proxy or folder of
+# wheels that it is configured to use.
+define reach_packages
+@$(RUN) -m pip download --quiet --retries 1 --timeout 10 --no-deps --dest $(VENV)/.reached \
+	tqdm > $(VENV)/.reached.log 2>&1 \
+	|| { echo "setup: pip cannot fetch packages; is there a network, or a mirror in \`pip config\`?" \
+		"Its own words are in $(VENV)/.reached.log" >&2; exit 1; }
+endef
+
 $(VENV)/.made:
 	@echo "setup: making $(VENV) with $(PYTHON)"
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 10) <= sys.version_info < (3, 14) else \
 		"Python 3.10 to 3.13 is needed; $(PYTHON) is %d.%d. Try make PYTHON=python3.12" % sys.version_info[:2])'
 	@$(PYTHON) -m venv $(VENV)
+	$(reach_packages)
 	@$(RUN) -m pip install --quiet --upgrade pip
 	@touch $@
 
 $(VENV)/.installed-demo: $(VENV)/.made pyproject.toml
 	@echo "setup: installing roformer-tf and what the demo needs into $(VENV) (a few minutes)"
+	$(reach_packages)
 	@$(RUN) -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
@@ -61,6 +78,13 @@ $(VENV)/.installed-demo: $(VENV)/.made pyproject.toml
 # requirements it runs on tf-keras, beside Keras 3.
 $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml
 	@echo "setup: installing roformer-tf and what the tests need into $(VENV) (a few minutes)"
+	$(reach_packages)
 	@$(RUN) -m pip install --quiet --editable '.[demo,dev,jax,onnx,serve]'
 	@$(RUN) -m pip install --quiet --no-deps bert4keras==0.11.5
+	@touch $@
+
+$(VENV)/.installed-hf: $(VENV)/.installed-dev
+	@echo "setup: installing torch and transformers into $(VENV) (a few minutes)"
+	$(reach_packages)
+	@$(RUN) -m pip install --quiet --editable '.[hf]'
 	@touch $@

@@ -4,11 +4,14 @@ A command's module is imported when the command is called, so that help is insta
 """
 
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from roformer_tf.errors import (
@@ -98,6 +101,9 @@ COMMANDS = {
     ),
 }
 
+BACKENDS = ("tensorflow", "jax")
+"""What Keras may run on here."""
+
 _HELP = ("-h", "--help")
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -164,6 +170,7 @@ def _groups() -> set[str]:
 
 def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
+    _check_backend()
     function, settings = load(name)
     given = parsed(settings, with_yaml(list(flags), settings), f"roformer-tf {name}")
     for module in COMMANDS[name].loads:
@@ -179,6 +186,32 @@ def load(name: str) -> tuple[Callable[[Any], Any], Any]:
         function = getattr(import_module(module), attribute)
     (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
     return function, settings
+
+
+def _check_backend() -> None:
+    """Raise InputError where Keras would run on a backend that we do not know or that is missing.
+
+    Before Keras is imported, for it fails in the midst of that. As it does, this reads the
+    variable KERAS_BACKEND and then the file keras.json.
+    """
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
+    where, name = "the environment variable KERAS_BACKEND", os.environ.get("KERAS_BACKEND")
+    if not name:
+        with suppress(OSError, ValueError, AttributeError):  # absent, or not what Keras writes
+            where, name = str(home), json.loads(home.read_bytes()).get("backend")
+    if not name:
+        return
+    if name not in BACKENDS:
+        raise InputError(
+            f"{where} asks for the Keras backend {name!r}; roformer-tf runs on "
+            f"{' or '.join(BACKENDS)}. Set KERAS_BACKEND to one of them, such as "
+            f"KERAS_BACKEND={BACKENDS[0]}."
+        )
+    if name == "jax" and find_spec("jax") is None:
+        raise InputError(
+            f"{where} asks for the Keras backend 'jax', which is not installed here: "
+            f"`pip install 'roformer-tf[jax]'`, or set KERAS_BACKEND={BACKENDS[0]}."
+        )
 
 
 @contextmanager

@@ -98,6 +98,22 @@ def recorded():
 
 
 @pytest.fixture(scope="session")
+def torch():
+    """PyTorch, for tests marked `hf`: they fail where it is missing, and are never skipped."""
+    import torch
+
+    return torch
+
+
+@pytest.fixture(scope="session")
+def transformers(torch):
+    """Hugging Face transformers, for tests marked `hf`, on PyTorch."""
+    import transformers
+
+    return transformers
+
+
+@pytest.fixture(scope="session")
 def gradient():
     """gradient(f, x) → ∂ Σ f(x) / ∂x as NumPy, on the running backend."""
     import keras

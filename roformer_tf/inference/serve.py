@@ -11,6 +11,8 @@ by an example of a right one, too; 503 asks to try again later.
 
 import asyncio
 import ipaddress
+import json
+import logging
 import socket
 import sys
 from collections import deque
@@ -18,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
@@ -47,7 +50,10 @@ BAD_REQUEST, TOO_SLOW, TOO_LARGE, UNPROCESSABLE = 400, 408, 413, 422
 FAILED, OVERLOADED = 500, 503
 MEGABYTE = 1_000_000
 PATIENCE = 30
-"""Seconds that a client has to send its question, and that the last ones have at the end."""
+"""Seconds that a client has to send a request's head, and again to send its body; that it may
+leave an answer lying; and that the last ones have at the end."""
+MANY_MISTAKES = 1000
+"""More of them in one question are counted, not described: that would hold up all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,9 @@ class Limits:
     """Largest body of a request; a larger one is refused before it is read whole."""
     max_waiting: int = 256
     """Most requests that wait for the model; further ones are asked to come later."""
+    max_connections: int = 512
+    """Most connections at a time, and no more than half of the files that the process may open; a
+    further one takes the place of the one that has been idle the longest."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -105,7 +114,7 @@ def serve(config: ServeConfig) -> None:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     with listening(config.host, config.port) as at:
         served = load(config.model, config.batch_size, config.precision)
-        server = make_server(make_app(served, config.batch_size, config.limits))
+        server = make_server(make_app(served, config.batch_size, config.limits), config.limits)
         address, port = at.getsockname()[:2]
         if not is_loopback(address):
             print(
@@ -156,13 +165,25 @@ def listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def make_server(app: "FastAPI") -> "uvicorn.Server":
+def make_server(app: "FastAPI", limits: Limits | None = None) -> "uvicorn.Server":
     """What runs the service; told to end, it waits a little for requests that were begun."""
     import uvicorn
 
-    return uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=PATIENCE)
+    from roformer_tf.inference.connections import LOGGERS, BoundedConnection, Server, Sparing, room
+
+    connections, accepted = room((limits or Limits()).max_connections)
+    protocol: Any = partial(BoundedConnection, most=connections, patience=PATIENCE)
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        backlog=accepted,
+        log_level="warning",
+        timeout_graceful_shutdown=PATIENCE,
     )
+    for name in LOGGERS:  # now, for uvicorn sets up its own as its settings are made
+        logging.getLogger(name).addFilter(Sparing())
+    return Server(config)
 
 
 def url(address: str, port: int) -> str:
@@ -240,6 +261,7 @@ def make_app(
     from fastapi.responses import HTMLResponse, JSONResponse
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
+    from starlette.responses import Response
 
     limits = limits or Limits()
     task = served.task
@@ -280,7 +302,7 @@ def make_app(
     schema = {"content": {"application/json": {"schema": question.model_json_schema()}}}
 
     @app.post("/predict", openapi_extra={"requestBody": schema | {"required": True}})
-    async def answer(request: Request) -> dict[str, Any]:
+    async def answer(request: Request) -> Response:
         body = await read_body(request, limits.max_megabytes * MEGABYTE)
         examples = [as_example(texts, task) for texts in asked_texts(question, body, task)]
         try:
@@ -288,8 +310,9 @@ def make_app(
         except OverloadedError:
             busy = "too many requests wait; try again in a moment"
             raise HTTPException(OVERLOADED, busy, {"Retry-After": "1"}) from None
-        pairs = zip(examples, predictions, strict=True)
-        return {"predictions": [as_json(example, answer, task) for example, answer in pairs]}
+        # in a thread: the tags of a long text take seconds, in which others are to be heard
+        written = await asyncio.to_thread(reply, examples, predictions, task)
+        return Response(written, media_type="application/json")
 
     return app
 
@@ -350,12 +373,13 @@ def asked_texts(question: "type[BaseModel]", body: bytes, task: Task) -> list[li
     try:
         asked: Any = question.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors()
+        mistakes = error.error_count()
+        found = error.errors() if mistakes <= MANY_MISTAKES else []
         malformed = any(one["type"] == "json_invalid" for one in found)
         status = BAD_REQUEST if malformed else UNPROCESSABLE
         count = len(task.text_columns)
         detail: Any = {
-            "error": reason(found),
+            "error": reason(found) if found else f"{mistakes:,} things are wrong in it",
             "example": {"text": "…" if count == 1 else ["…"] * count},
         }
         raise HTTPException(status, detail) from None
@@ -376,6 +400,23 @@ def as_example(texts: Sequence[str], task: Task) -> Example:
     if task.name == "tagging":
         units = texts[0].split() if task.spaced_units else texts[0]
     return Example(tuple(texts), None, "the request", tuple(units))
+
+
+def reply(examples: Sequence[Example], predictions: Sequence[Prediction], task: Task) -> bytes:
+    """The body of an answer, {"predictions": [answer, …]}.
+
+    Answer by answer: `json.dumps` of all at once would stop every other thread until it ends.
+    """
+    answers = (
+        json.dumps(
+            as_json(example, prediction, task),
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+        )
+        for example, prediction in zip(examples, predictions, strict=True)
+    )
+    return f'{{"predictions":[{",".join(answers)}]}}'.encode()
 
 
 def as_json(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:

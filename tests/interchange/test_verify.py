@@ -28,9 +28,6 @@ needs_bert4keras = pytest.mark.skipif(
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",
 )
-needs_transformers = pytest.mark.skipif(
-    not (find_spec("transformers") and find_spec("torch")), reason="needs the extra [hf]"
-)
 slow = pytest.mark.slow
 
 
@@ -156,7 +153,7 @@ def test_what_the_other_library_says_is_shown_when_it_fails(released, tmp_path, 
 # --- Against transformers ----------------------------------------------------------------------
 
 
-@needs_transformers
+@pytest.mark.hf
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
@@ -176,7 +173,7 @@ def test_transformers_agrees_about_every_layer(name, flags, released, outputs):
     assert 0 < max(found.values()) <= 2e-5
 
 
-@needs_transformers
+@pytest.mark.hf
 def test_transformers_does_not_know_v2(released):
     with pytest.raises(InputError, match=r"RoFormerV2, which transformers does not know"):
         run(released("v2_char"), "transformers")

@@ -13,8 +13,7 @@ from roformer_tf.models.heads import (
     RoFormerForTokenClassification,
 )
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.hf
 
 
 def loaded_whole(cls, folder):
@@ -26,6 +25,8 @@ def loaded_whole(cls, folder):
 
 def outputs(model, inputs, real, **arguments):
     """What a model of transformers gives."""
+    import torch  # not above: this file is also collected where it is missing
+
     with torch.no_grad():
         return model(
             input_ids=torch.tensor(inputs["token_ids"], dtype=torch.long),
@@ -44,7 +45,7 @@ def hidden_states(model, inputs, real):
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("name", ["word", "char", "word_project"])
 def test_transformers_gives_the_same_hidden_states(
-    name, style, released, recorded, inputs_of, real_positions, to_float64, tmp_path
+    name, style, released, recorded, inputs_of, real_positions, to_float64, tmp_path, transformers
 ):
     encoder = RoFormerEncoder.from_pretrained(released(name), rotary_style=style)
     encoder.save_pretrained(tmp_path)
@@ -59,7 +60,7 @@ def test_transformers_gives_the_same_hidden_states(
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("name", ["word", "char", "word_project"])
 def test_transformers_gives_the_same_logits(
-    name, style, released, recorded, inputs_of, real_positions, to_float64, tmp_path
+    name, style, released, recorded, inputs_of, real_positions, to_float64, tmp_path, transformers
 ):
     model = RoFormerForMaskedLM.from_pretrained(released(name), rotary_style=style)
     model.save_pretrained(tmp_path)
@@ -81,7 +82,16 @@ def test_transformers_gives_the_same_logits(
     ],
 )
 def test_transformers_gives_the_same_logits_of_every_head(
-    cls, source, num_labels, released, recorded, inputs_of, real_positions, to_float64, tmp_path
+    cls,
+    source,
+    num_labels,
+    released,
+    recorded,
+    inputs_of,
+    real_positions,
+    to_float64,
+    tmp_path,
+    transformers,
 ):
     given = {} if num_labels is None else {"num_labels": num_labels}
     model = cls.from_pretrained(released(source), initializer_range=0.3, **given)
@@ -104,7 +114,7 @@ def test_transformers_gives_the_same_logits_of_every_head(
 @pytest.mark.parametrize(
     "labels", [{}, {"id2label": {0: "差", 1: "好"}, "label2id": {"差": 0, "好": 1}}]
 )
-def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path):
+def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path, transformers):
     model = RoFormerForSequenceClassification(tiny(unknown=labels), num_labels=2)
     model.save_pretrained(tmp_path)
     config = transformers.AutoConfig.from_pretrained(tmp_path)
@@ -112,7 +122,9 @@ def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path):
     assert config.num_labels == 2
 
 
-def test_transformers_turns_by_another_base_too(tiny, real_positions, to_float64, tmp_path):
+def test_transformers_turns_by_another_base_too(
+    tiny, real_positions, to_float64, tmp_path, transformers
+):
     encoder = RoFormerEncoder(tiny(rotary_base=50.0, hidden_act="gelu_new"))
     encoder.save_pretrained(tmp_path)
     ids = np.random.default_rng(0).integers(1, 50, (2, 30))
@@ -124,7 +136,7 @@ def test_transformers_turns_by_another_base_too(tiny, real_positions, to_float64
 
 
 def test_a_model_with_a_head_opens_as_the_bare_encoder_and_back(
-    released, recorded, inputs_of, real_positions, to_float64, tmp_path
+    released, recorded, inputs_of, real_positions, to_float64, tmp_path, transformers
 ):
     """What transformers writes of what we wrote is the same checkpoint to us."""
     model = RoFormerForMaskedLM.from_pretrained(released("char"))

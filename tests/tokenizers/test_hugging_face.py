@@ -1,4 +1,4 @@
-"""Saved folders in transformers: runs where it is installed."""
+"""Saved folders in transformers."""
 
 import gzip
 import json
@@ -24,11 +24,11 @@ def saved(folder, tokenization, lower_case):
     return tokenizer
 
 
+@pytest.mark.hf
 @pytest.mark.parametrize(
     ("tokenization", "lower_case"), [("word", True), ("char", True), ("char", False)]
 )
-def test_transformers_gives_our_ids(tmp_path, tokenization, lower_case):
-    transformers = pytest.importorskip("transformers")
+def test_transformers_gives_our_ids(tmp_path, tokenization, lower_case, transformers):
     ours = saved(tmp_path, tokenization, lower_case)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     differing = [text for text in sentences() if theirs(text)["input_ids"] != ours.encode(text)[0]]
