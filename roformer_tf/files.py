@@ -15,12 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from roformer_tf.errors import InputError
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 LOCK = ".lock"
 """In a folder that is being written: the file whose lock the writer holds."""
@@ -101,18 +97,19 @@ def locked(folder: str | Path) -> Iterator[None]:
     folder = Path(folder)
     file = folder / LOCK
     made: list[Path] = []
-    lock = FileLock(file)
+    # Its fallback, a file whose being there is the lock, would outlive an owner that was killed.
+    lock = FileLock(file, fallback_to_soft=False)
     try:
         made = _make(folder)
         lock.acquire(timeout=0)
-        _sign(lock)
+        _sign(file)
     except Timeout:
         raise InputError(
             f"{folder} is in use: {_owner(file)} is writing into it. Wait until that has ended, "
-            f"or choose another --output.{_how_to_free(lock)}"
+            "or choose another --output."
         ) from None
-    except (OSError, NotImplementedError) as error:  # the second is an older filelock's ENOSYS
-        if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
             _remove_empty(made)
             raise _unwritable(folder, error) from None
         print(
@@ -124,7 +121,7 @@ def locked(folder: str | Path) -> Iterator[None]:
         yield
     finally:
         # Removed while it is held: whoever has opened it by then sees, once the lock is free, that
-        # the file is gone, and tries anew. Other kinds of lock remove their file themselves.
+        # the file is gone, and tries anew. On Windows `release` removes it.
         if isinstance(lock, UnixFileLock):
             with suppress(OSError):
                 file.unlink()
@@ -208,13 +205,10 @@ def _unwritable(target: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {target}: {error.strerror}. Choose another place.")
 
 
-def _sign(lock: "BaseFileLock") -> None:
+def _sign(file: Path) -> None:
     """Say in a lock's file whose it is, for the message to who comes second."""
-    from filelock import SoftFileLock
-
-    if not isinstance(lock, SoftFileLock):  # which has done so, in the same way
-        with suppress(OSError):  # the lock holds without it
-            Path(lock.lock_file).write_text(f"{os.getpid()}\n{socket.gethostname()}\n", "utf-8")
+    with suppress(OSError):  # the lock holds without it
+        file.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", "utf-8")
 
 
 def _owner(file: Path) -> str:
@@ -224,18 +218,6 @@ def _owner(file: Path) -> str:
     except (OSError, ValueError):
         return "another process"
     return f"process {process} on {host}"
-
-
-def _how_to_free(lock: "BaseFileLock") -> str:
-    """What to do about a dead owner where a lock is no more than a file's being there.
-
-    That is what filelock falls back to on a file system without locks. Of an owner on this
-    machine it finds out itself.
-    """
-    from filelock import SoftFileLock
-
-    soft = isinstance(lock, SoftFileLock)
-    return f" If it runs no more, remove {lock.lock_file}." if soft else ""
 
 
 def _sync(path: Path) -> None:

@@ -234,11 +234,14 @@ def test_a_folder_made_for_nothing_goes_and_one_that_was_there_stays(failure, tm
     assert listing(tmp_path) == {"empty": None}
 
 
-def test_where_the_file_system_knows_no_locks_it_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
+def test_where_the_file_system_knows_no_locks_it_says_so_and_goes_on(
+    number, tmp_path, monkeypatch, capsys
+):
     fcntl = pytest.importorskip("fcntl")
 
     def refuse(*_):
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with locked(tmp_path / "run"):
