@@ -3,28 +3,66 @@
 from typing import Any
 
 import keras
+from keras import ops
+
+from roformer_tf.errors import InputError
+
+HALVES = ("bfloat16", "float16")
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class AdamW(keras.optimizers.AdamW):
     """Keras' AdamW, the same numbers; on TensorFlow each weight is updated by one fused operation.
 
     Keras' own update is ten operations, each of which reads and writes arrays as large as the
     weight: a quarter of a small model's step on a CPU.
+    Of a weight of 16 bits the moments are float32, and so is the step until it is added: in
+    bfloat16 a memory of 0.999 is 1, which never moves, and small gradients' squares are 0 in
+    float16.
+    `undecayed`: names of the weights that do not decay, such as "bias"; they are saved with the
+    rest, which Keras' `exclude_from_weight_decay` is not.
+    Raises InputError for `amsgrad`, which none of our optimizers has.
     """
+
+    def __init__(self, *arguments: Any, undecayed: Any = (), **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        if self.amsgrad:
+            raise InputError(
+                f"{type(self).__name__} has no amsgrad. Leave it out, or take "
+                "keras.optimizers.AdamW(amsgrad=True)."
+            )
+        self.undecayed = tuple(undecayed)
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the optimizer again."""
+        return super().get_config() | {"undecayed": list(self.undecayed)}
+
+    def add_variable(
+        self, shape: Any, initializer: Any = "zeros", dtype: Any = None, **settings: Any
+    ) -> keras.Variable:
+        """Make a slot: of weights of 16 bits, float32, but what Keras sums up in theirs."""
+        if dtype in HALVES and not str(settings.get("name")).endswith("gradient_accumulator"):
+            dtype = "float32"
+        return super().add_variable(shape, initializer, dtype, **settings)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight, here TensorFlow's own variable, and its two moments."""
+        index = self._get_variable_index(variable)
+        first, second = self._momentums[index], self._velocities[index]
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        if first.dtype != dtype:
+            self._update_by_wider_moments(gradient, variable, learning_rate)
+            return
         if keras.backend.backend() != "tensorflow":
             super().update_step(gradient, variable, learning_rate)
             return
         import tensorflow as tf
 
         steps = tf.cast(keras.ops.add(self.iterations, 1), variable.dtype)
-        index = self._get_variable_index(variable)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self._momentums[index].value.handle,
-            v=self._velocities[index].value.handle,
+            m=first.value.handle,
+            v=second.value.handle,
             beta1_power=self.beta_1**steps,
             beta2_power=self.beta_2**steps,
             lr=tf.cast(learning_rate, variable.dtype),
@@ -33,3 +71,29 @@ class AdamW(keras.optimizers.AdamW):
             epsilon=self.epsilon,
             grad=tf.cast(tf.convert_to_tensor(gradient), variable.dtype),  # sparse ones too
         )
+
+    def _use_weight_decay(self, variable: Any) -> bool:
+        # by Keras' variable: TensorFlow's own, which comes here, has another name
+        known = self._trainable_variables[self._get_variable_index(variable)]
+        return known.name not in self.undecayed and super()._use_weight_decay(variable)
+
+    def _update_by_wider_moments(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """The same in plain operations and the moments' dtype."""
+        index = self._get_variable_index(variable)
+        first, second = self._momentums[index], self._velocities[index]
+        gradient = ops.cast(dense(gradient), first.dtype)
+        self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
+        self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
+        steps = ops.cast(self.iterations + 1, first.dtype)
+        rate = learning_rate * ops.sqrt(1 - self.beta_2**steps) / (1 - self.beta_1**steps)
+        step = rate * first / (ops.sqrt(second) + self.epsilon)
+        self.assign(variable, ops.cast(variable, first.dtype) - step)
+
+
+def dense(gradient: Any) -> Any:
+    """A gradient as one tensor; that of looked-up rows TensorFlow gives as rows and places."""
+    if keras.backend.backend() != "tensorflow":
+        return gradient
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(gradient)

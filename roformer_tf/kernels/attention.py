@@ -7,7 +7,7 @@ from keras import ops
 
 from roformer_tf.kernels import flash
 from roformer_tf.kernels.dropout import drop, dropped_plainly
-from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
+from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 HIDDEN = {"float16": -3e4}
 """Added to scores of what must not be seen, so that its weight is exactly 0; elsewhere −1e9."""
@@ -28,9 +28,11 @@ def attend(
     seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees nothing gets the
     mean of all values.
     The fast form, in training, stores the weights before dropout for its gradient and draws the
-    mask again; without dropout, JAX on a GPU may take flash attention where T = S.
+    mask again; without dropout, JAX on a GPU may take flash attention where T = S, but for float64,
+    of which it would make less.
     """
-    if not rate and query.shape[2] == key.shape[2] and flash.may_flash(query.shape[2]):
+    flashes = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
+    if flashes and flash.may_flash(query.shape[2]):
         return flash.attend(query, key, value, visible)
     hidden = None
     if visible is not None:
@@ -91,8 +93,8 @@ def _fast(
 @island
 def _row_products(upstream: Tensor, output: Tensor) -> Tensor:
     """Σ over the features: what softmax' gradient subtracts, Σ_j w_j · dw_j, without the mask."""
-    wide = ops.cast(upstream, "float32") * ops.cast(output, "float32")
-    return ops.matmul(wide, ops.ones((wide.shape[-1], 1)))
+    products = ops.cast(upstream, wide(output)) * ops.cast(output, wide(output))
+    return ops.matmul(products, ops.ones((products.shape[-1], 1), products.dtype))
 
 
 @island
@@ -101,5 +103,5 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """Weights as dropout left them, and the gradient to the scores, both (B, N, T, S)."""
     used = dropped_plainly(weights, seed, rate) if rate else weights
-    after, upstream, before = (ops.cast(x, "float32") for x in (used, to_dropped, weights))
+    after, upstream, before = (ops.cast(x, wide(weights)) for x in (used, to_dropped, weights))
     return used, ops.cast(after * upstream - before * total, weights.dtype)

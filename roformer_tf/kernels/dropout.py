@@ -41,7 +41,7 @@ def add_dropped(x: Tensor, y: Tensor, seed: Tensor, rate: float) -> Tensor:
 
 def dropped_plainly(x: Tensor, seed: Tensor, rate: float) -> Tensor:
     """The plain form of `dropped`."""
-    scale, zero = ops.cast(1 / (1 - rate), x.dtype), ops.cast(0, x.dtype)
+    scale, zero = (ops.convert_to_tensor(value, x.dtype) for value in (1 / (1 - rate), 0.0))
     return ops.where(kept(seed, ops.shape(x), rate), x * scale, zero)
 
 

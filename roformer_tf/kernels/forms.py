@@ -34,6 +34,11 @@ def fast() -> bool:
     return keras.backend.backend() == "tensorflow" and not _plain.get()
 
 
+def wide(x: Tensor) -> str:
+    """The dtype to compute in what x holds: float32, or float64 where x is of it."""
+    return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
+
+
 def island(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function of tensors with XLA, within a TensorFlow step that is not compiled.
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from keras import ops
 
-from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
+from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 
 def gelu(x: Tensor, training: bool | None = None) -> Tensor:
-    """x (…) → (…) in x's dtype; the fast form, in training, is float32 inside.
+    """x (…) → (…) in x's dtype; the fast form, in training, is at least float32 inside.
 
     Its gradient Φ(x) + x φ(x) is computed from x again: of all that the plain form stores, only x
     stays.
@@ -23,7 +23,9 @@ def gelu_plainly(x: Tensor) -> Tensor:
     Written with `erf`: TensorFlow's own exact GELU becomes Erfc, which ONNX lacks. In this order
     of its factors TensorFlow joins it with the product and the bias before it (`affine`).
     """
-    root, one, half = (ops.cast(value, x.dtype) for value in (math.sqrt(0.5), 1, 0.5))
+    root, one, half = (
+        ops.convert_to_tensor(value, x.dtype) for value in (math.sqrt(0.5), 1.0, 0.5)
+    )
     return (ops.erf(x * root) + one) * half * x
 
 
@@ -34,12 +36,12 @@ def _fast_gelu(x: Tensor) -> Any:
 
 @island
 def _value(x: Tensor) -> Tensor:
-    return ops.cast(gelu_plainly(ops.cast(x, "float32")), x.dtype)
+    return ops.cast(gelu_plainly(ops.cast(x, wide(x))), x.dtype)
 
 
 @island
 def _gradient(x: Tensor, upstream: Tensor) -> Tensor:
-    wide = ops.cast(x, "float32")
-    cumulative = 0.5 * (1 + ops.erf(wide * math.sqrt(0.5)))
-    density = ops.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
-    return ops.cast(ops.cast(upstream, "float32") * (cumulative + wide * density), x.dtype)
+    y, upstream = (ops.cast(one, wide(x)) for one in (x, upstream))
+    cumulative = 0.5 * (1 + ops.erf(y * math.sqrt(0.5)))
+    density = ops.exp(-0.5 * y * y) / math.sqrt(2 * math.pi)
+    return ops.cast(upstream * (cumulative + y * density), x.dtype)

@@ -5,23 +5,23 @@ from typing import Any
 
 from keras import ops
 
-from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
+from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 
 def layer_norm(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, training: bool | None = None
 ) -> Tensor:
-    """x (…, H), gamma and beta (H,) float32 → (…, H) in x's dtype, float32 inside.
+    """x (…, H), gamma and beta (H,) → (…, H) in x's dtype, at least float32 inside.
 
     The fast form, in training, stores nothing but x.
     """
+    gamma, beta = (ops.cast(weight, wide(x)) for weight in (gamma, beta))
     form = _fast if training and fast() else layer_norm_plainly
     return form(x, gamma, beta, epsilon)
 
 
 def layer_norm_plainly(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """The plain form; Keras' own takes a quarter more time."""
-    gamma, beta = ops.cast(gamma, "float32"), ops.cast(beta, "float32")  # else in x's dtype, maybe
     return ops.cast(_normalised(x, epsilon, _mean)[0] * gamma + beta, x.dtype)
 
 
@@ -44,14 +44,14 @@ def _value(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
 @island
 def _to_x(x: Tensor, upstream: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
     normalised, rate = _normalised(x, epsilon)
-    inner = ops.cast(upstream, "float32") * gamma
+    inner = ops.cast(upstream, wide(x)) * gamma
     along = normalised * _mean_by_product(inner * normalised)
     return ops.cast(rate * (inner - _mean_by_product(inner) - along), x.dtype)
 
 
 @island
 def _to_weights(x: Tensor, upstream: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    upstream = ops.cast(upstream, "float32")
+    upstream = ops.cast(upstream, wide(x))
     rows = tuple(range(len(x.shape) - 1))
     return ops.sum(upstream * _normalised(x, epsilon)[0], rows), ops.sum(upstream, rows)
 
@@ -63,13 +63,13 @@ def _mean(x: Tensor) -> Tensor:
 
 def _mean_by_product(x: Tensor) -> Tensor:
     """The same for XLA, which sums rows one by one."""
-    return ops.matmul(x, ops.full((x.shape[-1], 1), 1 / x.shape[-1]))
+    return ops.matmul(x, ops.full((x.shape[-1], 1), 1 / x.shape[-1], x.dtype))
 
 
 def _normalised(
     x: Tensor, epsilon: float, mean: Callable[[Tensor], Tensor] = _mean_by_product
 ) -> tuple[Tensor, Tensor]:
-    x = ops.cast(x, "float32")
+    x = ops.cast(x, wide(x))
     centred = x - mean(x)
     rate = ops.rsqrt(mean(centred * centred) + epsilon)
     return centred * rate, rate

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
+from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 PARTS = ("query", "key", "value")
 
@@ -19,10 +19,11 @@ def split_and_rotate(
     """Split into queries, keys and values, or those that `parts` names, and turn the first two.
 
     projected (B, T, parts, N, 2, H/2): per head first all first features of the pairs, then all
-    second ones, which need no strided slices. cos and sin (T, H/2) or (B, T, H/2) float32
-    → for each part (B, N, T, H) in projected's dtype, queries divided by √H; float32 inside. The
-    fast form is for training.
+    second ones, which need no strided slices. cos and sin (T, H/2) or (B, T, H/2) → for each part
+    (B, N, T, H) in projected's dtype, queries divided by √H; at least float32 inside. The fast
+    form is for training.
     """
+    cos, sin = (ops.cast(table, wide(projected)) for table in (cos, sin))
     form = _fast if training and fast() else split_and_rotate_plainly
     return form(projected, cos, sin, parts)
 
@@ -31,7 +32,7 @@ def split_and_rotate_plainly(
     projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...] = PARTS
 ) -> tuple[Tensor, ...]:
     """The plain form."""
-    pairs = ops.cast(projected, "float32")
+    pairs = ops.cast(projected, wide(projected))
     pairs = ops.transpose(pairs, (2, 4, 0, 3, 1, 5))  # (parts, 2, B, N, T, H/2)
     split = []
     for i, part in enumerate(parts):
@@ -73,7 +74,7 @@ def _merged(
     half = upstream[0].shape[-1] // 2
     together = []
     for part, x in zip(parts, upstream, strict=True):
-        x = ops.cast(x * x.shape[-1] ** -0.5 if part == "query" else x, "float32")
+        x = ops.cast(x * x.shape[-1] ** -0.5 if part == "query" else x, wide(x))
         if part != "value":
             x = _turned(x[..., :half], x[..., half:], cos, -sin)
         together.append(ops.transpose(x, (0, 2, 1, 3)))  # (B, T, N, H)

@@ -3,10 +3,12 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.attention import attend
+from roformer_tf.kernels.forms import wide
 from roformer_tf.kernels.products import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.dropout import Dropout
@@ -70,16 +72,17 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
 
         Two tokens see each other where their ids are equal and not 0, which is padding. All
-        other masks narrow this further. With `positions` (B, P) int the output is (B, P, D), that
-        of the queries there; scores, where asked for, stay whole. Keras' own arguments are
-        spelled out because Keras hands `training` and the masks of the inputs only to a call that
-        names them.
+        other masks narrow this further. With `positions` (B, P) int, 0 to T − 1, the output is
+        (B, P, D), that of the queries there; scores, where asked for, stay whole. Keras' own
+        arguments are spelled out because Keras hands `training` and the masks of the inputs only
+        to a call that names them.
+        Raises InputError for a position outside the row whose value is known; where a function is
+        traced, the nearest in the row is taken.
         """
         if sequence_ids is not None:
-            same = same_sequence(sequence_ids)
-            if attention_mask is not None:
-                same = same & ops.cast(attention_mask, "bool")
-            attention_mask = same
+            attention_mask = both(same_sequence(sequence_ids), attention_mask)
+        if positions is not None:
+            positions = within(positions, ops.shape(query)[1])
         masks = (query_mask, value_mask, key_mask, getattr(query, "_keras_mask", None))
         special = return_attention_scores or use_causal_mask or any(x is not None for x in masks)
         special |= attention_mask is not None and len(attention_mask.shape) != 3
@@ -149,7 +152,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         projected = affine(x, self._together("kernel", parts), bias, training)
         heads = (len(parts), self._num_heads, 2, self._key_dim // 2)
         projected = ops.reshape(projected, (*ops.shape(x)[:-1], *heads))
-        theta = angles(positions, self._key_dim, self.rotary_base)  # ([B,] T, H/2)
+        theta = angles(positions, self._key_dim, self.rotary_base, wide(projected))  # ([B,] T, H/2)
         return split_and_rotate(projected, ops.cos(theta), ops.sin(theta), parts, training)
 
     def _project_alone(self, x: Tensor, part: str, positions: Tensor) -> Tensor:
@@ -162,7 +165,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         if part != "value":
             y = rotate(y, positions, self.rotary_base, self.rotary_style)
         if part == "query":
-            y = y * ops.cast(self._key_dim**-0.5, y.dtype)
+            y = y * ops.convert_to_tensor(self._key_dim**-0.5, y.dtype)
         return ops.swapaxes(y, 1, 2)
 
     def _together(self, weight: str, parts: tuple[str, ...]) -> Tensor:
@@ -182,8 +185,13 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return ops.concatenate(weights, axis=-1)
 
     def _usual(self) -> bool:
-        """Whether the layer is as RoFormer has it: no variant of Keras', no subclass' rotation."""
+        """Whether the layer is as RoFormer has it: no variant of Keras', no subclass' rotation.
+
+        A quantized projection has a scale beside its kernel, and one whose outputs are regularised
+        adds a loss: both only where the projection itself is called.
+        """
         hooks = ("_compute_attention", "_rotate")
+        projections = (self._query_dense, self._key_dense, self._value_dense, self._output_dense)
         return (
             all(getattr(type(self), x) is getattr(RotaryMultiHeadAttention, x) for x in hooks)
             and self._value_dim == self._key_dim
@@ -191,6 +199,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             and self._attention_axes == (1,)
             and not getattr(self, "_use_gate", False)
             and getattr(self, "_sliding_window", None) is None
+            and self._activity_regularizer is None
+            and all(projection.quantization_mode is None for projection in projections)
         )
 
     def _build_attention(self, rank: int) -> None:
@@ -201,6 +211,12 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         query = self._rotate(query)  # (B, T, N, H)
         key = self._rotate(key)  # (B, S, N, H)
         return super()._compute_attention(query, key, *args, **kwargs)
+
+    def _compute_attention_mask(
+        self, query: Tensor, value: Tensor, attention_mask: Tensor | None = None, **masks: Any
+    ) -> Tensor | None:
+        # Keras' own would let the batch of the other masks meet the heads of one of four axes
+        return both(attention_mask, super()._compute_attention_mask(query, value, **masks))
 
     def _rotate(self, x: Tensor) -> Tensor:
         positions = ops.arange(ops.shape(x)[1])
@@ -255,9 +271,43 @@ def same_sequence(sequence_ids: Tensor) -> Tensor:
     return (query == key) & (key != 0)
 
 
+def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Where both masks allow it, bool; None allows everything.
+
+    Each is (T, S), (B, T, S) or (B, 1 or N, T, S), and what they give has the axes of the larger.
+    """
+    masks = [ops.cast(x, "bool") for x in (mask, other) if x is not None]
+    if any(len(x.shape) == 4 for x in masks):  # what is for all heads has no axis for them
+        masks = [x[:, None] if len(x.shape) == 3 else x for x in masks]
+    return masks[0] & masks[1] if len(masks) == 2 else next(iter(masks), None)
+
+
+def within(positions: Tensor, length: Any) -> Tensor:
+    """Positions (B, P) → int32, each of 0 … length − 1.
+
+    Raises InputError for another one where the values are known; where a function is traced they
+    are not, and the nearest is taken.
+    """
+    try:
+        values = np.asarray(positions)
+    except (NotImplementedError, TypeError, ValueError):  # as TensorFlow, JAX and Keras say it
+        values = np.zeros(0, "int32")
+    outside = values[(values < 0) | (values >= length)] if isinstance(length, int) else values[:0]
+    if outside.size:
+        raise InputError(
+            f"the positions hold {outside[0]}, but the rows are {length} long. "
+            f"Give positions from 0 to {length - 1}; unused places may hold 0."
+        )
+    return ops.clip(ops.cast(positions, "int32"), 0, length - 1)
+
+
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Pick x (B, T, F) at positions (B, P) int32 → (B, P, F), in one flat lookup."""
+    """Pick x (B, T, F) at positions (B, P) int32 → (B, P, F), in one flat lookup.
+
+    Of a position outside 0 … T − 1 the nearest, never another row's: so a mask whose T is 1, one
+    for all queries, gives the same everywhere.
+    """
     batch, length, features = ops.shape(x)
     rows = ops.arange(batch, dtype="int32")[:, None] * length
     flat = ops.reshape(x, (-1, features))  # (B·T, F)
-    return ops.take(flat, ops.cast(positions, "int32") + rows, axis=0)
+    return ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)

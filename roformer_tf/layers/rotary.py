@@ -17,19 +17,22 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.kernels.forms import wide
 
 Tensor = Any
 """A tensor of the running backend, a Keras tensor or a NumPy array."""
 
 
-def angles(positions: Tensor, head_size: int, base: float = 10_000.0) -> Tensor:
+def angles(
+    positions: Tensor, head_size: int, base: float = 10_000.0, dtype: str = "float32"
+) -> Tensor:
     """Angle of each position for each pair of features, θ of section 3.2.2.
 
-    positions (..., T) int → (..., T, H/2) float32, in radians, whatever the compute dtype:
-    bfloat16 cannot tell position 257 from 256.
+    positions (..., T) int → (..., T, H/2) float32, in radians, or float64 where that is computed
+    in, but never less: bfloat16 cannot tell position 257 from 256.
     """
     frequencies = base ** (-np.arange(0, head_size, 2, dtype="float64") / head_size)  # (H/2,)
-    return ops.cast(positions, "float32")[..., None] * frequencies.astype("float32")
+    return ops.cast(positions, dtype)[..., None] * frequencies.astype(dtype)
 
 
 def rotate(
@@ -37,8 +40,8 @@ def rotate(
 ) -> Tensor:
     """Turn every pair of features (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
 
-    x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype; products and sum in
-    float32.
+    x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype; products and sum at
+    least in float32.
     Raises InputError for an unknown style.
 
     Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
@@ -49,11 +52,12 @@ def rotate(
     half = x.shape[-1] // 2
     shape = ops.shape(x)
     pairs = ops.reshape(x, (*shape[:-1], *((half, 2) if axis == -1 else (2, half))))
-    theta = angles(positions, x.shape[-1], base)[..., None, :]  # ([B,] T, 1, H/2)
+    dtype = wide(x)
+    theta = angles(positions, x.shape[-1], base, dtype)[..., None, :]  # ([B,] T, 1, H/2)
     cos, sin = ops.cos(theta), ops.sin(theta)
     cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
-    flipped = ops.cast(ops.flip(pairs, axis), "float32")
-    turned = ops.cast(pairs, "float32") * cos + flipped * sin
+    flipped = ops.cast(ops.flip(pairs, axis), dtype)
+    turned = ops.cast(pairs, dtype) * cos + flipped * sin
     return ops.cast(ops.reshape(turned, shape), x.dtype)
 
 

@@ -13,6 +13,7 @@ import keras
 from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.kernels.forms import wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.products import affine
@@ -24,6 +25,10 @@ from roformer_tf.layers.rotary import Tensor
 class Dense(layers.Dense):
     """Keras' layer by `kernels/products.py`: (…, D) → (…, units) in the compute dtype."""
 
+    def quantize(self, *arguments: Any, **settings: Any) -> None:
+        """Quantize as Keras does its own layer, whose call then takes the place of this one's."""
+        super().quantize(*arguments, **settings | {"type_check": False})
+
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Multiply, add, activate."""
         bias = None if self.bias is None else ops.cast(self.bias, inputs.dtype)
@@ -34,7 +39,7 @@ class Dense(layers.Dense):
 class LayerNorm(layers.LayerNormalization):
     """Keras' layer, in training by `kernels/layer_norm.py`.
 
-    Call: x (…, H) → (…, H) in the compute dtype; float32 inside.
+    Call: x (…, H) → (…, H) in the compute dtype; at least float32 inside.
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
@@ -46,7 +51,7 @@ class LayerNorm(layers.LayerNormalization):
 class RMSNorm(layers.Layer):
     """x / √(mean of x² + ε) over the features: RoFormerV2's norm, which has no weights.
 
-    Call: x (…, H) → (…, H) in x's dtype; float32 inside.
+    Call: x (…, H) → (…, H) in x's dtype; at least float32 inside.
     """
 
     def __init__(self, epsilon: float, **kwargs: Any) -> None:
@@ -55,9 +60,9 @@ class RMSNorm(layers.Layer):
 
     def call(self, x: Tensor) -> Tensor:
         """Give every vector the mean square 1."""
-        wide = ops.cast(x, "float32")
-        scale = ops.rsqrt(ops.mean(ops.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return ops.cast(wide * scale, x.dtype)
+        y = ops.cast(x, wide(x))
+        scale = ops.rsqrt(ops.mean(ops.square(y), axis=-1, keepdims=True) + self.epsilon)
+        return ops.cast(y * scale, x.dtype)
 
     def get_config(self) -> dict[str, Any]:
         """Everything needed to make the layer again."""
@@ -99,6 +104,12 @@ class RoFormerEmbeddings(layers.Layer):
         self.norm.build((None, None, size))
         if self.projection is not None:
             self.projection.build((None, None, size))
+
+    def words(self) -> Tensor:
+        """The vectors of all words (V, E); of quantized ones what a lookup gives."""
+        if self.word.quantization_mode is None:
+            return self.word.embeddings
+        return self.word(ops.arange(self.word.input_dim))
 
     def call(self, token_ids: Tensor, segment_ids: Tensor, training: bool | None = None) -> Tensor:
         """Embed a batch of rows."""

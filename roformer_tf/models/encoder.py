@@ -22,8 +22,8 @@ class RoFormerEncoder(PretrainedModel):
     are `token_ids != 0`, the first position always counted. Two tokens see each other only if
     their `sequence_ids` are equal and not 0, and as `config.attention_type` allows.
     → hidden states (B, T, H) in the compute dtype; what a padded position gives is unspecified.
-    Given `positions` (B, P) int32 beside the dict, those there alone (B, P, H): the last layer does
-    the work of no others.
+    Given `positions` (B, P) int32 beside the dict, 0 to T − 1, those there alone (B, P, H): the
+    last layer does the work of no others.
     """
 
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:

@@ -10,6 +10,7 @@ from keras import layers, ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.cross_entropy import cross_entropy
+from roformer_tf.kernels.forms import wide
 from roformer_tf.kernels.products import product_with_rows
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor
@@ -66,8 +67,10 @@ class MaskedLMHead(layers.Layer):
         """Score every token of the vocabulary."""
         x = self.transform(hidden, training=training)
         logits = product_with_rows(x, ops.cast(word_embeddings, x.dtype))
-        logits = ops.cast(logits, "float32")
-        return logits if self.bias is None else logits + ops.cast(self.bias, "float32")
+        logits = ops.cast(logits, wide(x))
+        if self.bias is not None:
+            logits = logits + ops.cast(self.bias, logits.dtype)
+        return ops.cast(logits, "float32")
 
     def losses(
         self,
@@ -111,7 +114,7 @@ class LanguageModel(PretrainedModel):
 
     def scores(self, hidden: Tensor, training: bool | None = None) -> Tensor:
         """Score the vocabulary: hidden (…, H) → (…, V) float32."""
-        return self.mlm(hidden, self.encoder.embeddings.word.embeddings, training=training)
+        return self.mlm(hidden, self.encoder.embeddings.words(), training=training)
 
     def scores_or_losses(
         self, hidden: Tensor, inputs: Mapping[str, Tensor], training: bool | None = None
@@ -119,7 +122,7 @@ class LanguageModel(PretrainedModel):
         """Logits of hidden (B, P, H) → (B, P, V); where the inputs hold `labels`, their losses."""
         if "labels" not in inputs:
             return self.scores(hidden, training)
-        words = self.encoder.embeddings.word.embeddings
+        words = self.encoder.embeddings.words()
         pieces = LOSS_PIECES if training and self.encoder.rematerialize else 1
         return self.mlm.losses(hidden, words, inputs["labels"], training, pieces)
 
@@ -136,6 +139,8 @@ class RoFormerForMaskedLM(LanguageModel):
     too, logits (B, P, V) only there: the vocabulary projection is most of a small model's work.
     Given `labels` (B, P) int32 as well, or (B, T), the cross-entropy of each in nats instead, of
     the labels' shape and float32: what a training step needs, without logits in float32.
+    Positions count from 0 to T − 1. Raises InputError for another one where its value is known; in
+    a step that is compiled, such as those of `fit`, the nearest in the row is taken.
     """
 
     architecture = "RoFormerForMaskedLM"
@@ -361,9 +366,12 @@ def _losses(x: Tensor, labels: Tensor, embeddings: Tensor, bias: Tensor | None =
 
 
 def mean_of_tokens(hidden: Tensor, sequence_ids: Tensor) -> Tensor:
-    """Mean over the tokens that are no padding: (B, T, H), (B, T) int → (B, H), float32 inside."""
-    weights = ops.cast(sequence_ids != 0, "float32")[..., None]
-    total = ops.sum(ops.cast(hidden, "float32") * weights, axis=1)
+    """Mean over the tokens that are no padding: (B, T, H), (B, T) int → (B, H).
+
+    At least float32 inside.
+    """
+    weights = ops.cast(sequence_ids != 0, wide(hidden))[..., None]
+    total = ops.sum(ops.cast(hidden, weights.dtype) * weights, axis=1)
     return ops.cast(total / ops.maximum(ops.sum(weights, axis=1), 1.0), hidden.dtype)
 
 

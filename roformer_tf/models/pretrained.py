@@ -31,8 +31,34 @@ class PretrainedModel(keras.Model):
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
+        self.called_with: tuple[str, ...] = ("token_ids", "segment_ids")
+        """The names of the last call's inputs, without labels: those of an export."""
         self.tokenizer: RoFormerTokenizer | None = None
         """The tokenizer that came with the weights; saved beside them."""
+
+    def __call__(self, inputs: Any, *arguments: Any, **settings: Any) -> Any:
+        """Call the model."""
+        if isinstance(inputs, Mapping):
+            self.called_with = tuple(name for name in inputs if name != "labels")
+        return super().__call__(inputs, *arguments, **settings)
+
+    def export(
+        self,
+        filepath: str | Path,
+        format: str = "tf_saved_model",  # noqa: A002
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        **settings: Any,
+    ) -> None:
+        """Write the model for inference, as Keras does.
+
+        Unless a signature is given it takes the inputs of the last call, int32 of any batch and
+        length; before any call, `token_ids` and `segment_ids`.
+        """
+        if input_signature is None:  # Keras' own would come from the shapes that `build` was given
+            spec = {x: keras.InputSpec("int32", (None, None), name=x) for x in self.called_with}
+            input_signature = [spec]
+        super().export(filepath, format, verbose, input_signature, **settings)
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, dtype: Any = None, **overrides: Any) -> Self:
@@ -91,8 +117,14 @@ class PretrainedModel(keras.Model):
         """Write our own format: a folder that transformers reads unchanged.
 
         `arrays`: the weights to write, by name; unset, the model's own.
+        Raises InputError for a quantized model, whose weights the format has no place for.
         """
         if arrays is None:
+            if any(layer.quantization_mode for layer in self._flatten_layers()):
+                raise InputError(
+                    f"{folder} cannot be written: the model is quantized, and the format holds "
+                    "whole weights. Save before `quantize`, and quantize what is loaded."
+                )
             arrays = {
                 name: keras.ops.convert_to_numpy(variable)
                 for name, variable in self.named_variables().items()

@@ -11,6 +11,7 @@ from roformer_tf.kernels.adam import AdamW
 from roformer_tf.training.callbacks import sync
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class AveragingAdamW(AdamW):
     """AdamW that may average the weights; subclasses move them otherwise.
 
@@ -24,6 +25,10 @@ class AveragingAdamW(AdamW):
         super().__init__(learning_rate, **kwargs)
         self.ema = ema
         self.averages: list[keras.Variable] = []
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the optimizer again."""
+        return super().get_config() | {"ema": self.ema}
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Make the slots and the averages."""
@@ -44,7 +49,7 @@ class AveragingAdamW(AdamW):
         if self.ema:
             step = ops.cast(self.iterations, "float32")
             average = self.averages[self._get_variable_index(variable)]
-            fresh = 1 - ops.minimum(self.ema, step / (step + 9))
+            fresh = ops.cast(1 - ops.minimum(self.ema, step / (step + 9)), average.dtype)
             self.assign_add(average, fresh * ops.subtract(variable, average))
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:

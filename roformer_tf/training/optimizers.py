@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.kernels.adam import dense
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.averages import AveragingAdamW
 
@@ -137,6 +138,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class LayerwiseAdamW(AveragingAdamW):
     """AdamW with a learning rate, and so a decay, of its own for each weight.
 
@@ -147,6 +149,10 @@ class LayerwiseAdamW(AveragingAdamW):
     def __init__(self, learning_rate: Any, *, scales: Sequence[float], **kwargs: Any) -> None:
         super().__init__(learning_rate, **kwargs)
         self.scales = tuple(scales)
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the optimizer again."""
+        return super().get_config() | {"scales": list(self.scales)}
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight by its own learning rate."""
@@ -161,6 +167,7 @@ class LayerwiseAdamW(AveragingAdamW):
                 self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class Lamb(AveragingAdamW):
     """Adam whose step on a matrix is as long, in proportion, as the matrix (arXiv 1904.00962).
 
@@ -173,24 +180,26 @@ class Lamb(AveragingAdamW):
         """Update a weight and its two moments."""
         index = self._get_variable_index(variable)
         first, second = self._momentums[index], self._velocities[index]
-        gradient = ops.cast(gradient, variable.dtype)
+        gradient = ops.cast(dense(gradient), first.dtype)
         self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
         self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
-        steps = ops.cast(self.iterations + 1, variable.dtype)
+        steps = ops.cast(self.iterations + 1, first.dtype)
         mean, square = first / (1 - self.beta_1**steps), second / (1 - self.beta_2**steps)
         moved = mean / (ops.sqrt(square) + self.epsilon)
         if self._use_weight_decay(variable):
-            moved = moved + self.weight_decay * ops.convert_to_tensor(variable)
+            value = ops.cast(variable, first.dtype)
+            moved = moved + self.weight_decay * value
             # flat: of three axes, such as attention's kernels have, Keras knows no norm
-            lengths = [ops.norm(ops.reshape(x, (-1,))) for x in (variable, moved)]
+            lengths = [ops.norm(ops.reshape(x, (-1,))) for x in (value, moved)]
             some = (lengths[0] > 0) & (lengths[1] > 0)
             moved = moved * ops.where(some, lengths[0] / ops.where(some, lengths[1], 1.0), 1.0)
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * moved)
+        self.assign_sub(variable, ops.cast(learning_rate, first.dtype) * moved)
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """It is part of the step."""
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class Muon(AveragingAdamW):
     """AdamW for embeddings, norms and biases; matrices move along their orthogonalised momentum.
 
@@ -205,6 +214,11 @@ class Muon(AveragingAdamW):
     ) -> None:
         super().__init__(learning_rate, **kwargs)
         self.matrix_rate, self.product_dtype = matrix_rate, product_dtype
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the optimizer again."""
+        own = {"matrix_rate": self.matrix_rate, "product_dtype": self.product_dtype}
+        return super().get_config() | own
 
     def make_slots(self, variables: list[keras.Variable]) -> None:
         """Make a momentum of every weight, squares only of those that are Adam's."""
@@ -225,6 +239,7 @@ class Muon(AveragingAdamW):
             super().move(gradient, variable, learning_rate)
             return
         momentum = self._momentums[index]
+        gradient = ops.cast(gradient, momentum.dtype)
         self.assign(momentum, MUON_MOMENTUM * momentum + gradient)
         ahead = as_matrix(gradient + MUON_MOMENTUM * momentum)
         step = 0.2 * math.sqrt(max(ahead.shape)) * orthogonal(ahead, self.product_dtype)
@@ -282,7 +297,7 @@ def make_optimizer(
         )
     else:
         optimizer = {"adamw": AveragingAdamW, "lamb": Lamb}[config.optimizer](**settings)
-    _build(optimizer, list(variables))
+    optimizer.build(list(variables))
     return optimizer
 
 
@@ -307,7 +322,7 @@ def make_finetune_optimizer(
         scales=[scales[names[id(v)]] for v in variables],
         gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
     )
-    _build(optimizer, variables)
+    optimizer.build(variables)
     return optimizer
 
 
@@ -346,18 +361,12 @@ def _settings(
         "epsilon": 1e-6,
         "global_clipnorm": config.clip_norm,
         "ema": config.ema,
+        "undecayed": UNDECAYED,
     }
 
 
-def _build(optimizer: AveragingAdamW, variables: list[keras.Variable]) -> None:
-    """Make the slots, and leave norms and biases out of the decay."""
-    # By variable: Keras would compare names like "LayerNorm" with "gamma", and find none.
-    optimizer.exclude_from_weight_decay(var_list=[v for v in variables if not _decays(v)])
-    optimizer.build(variables)
-
-
-def _decays(variable: keras.Variable) -> bool:
-    return variable.name not in ("gamma", "beta", "bias")
+UNDECAYED = ("gamma", "beta", "bias")
+"""Norms' weights and biases, as they are called; a layer's name, "LayerNorm", would match none."""
 
 
 def _check(

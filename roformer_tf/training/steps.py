@@ -63,7 +63,14 @@ class PretrainingModel(PretrainedModel):
     def build(self, input_shape: Any = None) -> None:
         """Make what is remembered of the steps; the model has its weights."""
         usual, count, row = (
-            self.add_weight((), initializer="zeros", trainable=False, autocast=False, name=name)
+            self.add_weight(
+                (),
+                initializer="zeros",
+                dtype="float32",  # bfloat16 would count no further than 256
+                trainable=False,
+                autocast=False,
+                name=name,
+            )
             for name in ("usual_loss", "good_steps", "left_out")
         )
         self.usual_loss, self.good_steps, self.left_out = usual, count, row
@@ -114,9 +121,10 @@ class PretrainingModel(PretrainedModel):
         import tensorflow as tf
 
         loss, gradients = self._tensorflow_gradients(*_normalized(data))
-        norm = tf.linalg.global_norm(gradients)
+        norm = tf.linalg.global_norm([tf.cast(x, "float32") for x in gradients])
         good, logs = self._judged(loss, norm)
-        clipped, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=norm)
+        alike = tf.cast(norm, gradients[0].dtype)
+        clipped, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=alike)
 
         def take() -> Any:
             self.optimizer.apply(clipped, self.trainable_variables)
@@ -164,7 +172,7 @@ class PretrainingModel(PretrainedModel):
     def _jax_step(self, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
         weights, others, slots, metrics = state
         loss, gradients, others = self._jax_gradients(state, _normalized(data))
-        norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in gradients))
+        norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(x, "float32"))) for x in gradients))
         remembered = [*self.non_trainable_variables, *self.metrics_variables]
         mapping = list(zip(remembered, [*others, *metrics], strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
@@ -176,7 +184,7 @@ class PretrainingModel(PretrainedModel):
             )
         ]
         scale = ops.minimum(1.0, self.clip_norm / norm)
-        clipped = [gradient * scale for gradient in gradients]
+        clipped = [gradient * ops.cast(scale, gradient.dtype) for gradient in gradients]
         new_weights, new_slots = self.optimizer.stateless_apply(slots, clipped, weights)
         stepped = [variable is self.optimizer.iterations for variable in self.optimizer.variables]
 

@@ -24,9 +24,9 @@ VISIBLE = RNG.random((2, 5, 5)) > 0.3
 VISIBLE[:, range(5), range(5)] = True
 LABELS = np.array([0, 6, 2, 2], "int32")
 THETA = RNG.normal(size=(5, 2))
-TABLES = [f(THETA).astype("float32") for f in (np.cos, np.sin)]
+TABLES = [np.cos(THETA), np.sin(THETA)]
 THETA_OF_ROWS = RNG.normal(size=(2, 5, 2))
-TABLES_OF_ROWS = [f(THETA_OF_ROWS).astype("float32") for f in (np.cos, np.sin)]
+TABLES_OF_ROWS = [np.cos(THETA_OF_ROWS), np.sin(THETA_OF_ROWS)]
 
 
 def mask(shape):
@@ -194,6 +194,51 @@ def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
     for value, _ in results:
         assert np.abs(value - exact).max() <= 0.03 * np.abs(exact).max()
     assert np.abs(results[0][1] - results[1][1]).max() <= 0.05 * max(1, np.abs(results[1][1]).max())
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if told so")
+@each_case
+@each_form
+def test_in_float64_nothing_is_less(name, form, gradient):
+    ours, reference, _ = CASES[name]
+    inputs = [x.astype("float64") for x in given(name)]
+    of_losses = name.startswith("cross")  # which are float32 in the end, whatever they come from
+    with form():
+        value = ours(*map(ops.array, inputs))
+        got = gradient(lambda x: ours(x, *map(ops.array, inputs[1:])), inputs[0])
+    assert keras.backend.standardize_dtype(value.dtype) == ("float32" if of_losses else "float64")
+    bound = 1e-6 if of_losses else 1e-13
+    np.testing.assert_allclose(value, reference(*inputs), rtol=bound, atol=bound)
+    want = central_difference(reference, inputs, 0, np.ones(value.shape))
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, want, rtol=3e-9, atol=3e-9)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "cross_entropy"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@each_form
+def test_weights_may_be_of_16_bits_too(name, dtype, form, gradient):
+    ours, reference, _ = CASES[name]
+    inputs = [ops.convert_to_numpy(ops.cast(x, dtype)) for x in given(name)]
+    exact = [x.astype("float64") for x in inputs]
+    bound = {"bfloat16": 0.03, "float16": 4e-3}[dtype]
+
+    def with_one_changed(x, i):
+        return ours(*(x if j == i else ops.array(y) for j, y in enumerate(inputs)))
+
+    with form():
+        value = with_one_changed(ops.array(inputs[0]), 0)
+        gradients = [
+            gradient(lambda x, i=i: with_one_changed(x, i), y) for i, y in enumerate(inputs)
+        ]
+    want = "float32" if name == "cross_entropy" else dtype
+    assert keras.backend.standardize_dtype(value.dtype) == want
+    value = np.asarray(ops.convert_to_numpy(value), "float64")
+    assert np.abs(value - reference(*exact)).max() <= bound * np.abs(value).max()
+    for i, got in enumerate(gradients):
+        slope = central_difference(reference, exact, i, np.ones(value.shape))
+        assert keras.backend.standardize_dtype(got.dtype) == dtype
+        assert np.abs(got.astype("float64") - slope).max() <= bound * max(1, np.abs(slope).max())
 
 
 def test_a_query_that_sees_nothing_gives_no_nan(gradient):

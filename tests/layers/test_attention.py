@@ -22,6 +22,30 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
+def tensor(*shape, dtype="float32", seed=0):
+    """As `random`; of one NumPy array, given twice, Keras would make two tensors."""
+    return ops.cast(random(*shape, seed=seed), dtype)
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """The ways that attention goes from here on: "one pass" or "Keras'", one for each call."""
+    taken = []
+
+    def watch(way, name):
+        method = getattr(RotaryMultiHeadAttention, name)
+
+        def watched(*arguments, **settings):
+            taken.append(way)
+            return method(*arguments, **settings)
+
+        monkeypatch.setattr(RotaryMultiHeadAttention, name, watched)
+
+    watch("one pass", "_attend_to_itself")
+    watch("Keras'", "_compute_attention")
+    return taken
+
+
 def with_random_weights(layer, seed=7):
     """Give a built layer weights of every sign, biases included."""
     rng = np.random.default_rng(seed)
@@ -69,10 +93,12 @@ def same(ids):
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("base", [10_000.0, 7.0])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])  # Keras takes another path where there is some
-def test_it_attends_as_plain_numpy_does(style, base, dropout):
-    x, layer = random(B, T, D), make(rotary_style=style, rotary_base=base, dropout=dropout)
+def test_it_attends_as_plain_numpy_does(style, base, dropout, ways):
+    x, layer = tensor(B, T, D), make(rotary_style=style, rotary_base=base, dropout=dropout)
     want, _ = attend(x, x, layer.get_weights(), style=style, base=base)
     np.testing.assert_allclose(to_float64(layer(x, x)), want, atol=1e-5)
+    np.testing.assert_allclose(to_float64(layer(x, ops.copy(x))), want, atol=1e-5)
+    assert ways == ["one pass", "Keras'"]
 
 
 def test_queries_and_keys_of_different_lengths():
@@ -87,8 +113,8 @@ def test_queries_and_keys_of_different_lengths():
     )
 
 
-def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody():
-    x, layer, real = random(B, T, D), make(), ids != 0
+def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody(ways):
+    x, layer, real = tensor(B, T, D), make(), ids != 0
     want, _ = attend(x, x, layer.get_weights(), visible=same(ids))
     got = to_float64(layer(x, x, sequence_ids=ids))
     np.testing.assert_allclose(got[real], want[real], atol=1e-5)
@@ -97,22 +123,97 @@ def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody():
     for row, start, stop in [(0, 0, 3), (0, 3, 5), (1, 0, 2), (1, 2, 7)]:
         alone = to_float64(layer(*2 * [x[row : row + 1, start:stop]]))
         np.testing.assert_allclose(got[row, start:stop], alone[0], atol=1e-5)
+    assert ways == ["one pass"] * 5
 
 
-def test_a_mask_narrows_what_sequence_ids_allow():
-    x, layer, real = random(B, T, D), make(), ids != 0
+def test_a_mask_narrows_what_sequence_ids_allow(ways):
+    x, layer, real = tensor(B, T, D), make(), ids != 0
     causal = np.tril(np.ones((B, T, T), bool))
     want, _ = attend(x, x, layer.get_weights(), visible=same(ids) & causal)
     for arguments in ({"attention_mask": causal}, {"use_causal_mask": True}):
         got = to_float64(layer(x, x, sequence_ids=ids, **arguments))
         np.testing.assert_allclose(got[real], want[real], atol=1e-5)
+    assert ways == ["one pass", "Keras'"]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["one way", "Keras'"])
-@pytest.mark.parametrize("training", [True, False])
-def test_at_positions_it_gives_what_it_gives_there(arguments, training):
-    x, layer = random(B, T, D), make()
+@pytest.mark.parametrize("batch", [1, B])
+@pytest.mark.parametrize("heads", [1, N])
+def test_a_mask_with_an_axis_of_heads_narrows_what_sequence_ids_allow(batch, heads):
+    """Heads are as many as rows are not: where the two axes met, Keras would mostly say nothing."""
+    x, layer, real = tensor(N, T, D), make(), np.tile(ids, (2, 1))[:N] != 0
+    documents = np.tile(ids, (2, 1))[:N]
+    mask = np.random.default_rng(4).random((N if batch > 1 else 1, heads, T, T)) < 0.7
+    mask[..., range(T), range(T)] = True
+    visible = same(documents)[:, None] & mask  # (B, N, T, T)
+    _, scores = layer(
+        x, x, sequence_ids=documents, attention_mask=mask, return_attention_scores=True
+    )
+    for head in range(N):
+        allowed = np.broadcast_to(visible, (N, N, T, T))[:, head]
+        _, want = attend(x, x, layer.get_weights(), visible=allowed)
+        got = to_float64(scores)[:, head]
+        np.testing.assert_allclose(got[real], want[:, head][real], atol=1e-5)
+
+
+def test_a_mask_with_an_axis_of_heads_narrows_what_keras_hands_on():
+    tokens = np.array([[5, 3, 2, 0, 0], [4, 4, 0, 0, 0]])
+    embedded = keras.layers.Embedding(8, D, mask_zero=True)(tokens)
+    layer, bare = make(), ops.copy(embedded)
+    everything = np.ones((2, 1, 5, 5), bool)
+    got = to_float64(layer(embedded, embedded, attention_mask=everything))
+    want = to_float64(layer(bare, bare, attention_mask=np.repeat(tokens[:, None] != 0, 5, 1)))
+    np.testing.assert_allclose(got[tokens != 0], want[tokens != 0], atol=1e-5)
+
+
+def compiled(function):
+    """A function of tensors, compiled by XLA."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+@pytest.mark.parametrize(
+    "shape", [(B, 1, T), (1, 1, T), (1, T, T), (1, T)], ids=lambda shape: f"mask {shape}"
+)
+@pytest.mark.parametrize("how", [lambda function: function, compiled], ids=["as it is", "compiled"])
+def test_at_positions_a_mask_of_all_queries_is_each_ones_own(how, shape, ways):
+    x, layer = tensor(B, T, D), make()
+    mask = np.random.default_rng(5).random(shape) < 0.6
+    mask[..., 0] = True
     positions = np.array([[6, 0, 3], [2, 2, 5]], "int32")
+    want, _ = attend(x, x, layer.get_weights(), visible=np.broadcast_to(mask, (B, T, T)))
+    want = np.take_along_axis(want, positions[..., None], 1)
+    got = how(lambda x, at: layer(x, x, attention_mask=ops.array(mask), positions=at))(
+        x, ops.array(positions)
+    )
+    np.testing.assert_allclose(to_float64(got), want, atol=1e-5)
+    assert ways == ["one pass" if len(shape) == 3 else "Keras'"]
+
+
+@pytest.mark.parametrize("wrong", [-1, T, 2**20])
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["one pass", "Keras'"])
+def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(wrong, arguments):
+    x, layer = tensor(B, T, D), make()
+    positions = np.array([[6, wrong, 3], [0, wrong, 5]], "int32")
+    with pytest.raises(InputError, match=rf"hold {wrong}, but the rows are 7 long.* 0 to 6"):
+        layer(x, x, positions=positions, sequence_ids=ids, **arguments)
+    traced = compiled(lambda x, at: layer(x, x, positions=at, sequence_ids=ids, **arguments))
+    got = traced(x, ops.array(positions))
+    want = layer(x, x, positions=np.clip(positions, 0, T - 1), sequence_ids=ids, **arguments)
+    real = np.take_along_axis(ids, np.clip(positions, 0, T - 1), 1) != 0
+    np.testing.assert_allclose(to_float64(got)[real], to_float64(want)[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["one pass", "Keras'"])
+@pytest.mark.parametrize("training", [True, False])
+def test_at_positions_it_gives_what_it_gives_there(arguments, training, ways):
+    x, layer = tensor(B, T, D), make()
+    positions = np.array([[6, 0, 3], [2, 2, 5]], "int32")
+    way = "Keras'" if arguments else "one pass"
     arguments = {"sequence_ids": ids, "training": training, **arguments}
     whole, scores = layer(x, x, return_attention_scores=True, **arguments)
     want = np.take_along_axis(to_float64(whole), positions[..., None], 1)
@@ -122,28 +223,31 @@ def test_at_positions_it_gives_what_it_gives_there(arguments, training):
     got, again = layer(x, x, positions=positions, return_attention_scores=True, **arguments)
     np.testing.assert_allclose(to_float64(got)[real], want[real], atol=1e-5)
     np.testing.assert_array_equal(to_float64(again), to_float64(scores))
+    assert ways == ["Keras'", way, "Keras'"]
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
-def test_a_mask_need_not_be_boolean(dtype):
-    x, layer = random(B, T, D), make()
+def test_a_mask_need_not_be_boolean(dtype, ways):
+    x, layer = tensor(B, T, D), make()
     mask = np.tril(np.ones((B, T, T), bool))
     got = layer(x, x, sequence_ids=np.ones_like(ids), attention_mask=mask.astype(dtype))
     want = layer(x, x, attention_mask=mask)
     np.testing.assert_allclose(to_float64(got), to_float64(want), atol=1e-6)
+    assert ways == ["one pass"] * 2
 
 
-def test_masks_that_keras_hands_on_are_used():
+def test_masks_that_keras_hands_on_are_used(ways):
     tokens = np.array([[5, 3, 2, 0, 0]])
     embedded = keras.layers.Embedding(8, D, mask_zero=True)(tokens)
     layer = make()
     implied = to_float64(layer(embedded, embedded))
-    given = to_float64(layer(*2 * [ops.convert_to_numpy(embedded)[:, :3]]))
+    given = to_float64(layer(*2 * [ops.copy(embedded)[:, :3]]))
     np.testing.assert_allclose(implied[:, :3], given, atol=1e-5)
+    assert ways == ["Keras'", "one pass"]
 
 
 def test_attention_scores_are_returned():
-    x, layer = random(B, T, D), make()
+    x, layer = tensor(B, T, D), make()
     want, probabilities = attend(x, x, layer.get_weights(), visible=same(ids))
     got, scores = layer(x, x, sequence_ids=ids, return_attention_scores=True)
     real = ids != 0
@@ -153,8 +257,8 @@ def test_attention_scores_are_returned():
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("mixed_bfloat16", 2e-2), ("mixed_float16", 5e-3)])
-def test_half_precision_is_close_and_past_position_256_too(dtype, bound):
-    x = random(1, 400, D)
+def test_half_precision_is_close_and_past_position_256_too(dtype, bound, ways):
+    x = tensor(1, 400, D, dtype=dtype.removeprefix("mixed_"))
     layer = RotaryMultiHeadAttention(N, H, dtype=dtype)
     layer.build(x.shape, x.shape)
     with_random_weights(layer)
@@ -162,15 +266,32 @@ def test_half_precision_is_close_and_past_position_256_too(dtype, bound):
     got = layer(x, x, sequence_ids=packed)
     assert keras.backend.standardize_dtype(got.dtype) == layer.compute_dtype
     assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {"float32"}
+    x = to_float64(x)
     want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
     assert np.abs(to_float64(got) - want).max() <= bound * np.abs(want).max()
+    assert ways == ["one pass"]
 
 
-def test_dropout_is_active_in_training_alone():
-    x, layer = random(B, T, D), make(dropout=0.5)
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if told so")
+@pytest.mark.parametrize("training", [True, False])
+def test_in_float64_nothing_is_less(training, ways):
+    x = tensor(1, 400, D, dtype="float64")
+    layer = RotaryMultiHeadAttention(N, 8, dtype="float64")  # no power of 4: 8 has a rounded root
+    layer.build(x.shape, x.shape)
+    with_random_weights(layer)
+    packed = np.repeat([[1, 2]], [300, 100], axis=1)
+    got = layer(x, x, sequence_ids=packed, training=training)
+    want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
+    np.testing.assert_allclose(to_float64(got), want, rtol=0, atol=1e-11)
+    assert ways == ["one pass"]
+
+
+def test_dropout_is_active_in_training_alone(ways):
+    x, layer = tensor(B, T, D), make(dropout=0.5)
     quiet = to_float64(layer(x, x, training=False))
     np.testing.assert_array_equal(quiet, to_float64(layer(x, x)))
     assert np.abs(to_float64(layer(x, x, training=True)) - quiet).max() > 1e-2
+    assert ways == ["one pass"] * 3
 
 
 def functional_model(length=None, **arguments):
@@ -276,8 +397,8 @@ def test_inputs_with_another_axis_are_refused():
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("training", [True, False])
-def test_self_attention_in_one_pass_equals_keras_way(style, training):
-    x = np.random.default_rng(0).normal(size=(2, 300, 12)).astype("float32")
+def test_self_attention_in_one_pass_equals_keras_way(style, training, ways):
+    x = tensor(2, 300, 12)
     ids = np.repeat([[1] * 200 + [2] * 90 + [0] * 10], 2, axis=0)
     layer = RotaryMultiHeadAttention(3, 4, rotary_style=style)
     quick = layer(x, x, sequence_ids=ids, training=training)
@@ -286,6 +407,46 @@ def test_self_attention_in_one_pass_equals_keras_way(style, training):
     )  # scores are given by Keras' way alone
     apart = keras.ops.convert_to_numpy(quick - whole)[:, :290]
     assert np.abs(apart).max() < 5e-6
+    assert ways == ["one pass", "Keras'"]
+
+
+def test_outputs_of_projections_are_regularised_as_keras_does():
+    def penalty(cls, **arguments):
+        layer = cls(N, H, activity_regularizer=keras.regularizers.L2(0.1), **arguments)
+        layer.build((B, T, D), (B, T, D))
+        with_random_weights(layer)
+        x = tensor(B, T, D)
+        layer(x, x, training=True)
+        return [float(loss) for loss in layer.losses]
+
+    want = penalty(keras.layers.MultiHeadAttention)
+    assert len(want) == 4
+    assert min(want) > 0
+    # the last one is of what attention gives, which is rotated here
+    assert penalty(RotaryMultiHeadAttention)[:3] == pytest.approx(want[:3], rel=1e-6)
+    assert penalty(RotaryMultiHeadAttention)[3] > 0
+
+
+@pytest.mark.parametrize(("mode", "bound"), [("int8", 0.02), ("int4", 0.25)])
+@pytest.mark.parametrize("positions", [None, [[6, 0, 3], [2, 2, 5]]])
+def test_quantized_it_answers_as_keras_projections_do(mode, bound, positions):
+    features = keras.Input((T, D))
+    layer = RotaryMultiHeadAttention(N, H)
+    at = None if positions is None else np.array(positions, "int32")
+    model = keras.Model(features, layer(features, features))
+    with_random_weights(layer)
+    x = tensor(B, T, D)
+    before = to_float64(layer(x, x, positions=at))
+    projections = ("query", "key", "value", "output")
+    halves = [to_float64(getattr(layer, f"{name}_dense")(x)) for name in projections[:3]]
+    model.quantize(mode)
+    after = to_float64(layer(x, x, positions=at))
+    error = max(
+        np.abs(to_float64(getattr(layer, f"{name}_dense")(x)) - whole).max() / np.abs(whole).max()
+        for name, whole in zip(projections, halves, strict=False)
+    )
+    assert 0 < error < bound  # of one projection, by Keras' layer
+    assert 0 < np.abs(after - before).max() < 4 * bound * np.abs(before).max()
 
 
 def test_a_subclass_rotation_is_what_runs():
@@ -293,18 +454,19 @@ def test_a_subclass_rotation_is_what_runs():
         def _rotate(self, x):
             return x
 
-    x = np.random.default_rng(0).normal(size=(1, 6, 8)).astype("float32")
-    layer = Unrotated(2, 4)
-    flipped = keras.ops.convert_to_numpy(layer(x[:, ::-1].copy(), x[:, ::-1].copy()))
+    x = tensor(1, 6, 8)
+    layer, backwards = Unrotated(2, 4), ops.flip(x, 1)
+    flipped = keras.ops.convert_to_numpy(layer(backwards, backwards))
     y = keras.ops.convert_to_numpy(layer(x, x))
     assert np.abs(flipped[:, ::-1] - y).max() < 1e-6  # it knows no order
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 5), (2, 1, 5, 5), (5, 5)])
-def test_masks_of_any_rank_that_keras_takes_are_taken(shape):
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+def test_masks_of_any_rank_that_keras_takes_are_taken(shape, ways):
+    x = tensor(2, 5, 8)
     mask = np.broadcast_to(np.tril(np.ones((5, 5), "int32")), shape)
     layer = RotaryMultiHeadAttention(2, 4)
     want = keras.ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
     got = keras.ops.convert_to_numpy(layer(x, x, attention_mask=mask))
     assert np.abs(got - want).max() < 2e-6
+    assert ways == ["Keras'", "one pass" if len(shape) == 3 else "Keras'"]

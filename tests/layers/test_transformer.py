@@ -45,6 +45,26 @@ def test_each_dropout_of_a_layer_is_active_in_training_alone(config, rate):
     assert apart(layer(x, VISIBLE), layer(x, VISIBLE, training=False)) == 0
 
 
+@pytest.mark.parametrize("scores", [False, True], ids=["one pass", "Keras'"])
+def test_attention_drops_as_often_as_the_config_says(scores):
+    """Every token looks at all alike and brings a feature of its own: what it gets is weights."""
+    rate, size = 0.3, 32
+    layer = RoFormerLayer(
+        CONFIG.replace(attention_probs_dropout_prob=rate, num_attention_heads=1)
+    ).attention
+    layer.build((1, size, size), (1, size, size))
+    for projection in (layer.query_dense, layer.key_dense):
+        projection.kernel.assign(np.zeros(projection.kernel.shape))
+    for projection in (layer.value_dense, layer.output_dense):
+        projection.kernel.assign(np.eye(size).reshape(projection.kernel.shape))
+    x = ops.convert_to_tensor(np.eye(size, dtype="float32")[None])
+    given = layer(x, x, training=True, return_attention_scores=scores)
+    weights = size * ops.convert_to_numpy(given[0] if scores else given)
+    dropped = np.abs(weights) < 1e-6
+    assert abs(dropped.mean() - rate) < 0.05
+    np.testing.assert_allclose(weights[~dropped], 1 / (1 - rate), rtol=1e-5)
+
+
 def test_hidden_dropout_stands_after_attention_and_after_feed_forward():
     layer = RoFormerLayer(CONFIG.replace(hidden_dropout_prob=0.4))
     assert (layer.attention_drop.rate, layer.output_drop.rate) == (0.4, 0.4)

@@ -64,6 +64,32 @@ def test_the_head_on_every_token_is_one_dense_layer(tiny, to_float64):
     np.testing.assert_allclose(to_float64(model(INPUTS)), want, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("cls", "pooling", "times"),
+    [
+        (RoFormerForSequenceClassification, "cls", 2),  # before either of the two dense layers
+        (RoFormerForSequenceClassification, "mean", 1),
+        (RoFormerForTokenClassification, "cls", 1),
+    ],
+)
+def test_a_head_drops_as_often_as_the_config_says(cls, pooling, times, tiny, to_float64):
+    """Hidden states of 1, and kernels that leave them alone: a logit is 0 where one was dropped."""
+    rate, size = 0.4, 32
+    config = tiny(hidden_dropout_prob=rate, hidden_act="relu", num_labels=size, pooling=pooling)
+    model = cls(config)
+    for name, variable in model.named_variables().items():
+        if name.startswith("encoder/layer_1/output_norm/"):
+            variable.assign(np.full(size, name.endswith("beta")))
+        elif not name.startswith("encoder/"):
+            variable.assign(np.eye(size) if name.endswith("kernel") else np.zeros(size))
+    ids = {"token_ids": np.random.default_rng(0).integers(1, 50, (60, 5)).astype("int32")}
+    kept = (1 - rate) ** times
+    logits = to_float64(model(ids, training=True))
+    assert abs((logits != 0).mean() - kept) < 0.05
+    np.testing.assert_allclose(logits[logits != 0], 1 / kept, rtol=1e-5)
+    np.testing.assert_allclose(to_float64(model(ids)), 1, rtol=1e-5)
+
+
 def test_a_row_of_padding_gives_numbers(tiny, to_float64):
     nothing = {"token_ids": np.zeros((1, 4), "int32"), "sequence_ids": np.zeros((1, 4), "int32")}
     model = RoFormerForSequenceClassification(tiny(), num_labels=2, pooling="mean")

@@ -17,6 +17,14 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.training.losses import MaskedTokenLoss
+from roformer_tf.training.optimizers import (
+    FinetuneOptimizerConfig,
+    OptimizerConfig,
+    make_finetune_optimizer,
+    make_optimizer,
+)
+from roformer_tf.training.steps import PretrainingModel, StepConfig
 
 CLASSES = {  # and the shape of what each gives, by its axes
     "encoder": (RoFormerEncoder, {}, "BTH"),
@@ -83,13 +91,15 @@ def test_it_gives_what_it_promises(name, version, make, inputs):
     assert all(np.isfinite(value).all() for value in outputs.values())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16", "float64"])
 @every_class
 def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
     model = make(name, "v2", dtype)
     outputs = model(inputs)
     outputs = outputs if isinstance(outputs, dict) else {"": outputs}
+    on_jax = keras.backend.backend() == "jax"  # which has float64 only if told so
     want = model.compute_dtype if name == "encoder" else "float32"
+    want = "float32" if on_jax and want == "float64" else want
     assert {keras.backend.standardize_dtype(x.dtype) for x in outputs.values()} == {want}
 
 
@@ -154,6 +164,95 @@ def test_in_a_step_of_training_every_weight_learns(name, version, jit, make, inp
     assert history.history["loss"][1] < history.history["loss"][0]
     for weight, old in zip(model.weights, before, strict=True):
         assert (ops.convert_to_numpy(weight) != old).any(), weight.path
+
+
+WHOLE = ["bfloat16", "float16"]  # dtypes of the weights too
+if keras.backend.backend() != "jax":  # which has float64 only if told so
+    WHOLE.append("float64")
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs):
+    model = make("of_first", "v1", dtype, num_hidden_layers=1, hidden_dropout_prob=0.1)
+    config = FinetuneOptimizerConfig(learning_rate=0.02, warmup=0.0, ema=0.5)
+    targets = compiled(model, "of_first")
+    model.compile(make_finetune_optimizer(config, model, 8), model.loss)
+    losses = model.fit(inputs, targets, batch_size=4, epochs=8, verbose=0).history["loss"]
+    assert losses[-1] < 0.7 * losses[0]
+    assert {keras.backend.standardize_dtype(w.dtype) for w in model.trainable_variables} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_in_every_dtype_pretraining_learns_and_its_losses_are_float32(dtype, make, inputs):
+    masked = {"masked_positions": np.array([[1, 4]] * SIZES["B"], "int32")}
+    masked["labels"] = np.take_along_axis(inputs["token_ids"], masked["masked_positions"], 1)
+    weights = np.ones(masked["labels"].shape, "float32")
+    model = make("masked_lm", "v1", dtype, num_hidden_layers=1, attention_probs_dropout_prob=0.1)
+    losses = model(inputs | masked)
+    logits = ops.convert_to_numpy(model(inputs | {"masked_positions": masked["masked_positions"]}))
+    assert keras.backend.standardize_dtype(losses.dtype) == "float32"
+    assert logits.dtype == np.float32
+    want = np.log(np.exp(logits).sum(-1))
+    want -= np.take_along_axis(logits, masked["labels"][..., None], -1)[..., 0]
+    np.testing.assert_allclose(ops.convert_to_numpy(losses), want, rtol=0.02, atol=1e-4)
+    config = OptimizerConfig(learning_rate=0.02, warmup=0.0, ema=0.5)
+    stepping = PretrainingModel(model, StepConfig())
+    stepping.compile(make_optimizer(config, model.trainable_variables, 8), MaskedTokenLoss())
+    history = stepping.fit(
+        inputs | masked, masked["labels"], sample_weight=weights, batch_size=4, epochs=8, verbose=0
+    ).history
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    assert history["left_out"] == [0] * 8
+
+
+def relative(got, want):
+    return np.linalg.norm(got - want) / np.linalg.norm(want)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "bound"),
+    [("masked_lm", "int8", 0.03), ("masked_lm", "int4", 0.3), ("of_first", "int8", 0.03)],
+)
+def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, tmp_path):
+    model = make(name, "v1", num_hidden_layers=1)
+    needed = inputs | {"masked_positions": np.array([[0, 3]] * SIZES["B"], "int32")}
+    before = flat(model(needed))[""]
+    kernels = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
+    model.quantize(mode)
+    assert {layer.quantization_mode for layer in kernels} == {mode}  # ours are no less than Keras'
+    after = flat(model(needed))[""]
+    assert 0 < relative(after, before) < bound
+    with pytest.raises(InputError, match=r"the model is quantized.* Save before `quantize`"):
+        model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="TensorFlow's own format")
+@pytest.mark.parametrize(
+    ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]
+)
+def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, tmp_path):
+    import tensorflow as tf
+
+    model = make(name, "v1", num_hidden_layers=1)
+    documents = {"sequence_ids": np.array([[1, 1, 1, 2, 2, 2]] * SIZES["B"], "int32")}
+    given = {
+        "call": inputs | documents | {"masked_positions": np.array([[0, 5]] * 4, "int32")},
+        "fit": inputs,
+        "predict": {"token_ids": inputs["token_ids"]} | documents,
+    }[after]
+    if after == "call":
+        model(given)
+    elif after == "fit":
+        targets = compiled(model, name)
+        model.fit(given, targets, batch_size=SIZES["B"], verbose=0)
+    else:
+        model.predict(given, verbose=0)
+    model.export(tmp_path / "exported", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "exported")
+    for rows in (given, {key: x[:1] for key, x in given.items()}):
+        want = ops.convert_to_numpy(model(rows))
+        np.testing.assert_allclose(loaded.serve(rows).numpy(), want, rtol=0, atol=1e-5)
 
 
 @every_class

@@ -267,6 +267,18 @@ def test_it_is_part_of_a_functional_model(tiny, tmp_path):
     np.testing.assert_array_equal(loaded.predict(batch, verbose=0), probabilities)
 
 
+def test_a_masked_position_outside_its_row_is_refused_and_never_another_rows(masked_lm):
+    model = masked_lm("word")
+    ids = np.random.default_rng(0).integers(1, model.config.vocab_size, (3, 6)).astype("int32")
+    wrong = np.array([[-1, 2], [6, 2], [-7, 11]], "int32")
+    for row in range(3):
+        with pytest.raises(InputError, match=rf"hold {wrong[row, 0]}, but the rows are 6 long"):
+            model({"token_ids": ids, "masked_positions": np.roll(wrong, -row, 0)})
+    got = model.predict({"token_ids": ids, "masked_positions": wrong}, verbose=0)
+    want = ops.convert_to_numpy(model({"token_ids": ids, "masked_positions": np.clip(wrong, 0, 5)}))
+    np.testing.assert_allclose(got, want, rtol=0, atol=LOGIT_BOUND)
+
+
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_given_labels_it_gives_losses_whole_or_in_pieces(released, pieces, dtype):

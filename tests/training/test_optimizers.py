@@ -4,11 +4,19 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.kernels.adam import AdamW
 from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training.averages import AveragingAdamW
+from roformer_tf.training.losses import MaskedTokenLoss
 from roformer_tf.training.optimizers import (
+    FinetuneOptimizerConfig,
+    Lamb,
+    LayerwiseAdamW,
+    Muon,
     OptimizerConfig,
     WarmupDecay,
     as_matrix,
+    make_finetune_optimizer,
     make_optimizer,
     orthogonal,
 )
@@ -299,3 +307,78 @@ def test_the_schedule_survives_serialization():
 def test_values_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         OptimizerConfig(**wrong)
+
+
+@pytest.mark.parametrize("algorithm", ["adamw", "lamb", "muon", "layerwise"])
+def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path):
+    """The rate's place on its way, moments, averages, and which weights decay, by how much."""
+    keras.utils.set_random_seed(3)
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = RoFormerForMaskedLM(RoFormerConfig(**sizes, **quiet, intermediate_size=16))
+    settings = {"learning_rate": 0.05, "warmup": 0.3, "weight_decay": 0.5, "ema": 0.9}
+    if algorithm == "layerwise":
+        config = FinetuneOptimizerConfig(layer_decay=0.5, accumulate=2, **settings)
+        optimizer = make_finetune_optimizer(config, model, 20)
+    else:
+        optimizer = make_optimizer(
+            OptimizerConfig(algorithm, **settings), model.trainable_variables, 10
+        )
+    model.compile(optimizer, MaskedTokenLoss(), run_eagerly=True)  # nothing to trace twice
+    rows = {"token_ids": np.random.default_rng(0).integers(1, 20, (3, 5)).astype("int32")}
+    model.fit(rows, rows["token_ids"], epochs=3, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is type(optimizer)
+    assert loaded.optimizer.get_config() == optimizer.get_config()
+    for one in (model, loaded):
+        one.fit(rows, rows["token_ids"], epochs=3, verbose=0)
+    for mine, others in ((model, loaded), (model.optimizer, loaded.optimizer)):
+        for one, other in zip(mine.variables, others.variables, strict=True):
+            np.testing.assert_array_equal(numpy(one), numpy(other), err_msg=one.path)
+    assert all((numpy(average) != 0).any() for average in loaded.optimizer.averages)
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [
+        (AdamW, {}),
+        (AveragingAdamW, {}),
+        (LayerwiseAdamW, {"scales": [1.0]}),
+        (Lamb, {}),
+        (Muon, {"matrix_rate": 1.0, "product_dtype": "float32"}),
+    ],
+)
+def test_amsgrad_is_refused(cls, settings):
+    with pytest.raises(InputError, match=rf"{cls.__name__} has no amsgrad"):
+        cls(0.1, amsgrad=True, **settings)
+    assert cls(0.1, amsgrad=False, **settings).amsgrad is False
+
+
+@pytest.mark.parametrize(("dtype", "ulp"), [("bfloat16", 2**-8), ("float16", 2**-11)])
+@pytest.mark.parametrize("algorithm", ["adamw", "lamb", "muon"])
+def test_of_weights_of_16_bits_all_else_is_float32(algorithm, dtype, ulp):
+    """In bfloat16 a memory of 0.999 is 1; squares of 1e-5 are 0 in float16."""
+    config = OptimizerConfig(algorithm, learning_rate=0.1, warmup=0.0, beta_2=0.999, ema=0.9)
+    start, slope = np.array([[1.0, -2.0], [0.5, 3.0]]), 1e-5 * np.array([[1.0, -2.0], [3.0, 4.0]])
+    after = {}
+    for kind in ("float32", dtype):
+        names = ("kernel", "embeddings")
+        weights = [keras.Variable(start, dtype=kind, name=name) for name in names]
+        optimizer = make_optimizer(config, weights, LONG)
+        for _ in range(3):
+            optimizer.apply([keras.ops.convert_to_tensor(slope, kind) for _ in weights])
+        after[kind] = [numpy(keras.ops.cast(v, "float32")) for v in [*weights, *optimizer.averages]]
+    slots = [v for v in optimizer.variables if v is not optimizer._iterations]
+    assert {keras.backend.standardize_dtype(v.dtype) for v in slots} == {"float32"}
+    for got, want in zip(after[dtype], after["float32"], strict=True):
+        assert np.abs(want - start).max() > 0.01
+        np.testing.assert_allclose(got, want, rtol=0, atol=3 * 3 * ulp)  # 3 steps, weights to 4
+
+
+def test_averages_in_float64_are_float64():
+    weight = keras.Variable(np.array([1.0, 2.0]), dtype="float64", name="kernel")
+    optimizer = make_optimizer(OptimizerConfig(ema=0.9), [weight], LONG)
+    optimizer.apply([keras.ops.convert_to_tensor([1.0, 1.0], weight.dtype)])
+    assert optimizer.averages[0].dtype == weight.dtype
+    np.testing.assert_array_equal(numpy(optimizer.averages[0]), numpy(weight))  # at first
