@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from roformer_tf.cli import main
+from roformer_tf.data.labelled import ColumnsConfig, find_layout
 from roformer_tf.data.tasks import Example, Task
 from roformer_tf.inference.serve import as_example, as_json, load
 from roformer_tf.training.baselines import baseline
+from roformer_tf.training.finetuning import FinetuneConfig, read_sets
 
 LETTERS = {
     "差": "今天气很好我们",
@@ -37,12 +39,18 @@ DATA = {name: list(rows_of(size, seed)) for seed, (name, size) in enumerate(SIZE
 
 
 @pytest.fixture(scope="module")
-def run(released, tmp_path_factory):
-    """The folder of a run on three files, whose texts are in a column called `label`."""
+def folder(tmp_path_factory):
+    """A folder with three files, whose texts are in a column called `label`."""
     folder = tmp_path_factory.mktemp("results")
     for name, rows in DATA.items():
         lines = "".join(f"{text}\t{label}\n" for text, label in rows)
         (folder / f"{name}.tsv").write_text("label\t情绪\n" + lines, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(released, folder):
+    """The folder of a run on the three files."""
     settings = {
         "checkpoint": released("char"),
         "output": folder / "run",
@@ -83,6 +91,25 @@ def table(path):
 
 def share(gold, answers):
     return sum(one == other for one, other in zip(gold, answers, strict=True)) / len(gold)
+
+
+@pytest.mark.parametrize("given", [(), ("valid",), ("test",), ("valid", "test")])
+def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, given):
+    """No set holds an example of another one, and none of training is lost."""
+    columns = ColumnsConfig(text_columns=("1",), label_column="2")
+    files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *given)}
+    config = FinetuneConfig(checkpoint="", output="", columns=columns, **files)
+    sets = read_sets(config, find_layout(config.train, columns, None))
+    of_train = []
+    for name in DATA:
+        found = [(one.texts[0], one.label) for one in getattr(sets, name)]
+        if name in given:
+            assert found == DATA[name]
+        else:
+            of_train += found
+    assert sorted(of_train) == sorted(DATA["train"])
+    assert sets.valid
+    assert bool(sets.test) == (given != ("valid",))  # by --valid alone the report judges, too
 
 
 def test_each_figure_is_of_its_own_set(report, answered):
