@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.environments import HERE
-from pretrain.demo.__main__ import CONFIG, HELD_OUT, LENGTH, VOCABULARY
+from pretrain.demo.__main__ import Demo
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.files import file_beside
 from roformer_tf.training.callbacks import read_lines
@@ -50,7 +50,7 @@ class Curve(NamedTuple):
 def train(rows: Path, output: Path, precision: str, seed: int, steps: int) -> Curve:
     """Run `pretrain` as the demo does, and read what it wrote."""
     settings = {"precision": precision, "seed": seed, "steps": steps, "log-every": 5}
-    given = {"config": CONFIG, "rows": rows, "output": output} | settings
+    given = {"config": Demo.config, "rows": rows, "output": output} | settings
     _run("pretrain", given)
     lines = list(read_lines(output / "metrics.jsonl"))
     held_out = list(read_lines(output / "evaluations.jsonl"))[-1]["held_out_loss"]
@@ -111,15 +111,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roformer-precision-") as name:
-        folder = Path(name)
-        write_corpus(folder / "corpus.jsonl")
-        rows = folder / "rows"
-        flags = {"vocab-size": VOCABULARY, "length": LENGTH, "held-out": HELD_OUT}
-        _run("prepare", {"corpus": folder / "corpus.jsonl", "output": rows} | flags)
+        demo = Demo(output=Path(name))
+        write_corpus(demo.corpus)
+        files = {"corpus": demo.corpus, "output": demo.rows}
+        sizes = {"vocab-size": demo.vocab_size, "length": demo.length, "held-out": demo.held_out}
+        _run("prepare", files | sizes)
         curves: dict[str, list[Curve]] = {precision: [] for precision in LINES}
         for seed, precision in itertools.product(asked.seeds, LINES):
-            output = folder / f"{precision}-{seed}"
-            curves[precision].append(train(rows, output, precision, seed, asked.steps))
+            output = demo.output / f"{precision}-{seed}"
+            curves[precision].append(train(demo.rows, output, precision, seed, asked.steps))
     draw(curves, PLOT)
     print(table(curves))
 
