@@ -105,16 +105,17 @@ class Results:
     def _baseline(self) -> tuple[str, list[Prediction], str]:
         """The baseline's name and answers, or why there are none.
 
-        It is fitted to what the model, or each fold's, had. Whatever goes wrong with it, hours of
-        training are not to end without a report.
+        It is fitted to what the model, or each fold's, had, and has thresholds chosen where that
+        has. Whatever goes wrong with it, hours of training are not to end without a report.
         """
         task, test = self.search.task, self.search.sets.test
-        outcomes = [self.best] if test else self.validated
+
+        def fit(outcome: Outcome) -> tuple[str, list[Prediction]]:
+            trial, chosen = outcome.trial, outcome.task.thresholds
+            return baseline(task, trial.train, test or trial.valid, trial.valid if chosen else ())
+
         try:
-            fitted = [
-                baseline(task, trial.train, test or trial.valid, trial.valid)
-                for trial in (outcome.trial for outcome in outcomes)
-            ]
+            fitted = [fit(outcome) for outcome in ([self.best] if test else self.validated)]
         except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
             return "", [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
         return fitted[0][0], [answer for _, answers in fitted for answer in answers], ""

@@ -10,10 +10,11 @@ from roformer_tf.data.tasks import Prediction, Task
 
 STEPS = np.array(sorted(np.arange(1, 20) / 20, key=lambda step: abs(step - 0.5)))
 """Thresholds that are tried, 0.05 to 0.95, the nearest to ½ first: of equally good ones it wins."""
-ENOUGH = 100
+ENOUGH = 300
 """Examples of a label in the validation set from which on it has a threshold of its own."""
-# 6,000 sentences, parted by chance, TF-IDF: one threshold for all is worth 2.5 points of micro F1,
-# one each 0.3 more from about 100 examples of a label on, and nothing, or less, with 30.
+# TF-IDF on 6,000 newspaper sentences: one threshold for all is worth 2.5 to 4 points of micro F1.
+# One each is worth 0.3 more where the sentences are parted by chance and a label has 100 examples
+# and more, but costs a point where they are parted by document, with 130 to 209 examples.
 
 
 def choose_thresholds(task: Task, gold: Sequence[Any], predictions: Sequence[Prediction]) -> Task:

@@ -19,7 +19,7 @@ CHARACTERS = list(
 PLACES = {"北京": "LOC", "上海": "LOC"}
 
 
-def sentences(count, seed, length=(8, 30)):
+def sentences(count, seed, length=(8, 13)):
     """Random characters, in every second one a place: 北京, 上海, or both."""
     rng = np.random.default_rng(seed)
     for number in range(count):
@@ -32,15 +32,15 @@ def sentences(count, seed, length=(8, 30)):
 def classification(count, seed):
     yield "text", "label"
     for text in sentences(count, seed):
-        yield text, "有地名" if "北京" in text or "上海" in text else "无地名"
+        yield text, "北京" if "北京" in text else "别处"
 
 
 def pair(count, seed):
+    """A place counts in the second text alone."""
     yield "text_a", "text_b", "label"
     texts = list(sentences(count, seed))
     for number, text in enumerate(texts):
-        same = number % 3 == 0
-        yield text, text[2:] if same else texts[number - 1], int(same)
+        yield texts[number - 1], text, int("北京" in text)
 
 
 def multilabel(count, seed):
@@ -56,11 +56,14 @@ def regression(count, seed):
 
 
 def ranking(count, seed):
+    """The nearer one is that with a place, which so small a model can see."""
     yield "A", "B", "C", "label"
     texts = list(sentences(count, seed))
     for number, text in enumerate(texts):
-        near, far = text[1:], texts[number - 1]
-        yield (text, near, far, "B") if number % 2 else (text, far, near, "C")
+        far = "".join(letter for letter in text if letter not in "北京上海")
+        near = far[:4] + "北京" + far[4:]
+        first = texts[number - 1]
+        yield (first, near, far, "B") if number % 2 else (first, far, near, "C")
 
 
 def tagging(count, seed):
@@ -77,7 +80,14 @@ TASKS = {f.__name__: f for f in (classification, pair, multilabel, regression, r
 
 
 METRICS = {"regression": "pearson", "tagging": "f1", "multilabel": "micro_f1"}
-LEARNT = {"regression": 0.7, "tagging": 0.6}  # by so small a model, in so few steps
+LEARNT = {  # by so small a model, in so few steps; in brackets what a constant answer gets
+    "classification": 0.9,  # (0.5)
+    "pair": 0.8,  # (0.5)
+    "multilabel": 0.85,  # (0.67)
+    "regression": 0.7,  # (0)
+    "ranking": 0.8,  # (0.5)
+    "tagging": 0.6,  # (0)
+}
 
 
 def write(folder, task, name, count, seed):
@@ -129,10 +139,11 @@ def by_others(task, rows):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_from_labelled_file_to_report_to_predict(task, released, tmp_path, capsys):
-    train = write(tmp_path, task, "train", 96, seed=1)
+    train = write(tmp_path, task, "train", 192, seed=1)
+    valid = write(tmp_path, task, "valid", 32, seed=3)
     test = write(tmp_path, task, "test", 32, seed=2)
     run = tmp_path / "run"
-    more = {"epochs": 20, "learning_rate": 4e-3} if task in LEARNT else {}
+    more = {"valid": valid, "epochs": 12, "learning_rate": 4e-3, "pooling": "mean"}
     assert finetune(released("char"), train, run, test=test, **more) == 0
     assert f"task {task}" in capsys.readouterr().out
 
@@ -141,7 +152,7 @@ def test_from_labelled_file_to_report_to_predict(task, released, tmp_path, capsy
     predicted = rows_of(run / "predictions.tsv")
     assert len(predicted) == 32
     assert report["test"][metric] == pytest.approx(by_others(task, predicted), abs=1e-4)
-    assert report["test"][metric] > LEARNT.get(task, -1)
+    assert report["test"][metric] > LEARNT[task]
     low, high = report["intervals"]["test"][metric]
     assert low <= report["test"][metric] <= high
     for name in ("report.md", "report.html", "settings.yaml", "metrics.jsonl", "model/task.json"):
@@ -152,9 +163,12 @@ def test_from_labelled_file_to_report_to_predict(task, released, tmp_path, capsy
     flags = ["--model", str(run / "model"), "--input", str(test), "--output", str(answers)]
     assert main(["predict", *flags]) == 0
     for again, row in zip(rows_of(answers), predicted, strict=True):
-        assert {key: row[key] for key in again if not key.startswith(("p(", "value"))} == {
-            key: value for key, value in again.items() if not key.startswith(("p(", "value"))
-        }
+        assert set(again) < set(row)
+        for key, value in again.items():
+            if key == "value" or key.startswith("p("):
+                assert float(value) == pytest.approx(float(row[key]), abs=1e-5), key
+            else:
+                assert value == row[key], key
 
 
 @pytest.mark.slow
@@ -175,15 +189,6 @@ def test_every_way_to_train_at_once(released, tmp_path):
     best = max(report["trials"], key=lambda trial: trial["valid"]["macro_f1"])
     weights = run / "trials" / best["name"] / "best" / "model.safetensors"
     assert (run / "model" / "model.safetensors").read_bytes() == weights.read_bytes()
-
-
-def test_folds_judge_every_part_once(released, tmp_path):
-    train = write(tmp_path, "classification", "train", 48, seed=1)
-    run = tmp_path / "run"
-    assert finetune(released("char"), train, run, folds=3, epochs=1, test_share=0) == 0
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    assert [trial["name"] for trial in report["trials"]] == ["fold-1", "fold-2", "fold-3"]
-    assert "test" not in report
 
 
 def test_patience_ends_a_training_that_gets_no_better(released, tmp_path):
@@ -229,4 +234,4 @@ def test_texts_of_the_test_set_that_stand_in_training_are_found(released, tmp_pa
     right = [row["gold"] == row["label"] for row in rows]
     assert report["test"]["accuracy"] == pytest.approx(np.mean(right))
     assert report["test_unseen"]["accuracy"] == pytest.approx(np.mean(right[:16]))
-    assert "8 of 24 test texts" in capsys.readouterr().out
+    assert f"{report['leaks']['in_train']} of 24 test texts" in capsys.readouterr().out

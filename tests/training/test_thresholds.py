@@ -47,7 +47,7 @@ def test_few_examples_have_one_threshold_the_best_of_all():
 
 
 def test_labels_with_enough_examples_have_a_threshold_each():
-    gold, scores = made(600, (0.4, 0.4, 0.05))
+    gold, scores = made(900, (0.4, 0.4, 0.05))
     assert (gold.sum(axis=0) >= ENOUGH).tolist() == [True, True, False]
     found = chosen(gold, scores).thresholds
     shared = max(EVERY, key=lambda step: micro_f1(gold, scores, step))
