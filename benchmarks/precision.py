@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.environments import HERE
-from pretrain.demo.__main__ import CONFIG, HELD_OUT, LENGTH, VOCABULARY
+from pretrain.demo.__main__ import Demo
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.files import file_beside
 from roformer_tf.training.callbacks import read_lines
@@ -50,7 +50,7 @@ class Curve(NamedTuple):
 def train(rows: Path, output: Path, precision: str, seed: int, steps: int) -> Curve:
     """Run `pretrain` as the demo does, and read what it wrote."""
     settings = {"precision": precision, "seed": seed, "steps": steps, "log-every": 5}
-    given = {"config": CONFIG, "rows": rows, "output": output} | settings
+    given = {"config": Demo.config, "rows": rows, "output": output} | settings
     _run("pretrain", given)
     lines = list(read_lines(output / "metrics.jsonl"))
     held_out = list(read_lines(output / "evaluations.jsonl"))[-1]["held_out_loss"]
@@ -114,7 +114,11 @@ def main() -> None:
         folder = Path(name)
         write_corpus(folder / "corpus.jsonl")
         rows = folder / "rows"
-        flags = {"vocab-size": VOCABULARY, "length": LENGTH, "held-out": HELD_OUT}
+        flags = {
+            "vocab-size": Demo.vocab_size,
+            "length": Demo.length,
+            "held-out": Demo.held_out,
+        }
         _run("prepare", {"corpus": folder / "corpus.jsonl", "output": rows} | flags)
         curves: dict[str, list[Curve]] = {precision: [] for precision in LINES}
         for seed, precision in itertools.product(asked.seeds, LINES):
