@@ -111,13 +111,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roformer-precision-") as name:
-<<<<<<< HEAD
-        demo = Demo(output=Path(name))
-        write_corpus(demo.corpus)
-        files = {"corpus": demo.corpus, "output": demo.rows}
-        sizes = {"vocab-size": demo.vocab_size, "length": demo.length, "held-out": demo.held_out}
-        _run("prepare", files | sizes)
-=======
         folder = Path(name)
         write_corpus(folder / "corpus.jsonl")
         rows = folder / "rows"
@@ -127,11 +120,10 @@ def main() -> None:
             "held-out": Demo.held_out,
         }
         _run("prepare", {"corpus": folder / "corpus.jsonl", "output": rows} | flags)
->>>>>>> wt-service
         curves: dict[str, list[Curve]] = {precision: [] for precision in LINES}
         for seed, precision in itertools.product(asked.seeds, LINES):
-            output = demo.output / f"{precision}-{seed}"
-            curves[precision].append(train(demo.rows, output, precision, seed, asked.steps))
+            output = folder / f"{precision}-{seed}"
+            curves[precision].append(train(rows, output, precision, seed, asked.steps))
     draw(curves, PLOT)
     print(table(curves))
 

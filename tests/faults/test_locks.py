@@ -109,7 +109,7 @@ def test_while_pretrain_runs_no_other_command_writes_into_its_folder(
     preparing = ["prepare", "--corpus", corpus, "--vocab-size", "99", "--output", str(run)]
     evaluate, refused = pretraining.evaluate, []
 
-    def meanwhile(scores, batches):
+    def meanwhile(*arguments):
         monkeypatch.setattr(pretraining, "evaluate", evaluate)  # once
         before = snapshot(run)
         refused.append(main(["pretrain", *flags]))
@@ -117,7 +117,7 @@ def test_while_pretrain_runs_no_other_command_writes_into_its_folder(
         refused.append(main(preparing))
         assert f"{run} exists and holds something else" in capsys.readouterr().err
         assert snapshot(run) == before
-        return evaluate(scores, batches)
+        return evaluate(*arguments)
 
     monkeypatch.setattr(pretraining, "evaluate", meanwhile)
     assert main(["pretrain", *flags]) == 0
