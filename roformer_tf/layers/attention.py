@@ -285,12 +285,12 @@ def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
 def within(positions: Tensor, length: Any) -> Tensor:
     """Positions (B, P) → int32, each of 0 … length − 1.
 
-    Raises InputError for another one where the values are known; where a function is traced they
-    are not, and the nearest is taken.
+    Raises InputError for another one where the values are known. They are not where a function is
+    traced, nor where they lie on devices of several processes: there the nearest is taken.
     """
     try:
         values = np.asarray(positions)
-    except (NotImplementedError, TypeError, ValueError):  # as TensorFlow, JAX and Keras say it
+    except (RuntimeError, TypeError, ValueError):  # as TensorFlow, JAX and Keras say it
         values = np.zeros(0, "int32")
     outside = values[(values < 0) | (values >= length)] if isinstance(length, int) else values[:0]
     if outside.size:
