@@ -321,6 +321,8 @@ def test_a_client_that_sends_nothing_more_is_not_waited_for(running, monkeypatch
 BEGUN = b"POST /predict HTTP/1.1\r\nHost: x\r\n"
 """Of a request's head; an empty line would end it."""
 
+HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
 IDLE = """
 import socket, sys
 host, port, count, *begun = sys.argv[1:]
@@ -377,7 +379,7 @@ def test_idle_connections_stop_nobody_and_leave_the_log_small(
 
 
 def test_the_connections_held_are_no_more_than_the_limit(running):
-    """The oldest idle one gives way; where all are being answered, the new one hears 503."""
+    """Who is idle the longest gives way; where all are being answered, the new one hears 503."""
     go, inside = threading.Event(), threading.Semaphore(0)
 
     def blocked(examples):
@@ -393,16 +395,18 @@ def test_the_connections_held_are_no_more_than_the_limit(running):
         def connect():
             return opened.enter_context(socket.create_connection(at, timeout=30))
 
-        oldest, older, asking = connect(), connect(), connect()
+        first, second, asking = connect(), connect(), connect()
+        first.sendall(HEALTH)
+        assert http_answer(first)[0] == 200  # now the second is idle for the longest
         asking.sendall(request)
         assert inside.acquire(timeout=30)
         newer = connect()
-        assert oldest.recv(1) == b""
+        assert second.recv(1) == b""
         newer.sendall(request)
-        older.sendall(request)
+        first.sendall(request)
         wait_until(lambda: ask(at, "GET", "/health")[0] == 503)
         go.set()
-        for one in (asking, newer, older):
+        for one in (asking, newer, first):
             assert http_answer(one)[0] == 200
         assert ask(at, "GET", "/health")[0] == 200
 
@@ -428,13 +432,12 @@ def closed_after_another_byte(connection):
 def test_a_head_that_does_not_come_is_not_waited_for(running, monkeypatch):
     """Also after an answer, and however often another byte of it comes."""
     monkeypatch.setattr(serving, "PATIENCE", 1)
-    health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     with running(make_app(Served("m", TASK, by_length))) as at, ExitStack() as opened:
         silent, slow, again = (
             opened.enter_context(socket.create_connection(at, timeout=30)) for _ in range(3)
         )
         slow.sendall(BEGUN)
-        again.sendall(health)
+        again.sendall(HEALTH)
         assert http_answer(again)[0] == 200
         again.sendall(BEGUN)
         for connection in (slow, again):
