@@ -36,6 +36,8 @@ def rows_of(size, seed):
 
 
 DATA = {name: list(rows_of(size, seed)) for seed, (name, size) in enumerate(SIZES.items())}
+for number, (name, row) in enumerate((("train", 5), ("train", 8), ("valid", 3))):  # leaks
+    DATA["test"][number] = DATA[name][row]
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,17 @@ def test_each_figure_is_of_its_own_set(report, answered):
     assert found["valid"] != found["test"]  # else nothing would show
     assert found["test"] > 0.6  # the labels in another order would be below chance
     assert len({row["label"] for row in answered["test"]}) >= 3
+
+
+def test_leaks_are_counted_in_training_and_in_validation(report, answered):
+    seen = {name: {text for text, _ in DATA[name]} for name in ("train", "valid")}
+    test = [text for text, _ in DATA["test"]]
+    assert report["leaks"]["in_train"] == sum(text in seen["train"] for text in test) == 2
+    assert report["leaks"]["in_valid"] == sum(text in seen["valid"] for text in test) == 1
+    new = [number for number, text in enumerate(test) if text not in seen["train"] | seen["valid"]]
+    assert len({test[number] for number in new}) == len(new) == report["leaks"]["unseen"]
+    right = [DATA["test"][n][1] == answered["test"][n]["label"] for n in new]
+    assert report["test_unseen"]["accuracy"] == pytest.approx(sum(right) / len(right))
 
 
 def test_the_best_epoch_is_the_best_on_valid(run, report):
