@@ -625,3 +625,32 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
     assert seen - special == wanted
     assert not seen & apart
     assert len(wanted | apart) == len(characters)
+
+
+@pytest.mark.parametrize(
+    ("flags", "share"),
+    [((), 0.2), (("--weights", "a", "3", "b", "1"), 0.75), (("--temperature", "1e9"), 0.5)],
+)
+def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
+    pretrain_flags, tmp_path, monkeypatch, flags, share
+):
+    """One corpus is of one character alone, the other, four times as large, of another."""
+    for name, character, lines in (("a", "一", 100), ("b", "二", 400)):
+        text = f"{character * 30}\n" * lines
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    rows = []
+
+    def fit(_, batches, steps_per_epoch, **__):
+        for inputs, *_others in islice(batches, steps_per_epoch):
+            rows.extend(inputs["token_ids"])
+        raise KeyboardInterrupt  # seen enough
+
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
+    settings = {"corpus": None, "held_out": 0, "random_share": 0.0, "steps": 60}
+    corpora = ["--corpus", *(f"{name}={tmp_path / name}.txt" for name in "ab")]
+    run = tmp_path / "run"
+    assert main(["pretrain", *pretrain_flags(run, **settings), *corpora, *flags]) == 130
+    tokenizer = RoFormerTokenizer.from_pretrained(run / "rows")
+    first, second = (tokenizer.vocabulary[character] for character in "一二")
+    ours = [np.sum(row == first) > np.sum(row == second) for row in rows]
+    assert np.mean(ours) == pytest.approx(share, abs=0.03)
