@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from pretrain.demo.__main__ import HIDE_ALL, Demo, held_out_examples, main
+from pretrain.demo.baselines import Baselines, characters, masked_tokens, score
 from roformer_tf.data.batches import held_out_batches
 from roformer_tf.data.objectives import make_objective
 from roformer_tf.data.shards import PreparedRows
@@ -75,15 +76,17 @@ def text_of(demo, split):
     return "".join(tokens[number] for i in range(len(rows)) for number in rows[i][0].tolist())
 
 
+def figures(printed):
+    """Accuracy in percent and bits per character, by what the line is about."""
+    pattern = r"^  (.{42}) *([\d.]+)% +([\d.]+) bits/character$"
+    lines = re.findall(pattern, printed, flags=re.MULTILINE)
+    assert len(lines) == 4
+    return {name.strip(): (float(accuracy), float(bits)) for name, accuracy, bits in lines}
+
+
 def test_the_model_and_the_baselines_are_judged_on_held_out_rows(demo, printed):
     """Its figures, computed anew in NumPy on rows that no training sees."""
-    found = {
-        name.strip(): (float(accuracy), float(bits))
-        for name, accuracy, bits in re.findall(
-            r"^  (.{42}) *([\d.]+)% +([\d.]+) bits/character$", printed, flags=re.MULTILINE
-        )
-    }
-    assert len(found) == 4
+    found = figures(printed)
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
     held_out = PreparedRows.open(demo.rows, "held_out")
@@ -112,6 +115,37 @@ def test_the_model_and_the_baselines_are_judged_on_held_out_rows(demo, printed):
     most = max((n for n in counts if n not in specials), key=counts.__getitem__)
     accuracy, _ = found["always the most frequent token"]
     assert accuracy == pytest.approx(100 * np.mean(np.array(labels) == most), abs=0.051)
+
+
+def test_the_baselines_have_counted_the_training_rows_and_none_else(demo, printed):
+    tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
+    ((inputs, labels, weights),) = held_out_batches(
+        PreparedRows.open(demo.rows, "held_out"),
+        batch_size=64,
+        seed=0,
+        objective=make_objective("masked", tokenizer, HIDE_ALL),
+    )
+    ids = {"mask_id": tokenizer.mask_id, "unk_id": tokenizer.unk_id}
+    where = inputs["token_ids"], inputs["masked_positions"]
+    hidden = masked_tokens(*where, labels, weights, **ids)
+    by_split = {}
+    for split in ("train", "held_out"):
+        counts = Baselines(PreparedRows.open(demo.rows, split), tokenizer.vocabulary)
+        guesses = counts.most_frequent(hidden), counts.between_neighbours(hidden)
+        lengths = characters(tokenizer.vocabulary)
+        by_split[split] = [score(guess, hidden.labels, lengths) for guess in guesses]
+    found = [*figures(printed).values()][:2]
+    for (accuracy, bits), own in zip(found, by_split["train"], strict=True):
+        assert accuracy == pytest.approx(100 * own.accuracy, abs=0.051)
+        assert bits == pytest.approx(own.bits_per_character, abs=0.0051)
+    own, other = (by_split[split][-1].bits_per_character for split in ("train", "held_out"))
+    assert abs(own - other) > 0.02  # else the figures would not show it
+
+
+def test_before_training_the_model_knew_less(printed):
+    found = figures(printed)
+    before, after = (found[f"this model {when} training"] for when in ("before", "after"))
+    assert before[1] > after[1] + 0.1
 
 
 def test_the_sentences_that_it_shows_stand_in_no_training_row(demo, printed):
