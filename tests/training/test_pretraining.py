@@ -207,8 +207,8 @@ def pattern_flags(pretrain_flags, tmp_path):
     circle = "今天气很好我们去公园学习中国经济发展"
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(circle[i % 18 :] + circle * 3 for i in range(200)))
-    settings = {"corpus": corpus, "held_out": 0.2, "steps": 150, "save_every": 100}
-    return lambda output: pretrain_flags(output, **settings, learning_rate=1e-2, dropout=0.01)
+    settings = {"corpus": corpus, "held_out": 0.2, "steps": 300, "save_every": 200}
+    return lambda output: pretrain_flags(output, **settings, learning_rate=4e-3, dropout=0.01)
 
 
 def has_learnt(run):
@@ -398,7 +398,9 @@ def test_a_folder_that_holds_something_else_is_left_alone(pretrain_flags, tmp_pa
 
 def test_a_file_is_no_folder_for_a_run(pretrain_flags, tmp_path, capsys):
     (tmp_path / "run").write_text("precious")
-    assert "Choose another --output" in refused(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
+    message = refused(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
+    assert "File exists. Choose another place" in message
+    assert (tmp_path / "run").read_text() == "precious"
 
 
 # Continuing a checkpoint
@@ -558,7 +560,7 @@ from roformer_tf.cli import main
 output, *flags = sys.argv[1:]
 assert main(["pretrain", *flags]) == 0
 shutil.copytree(output, output + "-again")
-shutil.rmtree(output + "-again/checkpoints/step-00000150")
+shutil.rmtree(output + "-again/checkpoints/step-00000300")
 assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
 """
 
@@ -577,7 +579,7 @@ def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[0]) == []
-    assert "step-00000100" in done.stdout
+    assert "step-00000200" in done.stdout
     assert has_learnt(run)
     assert same_result(tmp_path / "run-again", run)
     assert RoFormerForMaskedLM.from_pretrained(run / "model").tokenizer
