@@ -33,7 +33,7 @@ def make(tmp_path):
     python = environment / "bin" / "python"
     python.write_text(PYTHON.format(python=sys.executable, log=log))
     python.chmod(0o755)
-    foreign = ("PIP_", "MAKE", "MFLAGS")  # the last two where make itself runs the tests
+    foreign = ("PIP_", "MAKE", "MFLAGS", "TEST_FLAGS")  # all but the first if make runs the tests
     inherited = {key: x for key, x in os.environ.items() if not key.startswith(foreign)}
     inherited |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": UNREACHABLE}
 
