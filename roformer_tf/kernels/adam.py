@@ -72,6 +72,18 @@ class AdamW(keras.optimizers.AdamW):
             grad=tf.cast(tf.convert_to_tensor(gradient), variable.dtype),  # sparse ones too
         )
 
+    def update_moments(self, gradient: Any, variable: Any) -> tuple[Any, Any, Any]:
+        """Take a gradient into a weight's two moments; give them, and how many have been taken.
+
+        All three are in the moments' dtype; the moments still lean towards 0, where they began.
+        """
+        index = self._get_variable_index(variable)
+        first, second = self._momentums[index], self._velocities[index]
+        gradient = ops.cast(dense(gradient), first.dtype)
+        self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
+        self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
+        return first, second, ops.cast(self.iterations + 1, first.dtype)
+
     def _use_weight_decay(self, variable: Any) -> bool:
         # by Keras' variable: TensorFlow's own, which comes here, has another name
         known = self._trainable_variables[self._get_variable_index(variable)]
@@ -79,12 +91,7 @@ class AdamW(keras.optimizers.AdamW):
 
     def _update_by_wider_moments(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """The same in plain operations and the moments' dtype."""
-        index = self._get_variable_index(variable)
-        first, second = self._momentums[index], self._velocities[index]
-        gradient = ops.cast(dense(gradient), first.dtype)
-        self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
-        self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
-        steps = ops.cast(self.iterations + 1, first.dtype)
+        first, second, steps = self.update_moments(gradient, variable)
         rate = learning_rate * ops.sqrt(1 - self.beta_2**steps) / (1 - self.beta_1**steps)
         step = rate * first / (ops.sqrt(second) + self.epsilon)
         self.assign(variable, ops.cast(variable, first.dtype) - step)

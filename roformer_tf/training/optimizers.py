@@ -10,7 +10,6 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.adam import dense
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.averages import AveragingAdamW
 
@@ -178,12 +177,7 @@ class Lamb(AveragingAdamW):
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight and its two moments."""
-        index = self._get_variable_index(variable)
-        first, second = self._momentums[index], self._velocities[index]
-        gradient = ops.cast(dense(gradient), first.dtype)
-        self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
-        self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
-        steps = ops.cast(self.iterations + 1, first.dtype)
+        first, second, steps = self.update_moments(gradient, variable)
         mean, square = first / (1 - self.beta_1**steps), second / (1 - self.beta_2**steps)
         moved = mean / (ops.sqrt(square) + self.epsilon)
         if self._use_weight_decay(variable):
