@@ -9,6 +9,7 @@ import json
 import logging
 import socket
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -32,8 +33,8 @@ class Room(NamedTuple):
 def room(most: int) -> Room:
     """At most so many connections, and fewer where the process may open few files.
 
-    Half of the descriptors are for connections, a quarter for those that are being accepted or
-    closed (four turns of the loop), the last for the model's files and whatever else is open.
+    Of the descriptors that are free now, half are for connections, a quarter for those that are
+    being accepted or closed (four turns of the loop), the last for files that are opened later.
     """
     try:
         import resource  # Unix alone
@@ -42,7 +43,11 @@ def room(most: int) -> Room:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return Room(most, BACKLOG)
-    return Room(max(1, min(most, allowed // 2)), max(1, min(BACKLOG, allowed // 16)))
+    try:
+        free = allowed - len(list(Path("/dev/fd").iterdir()))
+    except OSError:  # /proc is not mounted
+        free = allowed
+    return Room(max(1, min(most, free // 2)), max(1, min(BACKLOG, free // 16)))
 
 
 class Server(uvicorn.Server):

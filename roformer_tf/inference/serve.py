@@ -69,8 +69,8 @@ class Limits:
     max_waiting: int = 256
     """Most requests that wait for the model; further ones are asked to come later."""
     max_connections: int = 512
-    """Most connections at a time, and no more than half of the files that the process may open; a
-    further one takes the place of the one that has been idle the longest."""
+    """Most connections at a time, and no more than half of the files that the process may still
+    open; a further one takes the place of the one that has been idle the longest."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

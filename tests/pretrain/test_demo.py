@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pretrain.demo.__main__ import HIDE_ALL, Demo, held_out_examples, main
+from pretrain.demo.__main__ import HIDE_ALL, Demo, held_out_examples, main, steps_per_second
 from pretrain.demo.baselines import Baselines, characters, masked_tokens, score
 from roformer_tf.data.batches import held_out_batches
 from roformer_tf.data.objectives import make_objective
@@ -37,7 +37,7 @@ FLAGS = {"batch-size": 8, "log-every": 3, "evaluation-rows": 8, "learning-rate":
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A tiny demo: 300 documents of three sentences, a layer of 32, two seconds of training."""
+    """A tiny demo: 300 documents of three sentences, a layer of 32, 800 steps."""
     folder = tmp_path_factory.mktemp("demo")
     architecture, config = folder / "architecture.json", folder / "config.yaml"
     architecture.write_text(json.dumps(ARCHITECTURE))
@@ -61,9 +61,21 @@ def demo(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def printed(demo):
-    """What the whole demo prints."""
-    with redirect_stdout(StringIO()) as out:
+def measured():
+    """The speeds that the pilot measured, in steps a second."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def printed(demo, measured):
+    """What the whole demo prints, on a machine that takes 400 steps a second."""
+
+    def rate(*arguments):
+        measured.append(steps_per_second(*arguments))
+        return 400.0
+
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+        patch.setattr("pretrain.demo.__main__.steps_per_second", rate)
         assert main(demo) == 0
     return out.getvalue()
 
@@ -146,6 +158,18 @@ def test_before_training_the_model_knew_less(printed):
     found = figures(printed)
     before, after = (found[f"this model {when} training"] for when in ("before", "after"))
     assert before[1] > after[1] + 0.1
+
+
+def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_the_pilot(
+    demo, printed, measured, tmp_path
+):
+    assert yaml.safe_load((demo.output / "settings.yaml").read_text())["steps"] == 800
+    assert len(measured) == 1
+    assert measured[0] > 0
+    (tmp_path / "settings.yaml").write_text("batch_size: 8")
+    lines = [json.dumps({"tokens_per_second": rate}) for rate in (1, 512, 256, 1024)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert steps_per_second(tmp_path, 32) == 2  # without the first
 
 
 def test_the_sentences_that_it_shows_stand_in_no_training_row(demo, printed):

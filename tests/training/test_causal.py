@@ -150,8 +150,11 @@ def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, m
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",
 )
-def test_bert4keras_computes_the_same_of_it(run, tmp_path, capsys):
-    target = tmp_path / "tiny.zip"
+def test_bert4keras_computes_the_same_of_it(flags, tmp_path, capsys):
+    """Of a model that has begun to learn. The finished one attends so sharply that float32 itself
+    is further from float64 than `verify` allows, in either library (docs/LOG.md)."""
+    run, target = tmp_path / "run", tmp_path / "tiny.zip"
+    assert main(["pretrain", *flags(run, steps=20)]) == 0
     assert main(["checkpoints", "convert", str(run / "model"), str(target), "--to", "tf1"]) == 0
     assert main(["checkpoints", "verify", str(target), "--against", "bert4keras"]) == 0
     assert "attention causal" in capsys.readouterr().out
