@@ -32,8 +32,8 @@ CHARACTERS = [chr(0x4E00 + i) for i in range(3000)]
 def make(folder: Path) -> list[Path]:
     """Write a model with random weights, and its exports; give the folders."""
     from roformer_tf.config import RoFormerConfig
-    from roformer_tf.data.tasks import Example, Task
     from roformer_tf.inference.export import Comparison, export, right_answers
+    from roformer_tf.labelled.task import Example, Task
     from roformer_tf.models.heads import RoFormerForSequenceClassification
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
     from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS

@@ -68,7 +68,7 @@ class Material:
 
     def _rows(self, tokenization: Tokenization) -> str:
         """Ten prepared megabytes, with their tokenizer of 20,000 words or of all characters."""
-        from roformer_tf.data.preparation import PreparationConfig, prepare
+        from roformer_tf.corpus.preparation import PreparationConfig, prepare
 
         config = PreparationConfig(
             corpus=(self.corpus(10),),

@@ -27,8 +27,8 @@ from typing import Any
 import tyro
 
 from benchmarks.corpus import write_mixed
-from roformer_tf.data.corpus import find_files
-from roformer_tf.data.shards import read_manifest
+from roformer_tf.corpus.documents import find_files
+from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.files import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ PARTS = 60  # at least, so that a small corpus has a middle
 Process = subprocess.Popen[bytes]
 PREPARE = """
 import json, sys
-from roformer_tf.data import preparation
+from roformer_tf.corpus import preparation
 
 settings, characters = json.loads(sys.argv[1]), int(sys.argv[2])
 preparation.PART_CHARACTERS = min(preparation.PART_CHARACTERS, characters)

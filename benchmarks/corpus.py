@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pretrain.demo.corpus import write_corpus
-from roformer_tf.data.corpus import CorpusConfig, CorpusReport, find_files, read_documents
+from roformer_tf.corpus.documents import CorpusConfig, CorpusReport, find_files, read_documents
 from roformer_tf.files import file_beside
 
 SENTENCES = 12

@@ -8,7 +8,7 @@ Besides this package it needs keras, jax and numpy, and safetensors and tqdm, wh
 always loads: no TensorFlow. The step is that of `pretrain`:
 AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16. Every line of the table is a process of
 its own. MFU counts the step's useful operations alone: what rematerialisation computes again and
-what no matrix product does are left out; see `training/cost.py`.
+what no matrix product does are left out; see `pretraining/flops.py`.
 """
 
 import argparse
@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.training.cost import peak_flops, step_flops
+from roformer_tf.pretraining.flops import step_flops
+from roformer_tf.runs.devices import peak_flops
 
 SIZES = {  # layers, hidden size, heads, vocabulary
     "tiny": (2, 32, 2, 500),
@@ -92,10 +93,10 @@ def compiled_model(case: Case) -> Any:
     import keras
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
-    from roformer_tf.training.devices import choose_jit
-    from roformer_tf.training.losses import MaskedTokenLoss
-    from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
-    from roformer_tf.training.steps import PretrainingModel, StepConfig
+    from roformer_tf.pretraining.losses import MaskedTokenLoss
+    from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
+    from roformer_tf.runs.devices import choose_jit
+    from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
 
     keras.utils.set_random_seed(0)
     if not case.flash:

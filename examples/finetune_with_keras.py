@@ -10,13 +10,13 @@ from pathlib import Path
 import keras
 
 from roformer_tf import RoFormerForSequenceClassification, RoFormerTokenizer
-from roformer_tf.data.batches import finetuning_batches, prefetched, steps_per_epoch
-from roformer_tf.data.encoding import encode_examples, row_targets
-from roformer_tf.data.labelled import ColumnsConfig, find_layout, read_examples
-from roformer_tf.data.splits import split
-from roformer_tf.data.tasks import make_task
 from roformer_tf.inference.predict import predict
-from roformer_tf.training.feeding import fed
+from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.encoding import encode_examples, row_targets
+from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.labelled.splits import split
+from roformer_tf.labelled.task import make_task
+from roformer_tf.runs.feeding import fed, prefetched
 
 checkpoint, file = sys.argv[1:]
 columns = ColumnsConfig()

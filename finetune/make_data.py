@@ -25,10 +25,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from roformer_tf.data.labelled import BadLine, stream_examples
-from roformer_tf.data.tasks import Task
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
+from roformer_tf.labelled.reading import BadLine, stream_examples
+from roformer_tf.labelled.task import Task
 
 SHORTEST, LONGEST = 10, 200
 """Characters of a text that is made."""

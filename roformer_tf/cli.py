@@ -39,15 +39,15 @@ _MODELS = ("roformer_tf.models.heads",)
 
 COMMANDS = {
     "prepare": Command(
-        "roformer_tf.data.preparation:prepare", "make rows for pretraining out of a corpus"
+        "roformer_tf.corpus.preparation:prepare", "make rows for pretraining out of a corpus"
     ),
     "pretrain": Command(
-        "roformer_tf.training.pretraining:pretrain",
+        "roformer_tf.pretraining.command:pretrain",
         "pretrain a language model, masked or causal",
         _MODELS,
     ),
     "finetune": Command(
-        "roformer_tf.training.finetuning:finetune", "fine-tune on labelled texts", _MODELS
+        "roformer_tf.finetuning.command:finetune", "fine-tune on labelled texts", _MODELS
     ),
     "predict": Command(
         "roformer_tf.inference.predict_file:predict_file",
@@ -55,12 +55,12 @@ COMMANDS = {
         _MODELS,
     ),
     "runs": Command(
-        "roformer_tf.training.comparison:compare", "compare runs, finished or still training"
+        "roformer_tf.runs.comparison:compare", "compare runs, finished or still training"
     ),
     "cost": Command(
-        "roformer_tf.training.estimates:cost",
+        "roformer_tf.pretraining.cost:cost",
         "estimate what pretraining by a recipe costs",
-        ("roformer_tf.training.pretraining",),
+        ("roformer_tf.pretraining.command",),
     ),
     "export": Command(
         "roformer_tf.inference.export:export_model",
@@ -76,26 +76,26 @@ COMMANDS = {
         _MODELS,
     ),
     "checkpoints list": Command(
-        "roformer_tf.interchange.downloads:list_checkpoints", "show the released checkpoints"
+        "roformer_tf.conversion.downloads:list_checkpoints", "show the released checkpoints"
     ),
     "checkpoints download": Command(
-        "roformer_tf.interchange.downloads:download", "fetch a released checkpoint"
+        "roformer_tf.conversion.downloads:download", "fetch a released checkpoint"
     ),
     "checkpoints inspect": Command(
-        "roformer_tf.interchange.inspect:inspect", "show what is in a checkpoint", _TENSORFLOW
+        "roformer_tf.conversion.inspect:inspect", "show what is in a checkpoint", _TENSORFLOW
     ),
     "checkpoints convert": Command(
-        "roformer_tf.interchange.convert:convert",
+        "roformer_tf.conversion.convert:convert",
         "write a checkpoint in another layout",
         _TENSORFLOW,
     ),
     "checkpoints vocabulary": Command(
-        "roformer_tf.interchange.vocabulary:change_vocabulary",
+        "roformer_tf.conversion.vocabulary:change_vocabulary",
         "give a checkpoint another vocabulary",
         _TENSORFLOW,
     ),
     "checkpoints verify": Command(
-        "roformer_tf.interchange.verify:verify",
+        "roformer_tf.conversion.verify:verify",
         "compare a checkpoint's outputs with another library's",
         _TENSORFLOW + _MODELS,
     ),

@@ -41,7 +41,7 @@ RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them
 }
 
 
-LONG = ("tests/test_jax.py", "tests/faults/", "tests/training/")
+LONG = ("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/")
 
 
 def pytest_collection_modifyitems(items):

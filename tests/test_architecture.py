@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
@@ -16,33 +17,66 @@ import roformer_tf
 
 PACKAGE = Path(roformer_tf.__file__).parent
 
-BASE = {"errors", "files", "config"}
-MAY_SEE = {  # room: the other rooms that it may import from; one way only
-    "errors": set(),
-    "files": {"errors"},
-    "config": {"errors"},
-    "flags": {"errors"},
-    "checkpoints": BASE,
-    "tokenizers": BASE | {"checkpoints"},
-    "data": BASE | {"tokenizers"},
-    "kernels": BASE,
-    "layers": BASE | {"kernels"},
-    "models": BASE | {"tokenizers", "kernels", "layers", "checkpoints"},
-    "interchange": BASE | {"tokenizers", "checkpoints", "models"},
-    "inference": BASE | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models"},
-    "training": BASE
-    | {"tokenizers", "data", "kernels", "layers", "checkpoints", "models", "interchange"}
-    | {"inference", "flags"},
-    "cli": {"errors", "flags"},  # and everything when a command is called; nothing sees cli
+NEXT_BELOW = {  # room: those right below it; it may import from them, and from all below them
+    "errors": (),
+    "files": ("errors",),
+    "config": ("errors",),
+    "flags": ("errors",),
+    # ground floor: text, weights, layers
+    "checkpoints": ("errors", "files", "config"),
+    "tokenizers": ("checkpoints",),
+    "kernels": ("errors",),
+    "layers": ("config", "kernels"),
+    "models": ("layers", "checkpoints", "tokenizers"),
+    "readers": ("errors", "files"),
+    "runs": ("models",),
+    # west wing: a corpus
+    "corpus": ("readers", "tokenizers"),
+    "pretraining": ("corpus", "models", "runs", "conversion", "flags"),
+    # east wing: labels
+    "labelled": ("readers", "tokenizers"),
+    "tasks": ("labelled", "models"),
+    "finetuning": ("tasks", "runs", "inference"),
+    # the doors out
+    "inference": ("tasks", "models", "tokenizers", "readers", "checkpoints", "kernels"),
+    "conversion": ("checkpoints", "tokenizers", "models"),
+    "cli": ("errors", "flags"),  # and everything when a command is called; nothing sees cli
 }
-KERAS_ROOMS = {"kernels", "layers", "models", "interchange", "training", "inference"}
+
+
+def below(room: str) -> set[str]:
+    """All rooms that a room may import from."""
+    return {seen for next_one in NEXT_BELOW[room] for seen in (next_one, *below(next_one))}
+
+
+MAY_SEE = {room: below(room) for room in NEXT_BELOW}
+WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference"}
+TEXT_ROOMS = {
+    "errors",
+    "files",
+    "config",
+    "checkpoints",
+    "tokenizers",
+    "readers",
+    "corpus",
+    "labelled",
+}
+"""Importing these loads no Keras, nor a backend; nor does importing the next ones."""
+LAZY_ROOMS = {"tasks", "inference"}
+KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
+MOST_LINES = 0.22  # of the package, in one room
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
 FRAMEWORKS = {  # whose own files these read, loaded lazily
     "roformer_tf.checkpoints.tf1": "tensorflow",
     "roformer_tf.checkpoints.huggingface": "torch",
-    "roformer_tf.interchange.peers.transformers_states": "torch",
+    "roformer_tf.conversion.peers.transformers_states": "torch",
 }
-BACKEND_ROOMS = {"kernels", "training"}  # may have branches for one backend, loaded lazily
+BACKEND_ROOMS = {
+    "kernels",
+    "runs",
+    "pretraining",
+    "finetuning",
+}  # may have branches for one backend, loaded lazily
 RENAMERS = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
@@ -57,13 +91,14 @@ def sources() -> dict[str, str]:
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
-    """Every imported name in full, and whether it is imported only inside a function."""
+    """Every imported name in full, and whether it is imported only in a function, or for types."""
     tree = ast.parse(source)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     in_functions = {
         id(node)
         for function in ast.walk(tree)
         if isinstance(function, functions)
+        or (isinstance(function, ast.If) and ast.unparse(function.test) == "TYPE_CHECKING")
         for node in ast.walk(function)
     }
     for node in ast.walk(tree):
@@ -78,7 +113,7 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
 
 
 def room(name: str) -> str:
-    """`roformer_tf.data.shards.Shard` is of the room `data`; of the package itself, ""."""
+    """`roformer_tf.corpus.shards.Shard` is of the room `corpus`; of the package itself, ""."""
     return name.split(".")[1] if "." in name else ""
 
 
@@ -95,7 +130,7 @@ def may_import(module: str, name: str, lazily: bool) -> bool:
         allowed = top == FRAMEWORKS.get(module) or room(module) in BACKEND_ROOMS
         return allowed and lazily
     if top == "keras":
-        return room(module) in KERAS_ROOMS
+        return room(module) in KERAS_ROOMS or (lazily and room(module) in LAZY_ROOMS)
     return top != ""  # a relative import hides where it leads
 
 
@@ -151,22 +186,33 @@ def test_no_module_imports_itself_through_others():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("roformer_tf.tokenizers.x", "from roformer_tf.data import corpus"),
+        ("roformer_tf.tokenizers.x", "from roformer_tf.corpus import documents"),
         ("roformer_tf.tokenizers.x", "def f():\n    import roformer_tf.models.encoder"),
-        ("roformer_tf.data.x", "import keras"),
+        ("roformer_tf.readers.x", "from roformer_tf.tokenizers import tokenizer"),
+        ("roformer_tf.corpus.x", "import keras"),
+        ("roformer_tf.corpus.x", "from roformer_tf.labelled import splits"),
+        ("roformer_tf.labelled.x", "from roformer_tf.corpus import packing"),
+        ("roformer_tf.labelled.x", "from roformer_tf.tasks import metrics"),
+        ("roformer_tf.tasks.x", "import keras"),
+        ("roformer_tf.tasks.x", "from roformer_tf.runs import callbacks"),
+        ("roformer_tf.runs.x", "from roformer_tf.corpus import batches"),
+        ("roformer_tf.runs.x", "from roformer_tf.labelled import batches"),
+        ("roformer_tf.pretraining.x", "from roformer_tf.finetuning import losses"),
+        ("roformer_tf.finetuning.x", "def f():\n    from roformer_tf.pretraining import losses"),
+        ("roformer_tf.conversion.x", "from roformer_tf.inference import predict"),
         ("roformer_tf.checkpoints.x", "from roformer_tf.models.encoder import RoFormerEncoder"),
         ("roformer_tf.layers.x", "from roformer_tf.models import encoder"),
         ("roformer_tf.layers.x", "from . import rotary"),
         ("roformer_tf.models.x", "from roformer_tf.cli import main"),
-        ("roformer_tf.training.x", "from roformer_tf.cli import main"),
-        ("roformer_tf.inference.x", "from roformer_tf.training import losses"),
-        ("roformer_tf.cli", "from roformer_tf.training import pretraining"),
-        ("roformer_tf.data.x", "import jieba.posseg"),
+        ("roformer_tf.finetuning.x", "from roformer_tf.cli import main"),
+        ("roformer_tf.inference.x", "from roformer_tf.finetuning import losses"),
+        ("roformer_tf.cli", "from roformer_tf.pretraining import command"),
+        ("roformer_tf.corpus.x", "import jieba.posseg"),
         ("roformer_tf.kernels.x", "import tensorflow as tf"),
         ("roformer_tf.models.x", "def f():\n    import tensorflow as tf"),
         ("roformer_tf.checkpoints.tf1", "from tensorflow import raw_ops"),
         ("roformer_tf.checkpoints.tf1", "def f():\n    import torch"),
-        ("roformer_tf.data.x", "from roformer_tf import RoFormerEncoder"),
+        ("roformer_tf.corpus.x", "from roformer_tf import RoFormerEncoder"),
     ],
 )
 def test_the_check_sees_a_broken_rule(module, source):
@@ -204,8 +250,21 @@ def test_importing_the_package_loads_none_of_its_modules():
     assert [name for name in loaded if name.startswith("roformer_tf")] == ["roformer_tf"]
 
 
-def test_text_is_prepared_without_keras_or_a_backend():
-    modules = [name for name in sources() if room(name) in BASE | {"tokenizers", "data"}]
+def test_the_wings_do_not_see_each_other():
+    assert not [(west, MAY_SEE[west] & EAST) for west in WEST if MAY_SEE[west] & EAST]
+    assert not [(east, MAY_SEE[east] & WEST) for east in EAST if MAY_SEE[east] & WEST]
+
+
+def test_no_room_holds_more_than_its_share():
+    lines = Counter()
+    for module, source in sources().items():
+        lines[room(module)] += source.count("\n")
+    shares = {name: count / lines.total() for name, count in lines.items()}
+    assert {name: share for name, share in shares.items() if share > MOST_LINES} == {}
+
+
+def test_text_is_prepared_and_read_without_keras_or_a_backend():
+    modules = [name for name in sources() if room(name) in TEXT_ROOMS | LAZY_ROOMS]
     code = f"import json, sys, {', '.join(modules)}; print(json.dumps(list(sys.modules)))"
     assert {"keras", "tensorflow", "torch", "jieba"}.isdisjoint(run_python(code))
 

@@ -19,7 +19,8 @@ NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 @pytest.fixture
 def parsed(monkeypatch):
     """parsed("pretrain", *words) → the settings that the command would run with."""
-    from roformer_tf.training import finetuning, pretraining
+    from roformer_tf.finetuning import command as finetuning
+    from roformer_tf.pretraining import command as pretraining
 
     def pretrain(config: pretraining.PretrainConfig) -> None:
         seen.append(config)
@@ -130,7 +131,7 @@ def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed,
 def test_the_config_of_cail2019_is_the_released_script(parsed):
     """20 epochs, of half the rows each, 4 rows a step, at a constant 6e-6, by Adam."""
     from roformer_tf.models.heads import RoFormerForSequenceClassification
-    from roformer_tf.training.optimizers import make_finetune_optimizer
+    from roformer_tf.runs.optimizers import make_finetune_optimizer
 
     path = ROOT / "finetune" / "configs" / "cail2019_scm.yaml"
     needed = ["--checkpoint", "x.zip", "--train", "x.jsonl", "--output", "run"]
@@ -165,7 +166,7 @@ def prepared(recipe, tmp_path, write_corpus, *more):
 def test_a_settings_file_goes_with_rows_that_are_prepared_so(
     parsed, name, tmp_path, write_corpus, released
 ):
-    from roformer_tf.training.settings import with_rows_settled
+    from roformer_tf.pretraining.settings import with_rows_settled
 
     recipe = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
     rows = prepared(recipe, tmp_path, write_corpus)
@@ -180,7 +181,7 @@ def test_a_settings_file_goes_with_rows_that_are_prepared_so(
 def test_a_recipe_is_trained_on_rows_as_the_readme_shows(
     toy, tmp_path, write_corpus, monkeypatch, capsys
 ):
-    from roformer_tf.training.steps import PretrainingModel
+    from roformer_tf.pretraining.train_step import PretrainingModel
 
     def fit(_, batches, steps_per_epoch, **__):
         given.append((next(iter(batches))[0]["token_ids"].shape, steps_per_epoch))

@@ -26,18 +26,18 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "[v1-5]",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
-    "tests/training/test_steps.py::test_a_batch_in_pieces_is_the_whole_batch[2-sgd]",
+    "tests/pretraining/test_train_step.py::test_a_batch_in_pieces_is_the_whole_batch[2-sgd]",
 )
 ALL = (
     "tests/kernels",
     "tests/layers",
     "tests/models",
-    "tests/training/test_causal.py",
-    "tests/training/test_cost.py",
-    "tests/training/test_objectives.py",
-    "tests/training/test_steps.py",
-    "tests/training/test_finetune_optimizer.py",
-    "tests/training/test_feeding.py",
+    "tests/pretraining/test_causal.py",
+    "tests/pretraining/test_flops.py",
+    "tests/finetuning/test_losses.py",
+    "tests/pretraining/test_train_step.py",
+    "tests/runs/test_finetune_optimizers.py",
+    "tests/runs/test_feeding.py",
     "tests/commands/test_finetune.py",
 )
 

@@ -44,7 +44,7 @@ print(imported - began, loaded - imported, time.perf_counter() - loaded)
 def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Prepared:
     """`pretrain`'s step from a checkpoint, on one batch again and again."""
     from roformer_tf import RoFormerForMaskedLM
-    from roformer_tf.training.devices import choose_precision
+    from roformer_tf.runs.devices import choose_precision
 
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
     model = RoFormerForMaskedLM.from_pretrained(
@@ -64,13 +64,14 @@ def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
 
 def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     """The step on "real" rows, masked meanwhile, or on "one" batch; or the rows with "no" step."""
-    from roformer_tf.data.batches import prefetched, pretraining_batches
-    from roformer_tf.data.masking import MaskingConfig
-    from roformer_tf.data.objectives import make_objective
-    from roformer_tf.data.shards import PreparedRows
+    from roformer_tf.corpus.batches import pretraining_batches
+    from roformer_tf.corpus.masking import MaskingConfig
+    from roformer_tf.corpus.objectives import make_objective
+    from roformer_tf.corpus.shards import PreparedRows
+    from roformer_tf.pretraining.command import with_labels
+    from roformer_tf.pretraining.initialization import SMALL
+    from roformer_tf.runs.feeding import prefetched
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.training.beginnings import SMALL
-    from roformer_tf.training.pretraining import with_labels
 
     tokenizer = RoFormerTokenizer.from_pretrained(rows)
     batches = pretraining_batches(
@@ -110,7 +111,7 @@ def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
 def new_model(config: Any) -> Any:
     """A model with random weights in the precision that `pretrain` takes."""
     from roformer_tf import RoFormerForMaskedLM
-    from roformer_tf.training.devices import choose_precision
+    from roformer_tf.runs.devices import choose_precision
 
     return RoFormerForMaskedLM(config, dtype=choose_precision("auto"))
 
@@ -122,10 +123,10 @@ def training(model: Any, batches: Any) -> Prepared:
     """
     import keras
 
-    from roformer_tf.training.devices import choose_jit
-    from roformer_tf.training.losses import MaskedTokenLoss
-    from roformer_tf.training.optimizers import OptimizerConfig, make_optimizer
-    from roformer_tf.training.steps import PretrainingModel, StepConfig
+    from roformer_tf.pretraining.losses import MaskedTokenLoss
+    from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
+    from roformer_tf.runs.devices import choose_jit
+    from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
 
     optimizer = make_optimizer(
         OptimizerConfig(), model.trainable_variables, 1_000_000, model.compute_dtype
@@ -159,7 +160,7 @@ def constantly(batch: Any) -> Any:
     """One batch without end, by the pipeline that real ones come through."""
     import grain
 
-    from roformer_tf.data.batches import prefetched
+    from roformer_tf.runs.feeding import prefetched
 
     return prefetched(grain.MapDataset.range(ENDLESS).map(lambda _: batch))
 
@@ -265,7 +266,7 @@ def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
 
 def preparation(*, corpus: str, **settings: Any) -> Prepared:
     """`prepare`: documents to words, to ids, to rows, to shards."""
-    from roformer_tf.data.preparation import PreparationConfig, prepare
+    from roformer_tf.corpus.preparation import PreparationConfig, prepare
 
     folder = tempfile.TemporaryDirectory()
     outputs = map(Path(folder.name).joinpath, map(str, numbers()))

@@ -30,10 +30,10 @@ from pretrain.demo.baselines import (
 )
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.cli import main as roformer_tf
-from roformer_tf.data.masking import MaskingConfig
-from roformer_tf.data.objectives import make_objective
-from roformer_tf.data.preparation import is_held_out
-from roformer_tf.data.shards import PreparedRows, read_manifest
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.shards import PreparedRows, read_manifest
 from roformer_tf.inference.fill_mask import MASK
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -143,7 +143,7 @@ def report(demo: Demo) -> None:
     """Print how the model does on held-out text, beside the baselines, and what it fills in."""
     from roformer_tf.inference.fill_mask import candidates, filled
     from roformer_tf.models.heads import RoFormerForMaskedLM
-    from roformer_tf.training.plots import FilledMask, plot_fill_masks
+    from roformer_tf.runs.plots import FilledMask, plot_fill_masks
 
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
@@ -179,8 +179,8 @@ def compare(
     """Score the baselines, and the model before and after training, on the very same masks."""
     import keras
 
-    from roformer_tf.data.batches import held_out_batches  # grain, which is loud if loaded first
-    from roformer_tf.training.beginnings import new_model
+    from roformer_tf.corpus.batches import held_out_batches  # grain, which is loud if loaded first
+    from roformer_tf.pretraining.initialization import new_model
 
     rows = PreparedRows.open(demo.rows)
     batches = held_out_batches(
@@ -222,7 +222,7 @@ def predicted(
     model: "RoFormerForMaskedLM", batches: "grain.MapDataset", counted: np.ndarray
 ) -> Prediction:
     """What a model predicts in the slots that count."""
-    from roformer_tf.training.metrics import MaskedTokenScores, score_tokens
+    from roformer_tf.pretraining.evaluation import MaskedTokenScores, score_tokens
 
     outputs = score_tokens(MaskedTokenScores(model), batches)
     return Prediction(

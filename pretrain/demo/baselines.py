@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.data.masking import replacement_ids
-from roformer_tf.data.packing import TOKEN
-from roformer_tf.data.shards import PreparedRows
+from roformer_tf.corpus.masking import replacement_ids
+from roformer_tf.corpus.packing import TOKEN
+from roformer_tf.corpus.shards import PreparedRows
 
 Integers = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.data.tasks import RANKED, Example, Prediction, Task, as_bioes, spans
+from roformer_tf.labelled.task import RANKED, Example, Prediction, Task, as_bioes, spans
 
 MANY_LABELS = 20
 """More labels than these have no column each."""

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.data.encoding import combine, encode_examples
-from roformer_tf.data.labelled import ColumnsConfig, Layout, find_layout, read_examples
-from roformer_tf.data.tasks import FILE, Example, Label, Prediction, Task
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside
 from roformer_tf.inference.predict import load_finetuned, predict_logits
 from roformer_tf.inference.rows import Run
+from roformer_tf.labelled.encoding import combine, encode_examples
+from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.labelled.task import FILE, Example, Label, Prediction, Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import tyro
 
-from roformer_tf.data.encoding import padded
 from roformer_tf.errors import InputError
 from roformer_tf.inference.rows import batches, runner
+from roformer_tf.labelled.encoding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:

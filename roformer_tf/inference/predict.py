@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from roformer_tf.data.encoding import EncodedTexts, combine, encode_examples
-from roformer_tf.data.tasks import Example, Prediction, Task
 from roformer_tf.errors import InputError
 from roformer_tf.inference.rows import BATCH_SIZE, run_rows
+from roformer_tf.labelled.encoding import EncodedTexts, combine, encode_examples
+from roformer_tf.labelled.task import Example, Prediction, Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:

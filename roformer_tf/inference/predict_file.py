@@ -9,9 +9,6 @@ from typing import Any, TextIO, TypeAlias
 
 from tqdm import tqdm
 
-from roformer_tf.data.columns import FirstLine
-from roformer_tf.data.labelled import BadLine, stream_examples
-from roformer_tf.data.tasks import Example
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import (
@@ -24,6 +21,9 @@ from roformer_tf.inference.answers import (
 )
 from roformer_tf.inference.predict import Precision, load_finetuned, predict
 from roformer_tf.inference.rows import BATCH_SIZE
+from roformer_tf.labelled.columns import FirstLine
+from roformer_tf.labelled.reading import BadLine, stream_examples
+from roformer_tf.labelled.task import Example
 
 STANDARD = "-"
 CHUNK = 4096

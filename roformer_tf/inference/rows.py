@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.data.encoding import Ints, bucket, padded
+from roformer_tf.labelled.encoding import Ints, bucket, padded
 
 Run: TypeAlias = Callable[[dict[str, np.ndarray]], Any]
 """{"token_ids": (B, T), "segment_ids": (B, T)} int32 → (B, …), or (B, T, …) for each token."""

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import numpy as np
 import tyro
 
-from roformer_tf.data.tasks import RANKED, Example, Prediction, Task
 from roformer_tf.errors import InputError
 from roformer_tf.inference.answers import entities, marks_entities, shortest
 from roformer_tf.inference.export import ONNX, load_exported
 from roformer_tf.inference.predict import Precision, load_finetuned, predict
 from roformer_tf.inference.rows import BATCH_SIZE
+from roformer_tf.labelled.task import RANKED, Example, Prediction, Task
 
 if TYPE_CHECKING:
     import uvicorn

@@ -9,7 +9,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.forms import wide
-from roformer_tf.kernels.products import affine
+from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor, angles, pair_axis, rotate

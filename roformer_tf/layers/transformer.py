@@ -16,14 +16,14 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.forms import wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
-from roformer_tf.kernels.products import affine
+from roformer_tf.kernels.matmul import affine
 from roformer_tf.layers.attention import RotaryMultiHeadAttention, gather_positions
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor
 
 
 class Dense(layers.Dense):
-    """Keras' layer by `kernels/products.py`: (…, D) → (…, units) in the compute dtype."""
+    """Keras' layer by `kernels/matmul.py`: (…, D) → (…, units) in the compute dtype."""
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
         """Quantize as Keras does its own layer, whose call then takes the place of this one's."""

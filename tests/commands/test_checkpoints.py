@@ -1,6 +1,6 @@
 """`roformer-tf checkpoints …`: what is printed, the exit codes, and that nothing is left behind.
 
-What the commands compute is tested in tests/interchange.
+What the commands compute is tested in tests/conversion.
 """
 
 import re

@@ -59,7 +59,7 @@ def test_the_guide_tells_of_every_recipe(name):
 
 def test_the_guides_commands_name_what_exists():
     from roformer_tf.flags import flag_types
-    from roformer_tf.training.settings import PretrainConfig
+    from roformer_tf.pretraining.settings import PretrainConfig
 
     blocks = re.findall(r"^```\n(python .*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     used = {Path(word).name for block in blocks for word in words_of(block)}

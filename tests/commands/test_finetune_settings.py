@@ -16,15 +16,17 @@ from sklearn.metrics import f1_score
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.data.tasks import Example
+from roformer_tf.finetuning import results
+from roformer_tf.finetuning import trial as trials
+from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.labelled.task import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tasks.baselines import baseline
+from roformer_tf.tasks.metrics import score
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
-from roformer_tf.training import report_pages, results, trials
-from roformer_tf.training.baselines import baseline
-from roformer_tf.training.scores import score
 
 CHARACTERS = list(
     "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"

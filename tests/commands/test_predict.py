@@ -14,10 +14,10 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.data.tasks import Example, Task
 from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.labelled.task import Example, Task
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,

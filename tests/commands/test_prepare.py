@@ -1,4 +1,4 @@
-"""`roformer-tf prepare`, as it is typed. What it makes is tested in tests/data."""
+"""`roformer-tf prepare`, as it is typed. What it makes is tested in tests/corpus."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`pretrain`, as it is typed. What it does is tested in tests/training and tests/faults."""
+"""`pretrain`, as it is typed. What it does is tested in tests/pretraining and tests/faults."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`roformer-tf runs`, as it is typed. What it computes is tested in tests/training."""
+"""`roformer-tf runs`, as it is typed. What it computes is tested in tests/runs."""
 
 import json
 import os

@@ -13,11 +13,12 @@ from threading import Thread
 import pytest
 
 from benchmarks.cluster import ROOT, Loopback, differences, freeze, recorded_parts, thaw
-from roformer_tf.data import dask_cluster, pools, preparation
-from roformer_tf.data.packing import check_length
-from roformer_tf.data.pools import EngineError
-from roformer_tf.data.preparation import PreparationConfig, prepare
+from roformer_tf.corpus import dask_cluster, preparation
+from roformer_tf.corpus import workers as pools
+from roformer_tf.corpus.preparation import PreparationConfig, prepare
+from roformer_tf.corpus.workers import EngineError
 from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import check_length
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="freezes processes")
@@ -165,7 +166,7 @@ def test_a_terminated_preparation_leaves_no_work_behind_and_goes_on(
 ):
     config = configure(cluster)
     script = f"""
-from roformer_tf.data import preparation
+from roformer_tf.corpus import preparation
 preparation.PART_CHARACTERS = 10_000
 preparation.prepare(preparation.{config!r})
 """

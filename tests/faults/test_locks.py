@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.data import preparation
+from roformer_tf.corpus import preparation
 from roformer_tf.errors import InputError
 from roformer_tf.files import locked
-from roformer_tf.training import finetuning, pretraining
+from roformer_tf.finetuning import command as finetuning
+from roformer_tf.pretraining import command as pretraining
 
 ROOT = Path(__file__).parents[2]
 PART_CHARACTERS = 1_000
 SCRIPT = f"""
 import sys
 from roformer_tf.cli import main
-from roformer_tf.data import preparation
+from roformer_tf.corpus import preparation
 
 preparation.PART_CHARACTERS = {PART_CHARACTERS}
 sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ pytest.importorskip("datasketch")
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
-from roformer_tf.data import preparation
+from roformer_tf.corpus import preparation
 
 preparation.PART_CHARACTERS = 10_000
 

@@ -14,7 +14,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.files import locked
-from roformer_tf.training.callbacks import read_lines
+from roformer_tf.runs.callbacks import read_lines
 
 pytestmark = [
     pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]"),

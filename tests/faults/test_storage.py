@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.data import shards
-from roformer_tf.training import pretraining
-from roformer_tf.training.callbacks import read_lines
+from roformer_tf.corpus import shards
+from roformer_tf.pretraining import command as pretraining
+from roformer_tf.runs.callbacks import read_lines
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY = 22, 8  # of `pretrain_flags`

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.training.callbacks import read_lines
+from roformer_tf.runs.callbacks import read_lines
 
 KILLS, STEPS, SAVE_EVERY = 30, 400, 10
 

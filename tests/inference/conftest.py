@@ -8,8 +8,8 @@ import keras
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.data.tasks import Task
 from roformer_tf.inference.serve import listening, make_server
+from roformer_tf.labelled.task import Task
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,

@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 
-from roformer_tf.data.tasks import Example, Prediction, Task
 from roformer_tf.inference.answers import (
     bad_cells,
     cells,
@@ -15,6 +14,7 @@ from roformer_tf.inference.answers import (
     text_names,
     tsv_line,
 )
+from roformer_tf.labelled.task import Example, Prediction, Task
 
 MANY = tuple(f"类{number}" for number in range(21))
 LOC = ("B-LOC", "I-LOC", "O")

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.data.tasks import Example, Prediction, Task
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.inference import export as exporting
 from roformer_tf.inference.export import (
@@ -24,6 +23,7 @@ from roformer_tf.inference.export import (
 )
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.inference.serve import load
+from roformer_tf.labelled.task import Example, Prediction, Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 pytestmark = pytest.mark.skipif(

@@ -6,11 +6,11 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.data.encoding import encode_examples
-from roformer_tf.data.tasks import Example, Task
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import load_finetuned, predict, predict_logits
 from roformer_tf.inference.serve import load
+from roformer_tf.labelled.encoding import encode_examples
+from roformer_tf.labelled.task import Example, Task
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,

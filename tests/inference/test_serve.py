@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from roformer_tf.data.tasks import Task, softmax
 from roformer_tf.errors import InputError
 from roformer_tf.inference import serve as serving
 from roformer_tf.inference.serve import (
@@ -32,6 +31,7 @@ from roformer_tf.inference.serve import (
     make_app,
     serve,
 )
+from roformer_tf.labelled.task import Task, softmax
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 connections = pytest.importorskip("roformer_tf.inference.connections")

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from roformer_tf.data.tasks import Task
 from roformer_tf.inference.serve import Limits, Served, make_app
+from roformer_tf.labelled.task import Task
 
 pytestmark = pytest.mark.browser
 

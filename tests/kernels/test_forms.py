@@ -14,7 +14,7 @@ from roformer_tf.kernels.dropout import add_dropped, dropped, kept
 from roformer_tf.kernels.forms import fast, plain_forms
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
-from roformer_tf.kernels.products import affine, product_with_rows
+from roformer_tf.kernels.matmul import affine, product_with_rows
 from roformer_tf.kernels.rotation import split_and_rotate
 
 RATE = 0.3

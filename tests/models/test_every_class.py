@@ -17,14 +17,14 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
-from roformer_tf.training.losses import MaskedTokenLoss
-from roformer_tf.training.optimizers import (
+from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
+from roformer_tf.runs.optimizers import (
     FinetuneOptimizerConfig,
     OptimizerConfig,
     make_finetune_optimizer,
     make_optimizer,
 )
-from roformer_tf.training.steps import PretrainingModel, StepConfig
 
 CLASSES = {  # and the shape of what each gives, by its axes
     "encoder": (RoFormerEncoder, {}, "BTH"),

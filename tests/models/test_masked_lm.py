@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from roformer_tf.errors import InputError
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.training.losses import MaskedTokenLoss
+from roformer_tf.pretraining.losses import MaskedTokenLoss
 
 HIDDEN_BOUND, LOGIT_BOUND = 1e-5, 2e-5
 FAMILIES = ["word", "char", "word_project"]

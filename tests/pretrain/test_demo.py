@@ -13,9 +13,9 @@ import yaml
 
 from pretrain.demo.__main__ import HIDE_ALL, Demo, held_out_examples, main, steps_per_second
 from pretrain.demo.baselines import Baselines, characters, masked_tokens, score
-from roformer_tf.data.batches import held_out_batches
-from roformer_tf.data.objectives import make_objective
-from roformer_tf.data.shards import PreparedRows
+from roformer_tf.corpus.batches import held_out_batches
+from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS

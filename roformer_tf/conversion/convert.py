@@ -1,0 +1,171 @@
+"""A checkpoint into another layout, every weight that it holds; read back and compared."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+from roformer_tf.checkpoints import huggingface, tf1
+from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
+from roformer_tf.conversion.families import (
+    check_fits,
+    find_tokenizer,
+    is_causal_by_name,
+    transformers_class,
+)
+from roformer_tf.conversion.statistics import largest_difference
+from roformer_tf.errors import InputError
+from roformer_tf.files import check_writable, folder_beside
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import guess_tokenization
+
+logger = logging.getLogger(__name__)
+
+Layout = Literal["tf1", "huggingface", "own"]
+Dtype = Literal["float16", "bfloat16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How a checkpoint is written."""
+
+    to: Layout
+    """tf1: as released, for bert4keras; huggingface: for transformers; own: the same folder."""
+    dtype: Dtype | None = None
+    """What the weights are rounded to; unset, they stay what they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """Write a checkpoint in another layout, and show the largest difference found afterwards."""
+
+    source: Annotated[str, tyro.conf.Positional]
+    """A released zip, its name, or a folder with a checkpoint."""
+    target: Annotated[Path, tyro.conf.Positional]
+    """What is written: a folder or, for tf1, a name that ends in .zip. It must not exist."""
+    output: Output
+    attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
+    """What a token sees, to be written down: a gpt model's own files do not say "causal"."""
+    ignore_unknown: bool = False
+    """Leave out tensors that no RoFormer has, instead of refusing the checkpoint."""
+
+
+class Difference(NamedTuple):
+    """How far one weight is from itself."""
+
+    value: float
+    name: str
+
+
+def convert(config: ConvertConfig) -> None:
+    """Convert, and print what was measured."""
+    check_target(config.target, config.output.to)
+    mask = {"attention_type": config.attention_type} if config.attention_type else {}
+    with opened_checkpoint(
+        config.source, ignore_unknown=config.ignore_unknown, **mask
+    ) as checkpoint:
+        tokenizer = find_tokenizer(config.source)
+        if tokenizer is not None:
+            check_fits(tokenizer, checkpoint, config.source)
+        report(export(checkpoint, tokenizer, config.target, config.output), config.target)
+        for note in _notes(config, checkpoint, tokenizer):
+            logger.warning(note)
+
+
+def report(difference: Difference, target: Path) -> None:
+    """Print what `export` found."""
+    found = f"{difference.value:.1e}, in {difference.name}" if difference.value else "0"
+    print(f"{target} is written. Largest round-trip difference: {found}.")
+
+
+def check_target(target: Path, to: Layout) -> None:
+    """Raise InputError for a target that cannot be written, is there, or is named wrongly."""
+    check_writable(target)
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise InputError(
+            f"{target} exists, and nothing is overwritten. Remove it, or give another name."
+        )
+    if to != "tf1" and target.suffix == ".zip":
+        raise InputError(
+            f"{target} would be a folder. Leave .zip out, or convert --to tf1, which packs zips."
+        )
+
+
+def export(
+    checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None, target: Path, output: Output
+) -> Difference:
+    """Write all that a checkpoint holds, with its tokenizer; read it back and compare.
+
+    Nothing stands under the target's name before it is whole. Raises InputError where something
+    is there already, and for a vocabulary that no file holds line by line.
+    """
+    check_target(target, output.to)
+    config, dtype = checkpoint.config, output.dtype
+    with tqdm(total=len(checkpoint.arrays), desc=target.name, unit="tensor", disable=None) as bar:
+        arrays = _watched(checkpoint.arrays, bar)
+        if output.to == "tf1":
+            tf1.write(target, config, arrays, _vocabulary(tokenizer, target), dtype)
+        else:
+            with folder_beside(target) as folder:
+                architecture = transformers_class(checkpoint)
+                huggingface.write(folder, config, arrays, architecture, dtype)
+                if tokenizer is not None:
+                    tokenizer.save_pretrained(folder)
+    with opened_checkpoint(target) as written:
+        return compare(checkpoint.arrays, written.arrays)
+
+
+def compare(first: LazyArrays, second: LazyArrays) -> Difference:
+    """Find the weight that differs most between two checkpoints of the same weights."""
+    assert first.shapes == second.shapes
+    values = {name: largest_difference(first[name], second[name]) for name in first}
+    name = max(values, key=values.__getitem__)
+    return Difference(values[name], name)
+
+
+def _notes(
+    config: ConvertConfig, checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None
+) -> Iterator[str]:
+    """What the target lacks that one would expect of it."""
+    if tokenizer is None:
+        yield (
+            f"{config.source} holds no vocab.txt, so {config.target} has no tokenizer. To have "
+            "one, put the vocab.txt that belongs to the weights beside them and convert again."
+        )
+    masked = transformers_class(checkpoint) == "RoFormerForMaskedLM"
+    if config.output.to != "tf1" and masked and is_causal_by_name(checkpoint, config.source):
+        yield (
+            f"{config.source} is a gpt model by its name, which reads from left to right, but none "
+            f"of its files says so: {config.target} is written as RoFormerForMaskedLM, which sees "
+            "all tokens. For RoFormerForCausalLM convert with --attention-type causal."
+        )
+
+
+def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | None:
+    """Content of a `vocab.txt`, all that the released layout holds of a tokenizer."""
+    if tokenizer is None:
+        return None
+    guessed = guess_tokenization(tokenizer.vocabulary)
+    if (tokenizer.tokenization, tokenizer.lower_case) != (guessed, True):
+        logger.warning(
+            "%s has no place for the tokenizer's settings: read it with tokenization=%r and "
+            "lower_case=%r.",
+            *(target, tokenizer.tokenization, tokenizer.lower_case),
+        )
+    return tokenizer.vocabulary_text().encode()
+
+
+def _watched(arrays: LazyArrays, bar: "tqdm[Any]") -> LazyArrays:
+    """The arrays; a progress bar moves with each that is read."""
+
+    def read(name: str) -> np.ndarray:
+        bar.update()
+        return arrays[name]
+
+    return LazyArrays(arrays.shapes, arrays.dtypes, read)

@@ -1,0 +1,108 @@
+"""What is in a checkpoint: its architecture, its vocabulary, and every tensor with its values."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated
+
+import tyro
+
+from roformer_tf.checkpoints.names import IGNORED
+from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
+from roformer_tf.conversion.families import find_tokenizer
+from roformer_tf.conversion.statistics import statistics
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectConfig:
+    """Show what is in a checkpoint, and what of it would not be loaded."""
+
+    source: Annotated[str, tyro.conf.Positional]
+    """A released zip, its name, or a folder with a checkpoint."""
+    ignore_unknown: bool = False
+    """List tensors that no RoFormer has, instead of refusing the checkpoint."""
+
+
+def inspect(config: InspectConfig) -> None:
+    """Print the description, a line as soon as it is known."""
+    with opened_checkpoint(config.source, ignore_unknown=config.ignore_unknown) as checkpoint:
+        tokenizer = find_tokenizer(config.source)
+        try:
+            for line in describe(checkpoint, tokenizer):
+                print(line, flush=True)
+        except BrokenPipeError:  # `… | head` has seen enough; Python flushes once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def describe(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> Iterator[str]:
+    """Lay out what `inspect` prints; tensors are read one at a time."""
+    level = f"{tokenizer.tokenization}-level, " if tokenizer else ""
+    kind = "RoFormerV2" if checkpoint.config.is_v2 else "RoFormer"
+    yield f"family      {kind}, {level}with {', '.join(_sizes(checkpoint))}"
+    yield from _architecture(checkpoint)
+    yield f"vocabulary  {_vocabulary(checkpoint, tokenizer)}"
+    yield ""
+    yield from _tensors(checkpoint)
+    yield from _left_aside(checkpoint)
+
+
+def _architecture(checkpoint: Checkpoint) -> Iterator[str]:
+    config, sizes = checkpoint.config, _sizes(checkpoint)
+    yield f"layout      {checkpoint.layout}"
+    yield (
+        f"size        {config.num_hidden_layers} layers of {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
+        f"embeddings {config.embedding_size}"
+    )
+    yield f"attention   {config.attention_type or 'not recorded: the model class decides'}"
+    each = ", ".join(f"{part} {count:,}" for part, count in sizes.items())
+    yield f"parameters  {sizes.total():,} ({each})"
+
+
+def _sizes(checkpoint: Checkpoint) -> Counter[str]:
+    """How many parameters each part of the model has."""
+    sizes: Counter[str] = Counter()
+    for name, shape in checkpoint.arrays.shapes.items():
+        sizes[name.split("/")[0]] += prod(shape)
+    return sizes
+
+
+def _vocabulary(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> str:
+    embeddings = f"{checkpoint.config.vocab_size:,} embeddings"
+    if tokenizer is None:
+        return f"{embeddings}; there is no vocab.txt"
+    case = "lower-cased" if tokenizer.lower_case else "cased"
+    return f"{tokenizer.vocab_size:,} tokens, {tokenizer.tokenization}-level, {case}; {embeddings}"
+
+
+def _tensors(checkpoint: Checkpoint) -> Iterator[str]:
+    """A heading, then for each tensor its name, shape, dtype, min, max, mean and deviation."""
+    shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
+    name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
+    columns = "{:{}}  {:{}}  {:8}" + "  {:>10}" * 4
+    heading = ("min", "max", "mean", "deviation")
+    yield columns.format("tensor", name_width, "shape", shape_width, "dtype", *heading)
+    for name, shape in shapes.items():
+        values = (f"{value:.4g}" for value in statistics(checkpoint.arrays[name]))
+        dtype = str(checkpoint.arrays.dtypes[name])
+        yield columns.format(name, name_width, shape, shape_width, dtype, *values)
+
+
+def _left_aside(checkpoint: Checkpoint) -> Iterator[str]:
+    """The tensors that would not be loaded, under the names that the file gives them."""
+    groups = {
+        "not loaded, as no model needs them": [
+            n for n in checkpoint.ignored if IGNORED.fullmatch(n)
+        ],
+        "not loaded, as no RoFormer has them": [
+            n for n in checkpoint.ignored if not IGNORED.fullmatch(n)
+        ],
+    }
+    for title, names in groups.items():
+        if names:
+            yield f"\n{title}:"
+            yield from (f"  {name}" for name in names)

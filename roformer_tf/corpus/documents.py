@@ -1,0 +1,327 @@
+"""Files of text → documents, one at a time, whatever the size of the files."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from roformer_tf.errors import InputError
+from roformer_tf.readers.lines import damage, utf16_codec, utf16_lines
+from roformer_tf.readers.streams import (
+    DECOMPRESSORS,
+    DamagedError,
+    StoredFile,
+    decompressed,
+    find,
+    is_url,
+)
+from roformer_tf.readers.tables import open_parquet, parquet_batches, quoted_records
+
+EXAMPLES = 5  # bad lines that a report names
+HEAD = 4096  # bytes that tell a file's encoding
+_NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have a colon first
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Where documents come from.
+
+    In a .txt file every line is a document; in a .jsonl file every line is a JSON object whose
+    `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
+    compressed: .gz, .xz, .zst; they are UTF-8, or UTF-16, as Excel's "Unicode text" is. Blank lines
+    and blank texts are skipped.
+    """
+
+    corpus: tuple[str, ...]
+    """Files, patterns such as 'data/*.jsonl.gz', or URLs that fsspec opens. Several corpora have
+    names, such as 'news=data/news/*.jsonl' 'wiki=data/wiki/*.txt': all of a name are one corpus."""
+    field: str = "text"
+    """Key of the text in a .jsonl file, column of it in a .csv or .parquet file."""
+    strict: bool = False
+    """Stop at the first bad line instead of counting and skipping it."""
+    min_characters: int = 0
+    """Leave out documents with fewer characters, not counting white space around them."""
+    drop_repeated_lines: bool = False
+    """Leave out lines that stood in the same document before, such as a web page's menus."""
+
+    def __post_init__(self) -> None:
+        if self.min_characters < 0:
+            raise InputError(f"min_characters is {self.min_characters}, but must be 0 or more.")
+
+
+@dataclass(frozen=True, order=True)
+class CorpusFile(StoredFile):
+    """A file of a corpus."""
+
+    corpus: str = ""
+    """The corpus' name; "" for none."""
+
+
+@dataclass
+class CorpusReport:
+    """What reading met so far; `read_documents` keeps it up to date."""
+
+    documents: int = 0
+    characters: int = 0
+    bytes_read: int = 0
+    """Of the files as they lie on the disk, so that it compares with their sizes."""
+    bad: Counter[str] = field(default_factory=Counter)
+    """Lines skipped, by what was wrong with them."""
+    examples: list[str] = field(default_factory=list)
+    """The first few of them, as "file:line: what was wrong"."""
+
+    def add_bad(self, place: str, kind: str) -> None:
+        """Count a bad line, and keep its place if it is among the first."""
+        self.bad[kind] += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(f"{place}: {kind}")
+
+    def summary(self) -> str:
+        """One line without bad lines, else one more for each kind and example."""
+        lines = [f"{self.documents:,} documents, {self.characters:,} characters"]
+        if self.bad:
+            kinds = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(self.bad.items()))
+            lines.append(f"skipped {self.bad.total():,} bad lines ({kinds}), the first of them:")
+            lines += [f"  {example}" for example in self.examples]
+        return "\n".join(lines)
+
+
+class _Found(NamedTuple):
+    """A line, record or row of a file."""
+
+    number: int
+    text: str
+    problem: str = ""
+    """Why it gives no document; "" if it does."""
+
+
+class Filtered(NamedTuple):
+    """What filters left of texts, and what they left out."""
+
+    texts: list[str | None]
+    """Each as it is to be used; None for one that is not."""
+    short: int
+    """Documents with too few characters."""
+    repeated_lines: int
+    """Lines that stood in their document before."""
+
+
+def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
+    """Filter documents: each loses its repeated lines, and is left out if it is too short then."""
+    lines = 0
+    kept: list[str | None] = []
+    for text in texts:
+        if config.drop_repeated_lines:
+            text, dropped = without_repeated_lines(text)
+            lines += dropped
+        kept.append(text if len(text.strip()) >= config.min_characters else None)
+    return Filtered(kept, kept.count(None), lines)
+
+
+def without_repeated_lines(text: str) -> tuple[str, int]:
+    r"""Leave out lines that stood in the text before; give how many, too.
+
+    Lines end in \n. White space around them makes no difference, and blank ones stay.
+
+    >>> without_repeated_lines("Home\n甲\n\n Home\n乙")
+    ('Home\n甲\n\n乙', 1)
+    """
+    lines = text.split("\n")
+    seen: set[str] = set()
+    kept = []
+    for line in lines:
+        plain = line.strip()
+        if plain not in seen or not plain:
+            kept.append(line)
+            seen.add(plain)
+    return "\n".join(kept), len(lines) - len(kept)
+
+
+def find_files(entries: Iterable[str]) -> list[CorpusFile]:
+    """List the files that patterns, or NAME=PATTERN, match: corpus by corpus, sorted, each once.
+
+    Corpora come in the order in which their names do. An entry that is itself a file has no name.
+    Raises InputError for a pattern that matches no file, a file of two corpora, and a file of a
+    kind that cannot be read.
+    """
+    found: dict[str, CorpusFile] = {}
+    order: dict[str, int] = {}
+    for entry in entries:
+        name, pattern = _named(entry)
+        order.setdefault(name, len(order))
+        matches = find(pattern)
+        if not matches:
+            raise InputError(_no_match(name, pattern))
+        for file in matches:
+            known = found.setdefault(file.url, CorpusFile(file.url, file.size, file.stamp, name))
+            if known.corpus != name:
+                raise InputError(
+                    f"{file.url} is of two corpora, {known.corpus!r} and {name!r}. Give patterns "
+                    "that share no file."
+                )
+    if not found:
+        raise InputError("no corpus is given. Name files or patterns, such as 'data/*.jsonl'.")
+    for file in found.values():
+        if file.kind not in _READERS or (file.kind == ".parquet" and file.compression):
+            raise InputError(
+                f"{file.url} is of no kind that can be read. A corpus file's name ends in "
+                f"{', '.join(_READERS)}; all but .parquet may be compressed, with "
+                f"{', '.join(DECOMPRESSORS)} behind."
+            )
+    return sorted(found.values(), key=lambda file: (order[file.corpus], file))
+
+
+def read_documents(
+    files: Sequence[StoredFile], config: CorpusConfig, report: CorpusReport
+) -> Iterator[str]:
+    """Yield the texts of the files in order, holding one line, record or batch of rows at a time.
+
+    Bad lines are counted in `report` and skipped: not UTF-8, not JSON, no object, no text under
+    the field, quotes that break the rules of csv. A file that is cut off or damaged counts as one
+    bad line, and what comes before the damage is used. Raises ReadError for a file that cannot be
+    opened or read on, InputError for a csv or Parquet file without the column and, under
+    `config.strict`, at the first bad line.
+    """
+    for file in files:
+        with file.open() as raw:
+            yield from _read_file(file, raw, config, report)
+
+
+def _read_file(
+    file: StoredFile, raw: BinaryIO, config: CorpusConfig, report: CorpusReport
+) -> Iterator[str]:
+    """Yield the documents of one open file, and report on it."""
+    before = report.bytes_read
+    number = 0
+    try:
+        with decompressed(raw, file.compression) as stream:
+            codec = None if file.kind == ".parquet" else utf16_codec(stream.peek(HEAD)[:HEAD])
+            lines = utf16_lines(stream, codec) if codec else stream
+            for number, text, problem in _READERS[file.kind](lines, file, config.field):
+                report.bytes_read = before + min(raw.tell(), file.size or raw.tell())
+                if problem:
+                    _skip(f"{file.url}:{number}", problem, config, report)
+                elif text.strip():
+                    report.documents += 1
+                    report.characters += len(text)
+                    yield text
+    except DamagedError as error:
+        _skip(f"{file.url}:{number + 1}", str(error), config, report)
+    report.bytes_read = before + file.size
+
+
+def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> None:
+    """Report a bad line, or stop at it if the user wants that."""
+    report.add_bad(place, kind)
+    if config.strict:
+        raise InputError(f"{place}: {kind}. Correct it, or run without --strict to skip bad lines.")
+
+
+def _plain_lines(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+    """Every line is a text."""
+    for number, line in enumerate(stream, start=1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of Windows editors
+        try:
+            yield _Found(number, line.decode("utf-8").rstrip("\r\n"))
+        except UnicodeDecodeError:
+            yield _Found(number, "", "not UTF-8")
+
+
+def _json_lines(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+    """Every line that is not blank is a JSON object with a text under the field."""
+    for found in _plain_lines(stream, file, field):
+        number, text, problem = found
+        if problem or not text.strip():
+            yield found
+            continue
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):  # the latter for a line of a thousand brackets
+            yield _Found(number, "", "not JSON")
+            continue
+        if not isinstance(record, dict):
+            yield _Found(number, "", "not a JSON object")
+        elif field not in record:
+            yield _Found(number, "", f'no field "{field}"')
+        else:
+            yield _value(number, record[field], field)
+
+
+def _csv_records(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+    """Records by the rules of the csv module, which may span lines; the first names the columns."""
+    lines = (line.decode("utf-8", "surrogateescape").rstrip("\r\n") for line in stream)
+    records = quoted_records(lines, "excel")
+    header = next(records, None)
+    if header is None:
+        return
+    columns = [cell.strip() for cell in header.cells]
+    column = _column(file, [columns[0].removeprefix("\ufeff"), *columns[1:]], field)
+    for line, cells, problem in records:
+        if problem or not cells:
+            yield _Found(line, "", problem)
+        elif len(cells) != len(columns):
+            yield _Found(line, "", f"{len(cells)} columns, the first line {len(columns)}")
+        elif damage(cells[column]):
+            yield _Found(line, "", "not UTF-8")
+        else:
+            yield _Found(line, cells[column])
+
+
+def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Found]:
+    """The values of one column; Parquet is read from place to place, so rows tell how far."""
+    table = open_parquet(stream)
+    _column(file, table.schema_arrow.names, field)
+    batches = parquet_batches(table, [field])
+    values = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+    for number, value in enumerate(values, start=1):
+        yield _value(number, value, field)
+
+
+def _value(number: int, value: Any, field: str) -> _Found:
+    """What stands under the field, which should be a text."""
+    if isinstance(value, str):
+        return _Found(number, value)
+    return _Found(number, "", f'field "{field}" is not a text')
+
+
+def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
+    """The place of the field among the columns. Raises InputError where it has none."""
+    if field not in columns:
+        raise InputError(
+            f"{file.url} has no column {field!r}. It has: {', '.join(columns)}. Name the one with "
+            "the text by --field."
+        )
+    return list(columns).index(field)
+
+
+_READERS: dict[str, Callable[[Any, StoredFile, str], Iterator[_Found]]] = {
+    ".txt": _plain_lines,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".csv": _csv_records,
+    ".parquet": _parquet_rows,
+}
+"""By kind: an open file and a field → what stands in it."""
+
+
+def _named(entry: str) -> tuple[str, str]:
+    """The name of a corpus, or "", and a pattern."""
+    named = _NAMED.fullmatch(entry)
+    if named is None or Path(entry).is_file():
+        return "", entry
+    return named[1], named[2]
+
+
+def _no_match(name: str, pattern: str) -> str:
+    """Say that no file matches, and what to type for a folder, or a path with an equals sign."""
+    if not is_url(pattern) and Path(pattern).expanduser().is_dir():
+        return f"{pattern} is a folder, not a file. Name its files, such as '{pattern}/*.jsonl'."
+    message = f"no file matches the corpus pattern {pattern!r}. Check the path and the spelling."
+    if name:
+        message += f" If it is a path in which {name}= stands, write './{name}={pattern}'."
+    return message

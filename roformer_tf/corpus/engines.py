@@ -1,0 +1,50 @@
+"""Who does the tasks of a preparation: processes of this machine, or a Dask cluster."""
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+from roformer_tf.corpus.dask_cluster import ADDRESS, cluster
+from roformer_tf.corpus.workers import Pool, Task, alone, processes
+from roformer_tf.errors import InputError
+
+Engine = Literal["processes", "dask"]
+
+
+def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:
+    """Raise InputError for settings that contradict each other."""
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}, but must be 1 or more.")
+    if engine == "processes" and scheduler is not None:
+        raise InputError(
+            f"scheduler is {scheduler}, but the engine is processes of this machine. "
+            "Give --engine dask too, or no scheduler."
+        )
+    if engine == "dask" and not (scheduler or os.environ.get(ADDRESS)):
+        raise InputError(
+            "the engine dask needs a scheduler. Give --scheduler with its address, such as "
+            f"tcp://host:8786, or its scheduler file, or set {ADDRESS}."
+        )
+    if engine == "dask" and workers is not None:
+        raise InputError(
+            f"workers is {workers}, but a cluster works with those that are connected to its "
+            "scheduler. Leave workers out, and start as many as you want by `dask worker`."
+        )
+
+
+def open_pool(
+    task: Task, folder: Path, engine: Engine, scheduler: str | None, workers: int | None
+) -> AbstractContextManager[Pool]:
+    """Choose who does the task; `folder` is one that all workers of a cluster must see."""
+    if engine == "dask":
+        return cluster(task, folder, scheduler)
+    workers = workers or _cores()
+    return alone(task) if workers == 1 else processes(task, workers)
+
+
+def _cores() -> int:
+    """Count the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

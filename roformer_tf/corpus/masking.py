@@ -1,0 +1,176 @@
+"""Whole-word masking of a row, a function of (seed, epoch, row) and nothing else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.corpus.packing import TOKEN, WORD
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import SPECIALS
+
+_MASKED, _REPLACED = 1, 2  # fates of a chosen word; 3 is kept, and 0 is not chosen
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """Which tokens of a row are predicted, and what stands in their place."""
+
+    rate: float = 0.15
+    """Share of the tokens to predict, above 0 and below 1. Words are predicted whole."""
+    mask_share: float = 0.8
+    """Share of the predicted words whose tokens become [MASK]."""
+    random_share: float = 0.1
+    """Share of the predicted words whose tokens become random ones. The rest stay as they are."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise InputError(f"rate is {self.rate}, but must be above 0 and below 1, such as 0.15.")
+        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+            raise InputError(
+                f"mask_share {self.mask_share} and random_share {self.random_share} must be 0 or "
+                "more and together at most 1, such as 0.8 and 0.1."
+            )
+
+
+class MaskedRows(NamedTuple):
+    """B rows of length L with P slots for predictions each. Slots that are not used are zeros.
+
+    `mask_row` gives the same without the first axis.
+    """
+
+    token_ids: npt.NDArray[np.int32]
+    """(B, L), as the model sees them."""
+    positions: npt.NDArray[np.int32]
+    """(B, P), rising: where tokens are predicted."""
+    labels: npt.NDArray[np.int32]
+    """(B, P): the tokens that stood there."""
+    weights: npt.NDArray[np.float32]
+    """(B, P): 1 for a slot that is used."""
+
+
+def predictions_per_row(length: int, rate: float) -> int:
+    """Count the slots that a row of this length needs at most; at least 1.
+
+    >>> predictions_per_row(512, 0.15)
+    76
+    """
+    return _wanted(length - SPECIALS, rate)
+
+
+def replacement_ids(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:
+    """List the ids that may replace a token at random: all but `[CLS]`, `[unused1]` and such."""
+    ids = [i for token, i in vocabulary.items() if not (token[:1] == "[" and token[-1:] == "]")]
+    return np.array(sorted(ids), np.int32)
+
+
+def row_generator(seed: int, epoch: int, row: int) -> np.random.Generator:
+    """Make the source of chance of one row in one epoch."""
+    return np.random.default_rng([seed, epoch, row])
+
+
+def mask_row(
+    row: npt.NDArray[np.integer],
+    *,
+    predictions: int,
+    rng: np.random.Generator,
+    config: MaskingConfig,
+    mask_id: int,
+    random_ids: npt.NDArray[np.int32],
+) -> MaskedRows:
+    """Mask one row (3, L): `mask_rows` without the first axis."""
+    rows = mask_rows(
+        row[None],
+        predictions=predictions,
+        rngs=[rng],
+        config=config,
+        mask_id=mask_id,
+        random_ids=random_ids,
+    )
+    return MaskedRows(*(array[0] for array in rows))
+
+
+def mask_rows(
+    rows: npt.NDArray[np.integer],
+    *,
+    predictions: int,
+    rngs: Sequence[np.random.Generator],
+    config: MaskingConfig,
+    mask_id: int,
+    random_ids: npt.NDArray[np.int32],
+) -> MaskedRows:
+    """Choose whole words at random and hide them; `rows` is (B, 3, L), channels as in `packing`.
+
+    In each row words are taken in random order, one that would exceed the rate being passed
+    over, until rate × tokens (rounded, at least 1, at most `predictions`) are chosen: exactly so
+    many, unless only longer words are left. Masked, replaced or kept is decided for a word as a
+    whole; each token of a replaced word is drawn by itself from `random_ids` (ids,).
+    A row draws from its own generator only: which rows share a batch changes nothing.
+    """
+    drawn = [
+        _draw(row[WORD], predictions, rng, config) for row, rng in zip(rows, rngs, strict=True)
+    ]
+    fates = np.stack([fate for fate, _ in drawn])  # (B, L)
+    chances = np.stack([chance for _, chance in drawn])  # (B, P)
+    row, position = np.nonzero(fates)  # (N,): the chosen tokens of all rows, in order
+    slot = np.arange(len(row)) - np.searchsorted(row, row)  # (N,): counted in each row from 0
+
+    token_ids = rows[:, TOKEN].astype(np.int32)
+    shape = len(rows), predictions
+    masked = MaskedRows(
+        token_ids, np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    )
+    masked.positions[row, slot] = position
+    masked.labels[row, slot] = token_ids[row, position]
+    masked.weights[row, slot] = 1
+    replacements = random_ids[(chances * len(random_ids)).astype(np.intp)]  # (B, P)
+    fate = fates[row, position]
+    token_ids[row, position] = np.select(
+        [fate == _MASKED, fate == _REPLACED],
+        [np.int32(mask_id), replacements[row, slot]],
+        token_ids[row, position],
+    )
+    return masked
+
+
+def _wanted(tokens: int, rate: float) -> int:
+    """Count the tokens to predict out of so many."""
+    return max(1, round(rate * tokens))
+
+
+def _draw(
+    words: npt.NDArray[np.integer],
+    predictions: int,
+    rng: np.random.Generator,
+    config: MaskingConfig,
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float64]]:
+    """Draw all chance of one row: a fate for each token (L,), and in [0, 1) for each slot (P,).
+
+    `words` (L,) numbers the words from 1; 0 is special or padding.
+    """
+    sizes = np.bincount(words)  # (words + 1,) in tokens
+    limit = min(predictions, _wanted(len(words) - int(sizes[0]), config.rate))
+    chosen = _choose_words(sizes.tolist(), limit, rng)
+    word_chances, chances = rng.random((2, predictions))
+    word_chances = word_chances[: len(chosen)]
+    kept_from = config.mask_share + config.random_share
+    fates = np.zeros(len(sizes), np.int8)  # not chosen, until it is drawn
+    fates[chosen] = _MASKED + (word_chances >= config.mask_share) + (word_chances >= kept_from)
+    return fates[words], chances
+
+
+def _choose_words(sizes: list[int], limit: int, rng: np.random.Generator) -> list[int]:
+    """Choose words whose sizes add up to `limit`, or come as near to it as the order allows.
+
+    `sizes` by number of the word, where number 0 is no word.
+    """
+    chosen = []
+    for word in (1 + rng.permutation(len(sizes) - 1)).tolist():
+        if sizes[word] <= limit:
+            chosen.append(word)
+            limit -= sizes[word]
+            if not limit:
+                break
+    return chosen

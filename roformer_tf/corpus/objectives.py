@@ -1,0 +1,130 @@
+"""What of a row is to be predicted: words that are hidden, or at every position the next token.
+
+An objective makes of B rows of length L, with P slots for predictions each, what `fit` unpacks:
+
+    MaskedTokens  {"token_ids": (B, L), "sequence_ids": (B, L), "masked_positions": (B, P)} int32,
+                  labels (B, P) int32, weights (B, P) float32
+    NextTokens    {"token_ids": (B, L), "sequence_ids": (B, L)} int32,
+                  labels (B, L) int32, weights (B, L) float32
+
+Labels are the tokens to be predicted, and weights 1 there; a slot that is not used has zeros.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.corpus.masking import (
+    MaskingConfig,
+    mask_rows,
+    predictions_per_row,
+    replacement_ids,
+    row_generator,
+)
+from roformer_tf.corpus.packing import DOCUMENT, TOKEN
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+Batch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
+
+ObjectiveName: TypeAlias = Literal["masked", "causal"]
+
+
+class Objective(Protocol):
+    """Makes batches of rows. What it gives for a row depends on no other row."""
+
+    def __call__(
+        self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
+    ) -> Batch:
+        """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch."""
+
+    def rows_to_score(self, rows: int, length: int, parts: int) -> int:
+        """How many rows to evaluate at once, where `rows` of this length are trained on.
+
+        All their logits are then in memory, in float32. Of `rows`, a multiple of `parts`, comes
+        another one.
+        """
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """Whole words are hidden, and told from what stands before and behind them."""
+
+    mask_id: int
+    random_ids: npt.NDArray[np.int32]
+    """(ids,): the ids that may replace a token."""
+    masking: MaskingConfig = MaskingConfig()  # noqa: RUF009 (frozen)
+
+    def __call__(
+        self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
+    ) -> Batch:
+        """Mask rows, each afresh in every epoch."""
+        masked = mask_rows(
+            rows,
+            predictions=predictions_per_row(rows.shape[-1], self.masking.rate),
+            rngs=[row_generator(*draw) for draw in draws],
+            config=self.masking,
+            mask_id=self.mask_id,
+            random_ids=self.random_ids,
+        )
+        inputs = {
+            "token_ids": masked.token_ids,
+            "sequence_ids": rows[:, DOCUMENT].astype(np.int32),
+            "masked_positions": masked.positions,
+        }
+        return inputs, masked.labels, masked.weights
+
+    def rows_to_score(self, rows: int, length: int, parts: int) -> int:
+        """As many as are trained on: so few tokens are masked."""
+        return rows
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """Every token of a document but its first, [CLS], is told from those before it.
+
+    The last one is [SEP], at which a written text ends. With two documents in a row:
+
+        tokens    [CLS] 甲 乙 [SEP] [CLS] 丁 [SEP] 0
+        document    1    1  1   1     2    2   2   0
+        labels     甲   乙 [SEP] 0    丁 [SEP]  0   0
+        weights     1    1  1   0     1    1   0   0
+    """
+
+    def __call__(
+        self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
+    ) -> Batch:
+        """Label each position; there is nothing to draw."""
+        tokens, documents = (rows[:, channel].astype(np.int32) for channel in (TOKEN, DOCUMENT))
+        goes_on = np.zeros(documents.shape, bool)
+        goes_on[:, :-1] = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
+        labels = np.where(goes_on, np.roll(tokens, -1, axis=1), np.int32(0))
+        inputs = {"token_ids": tokens, "sequence_ids": documents}
+        return inputs, labels, goes_on.astype(np.float32)
+
+    def rows_to_score(self, rows: int, length: int, parts: int) -> int:
+        """So few that they have about as many predictions as `rows` masked ones."""
+        masked = rows * predictions_per_row(length, MaskingConfig().rate)
+        return max(1, masked // (length * parts)) * parts
+
+
+def make_objective(
+    name: ObjectiveName, tokenizer: RoFormerTokenizer, masking: MaskingConfig
+) -> Objective:
+    """The objective of that name, for a vocabulary."""
+    if name == "causal":
+        return NextTokens()
+    return MaskedTokens(tokenizer.mask_id, replacement_ids(tokenizer.vocabulary), masking)
+
+
+def predicted_ids(name: ObjectiveName, tokenizer: RoFormerTokenizer) -> npt.NDArray[np.int32]:
+    """The ids that a new model is to expect as often as they stand in the text.
+
+    To write, [SEP] and what the vocabulary lacks are such, too.
+    """
+    ids = replacement_ids(tokenizer.vocabulary)
+    if name == "causal":
+        ids = np.append(ids, np.array([tokenizer.sep_id, tokenizer.unk_id], np.int32))
+    return ids

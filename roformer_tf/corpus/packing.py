@@ -1,0 +1,203 @@
+"""Token sequences → rows of one fixed length: pure.
+
+A row holds one or more pieces, each `[CLS] tokens [SEP]`, then padding. A document that is longer
+than a row is cut where a word begins, and so are as few others as it takes to fill the rows.
+With length 10, the documents `甲 乙乙 丙` (乙乙 one word of two tokens) and `丁` become one row
+of three channels:
+
+    tokens    [CLS] 甲 乙 乙 丙 [SEP] [CLS] 丁 [SEP] 0
+    document    1    1  1  1  1   1     2    2   2   0     equal: may see each other; 0: padding
+    word        0    1  2  2  3   0     0    4   0   0     equal: one word; 0: special or padding
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.tokenizers.tokenizer import SPECIALS, check_length
+
+TOKEN, DOCUMENT, WORD = range(3)  # the channels of a row
+
+
+class Documents(NamedTuple):
+    """D documents of T tokens, one after the other."""
+
+    token_ids: npt.NDArray[np.integer]
+    """(T,), no special tokens."""
+    words: npt.NDArray[np.integer]
+    """(T,), 0 or more: the number of each token's word, rising in a document."""
+    bounds: npt.NDArray[np.integer]
+    """(D + 1,), rising from 0 to T: document i is the tokens from bounds[i] to bounds[i + 1]."""
+
+
+def pack(
+    documents: Documents,
+    length: int,
+    *,
+    cls_id: int,
+    sep_id: int,
+    fill: float = 0.0,
+    dtype: npt.DTypeLike = np.int32,
+) -> tuple[npt.NDArray[np.integer], int]:
+    """Pack documents into rows: (rows, 3, length) of `dtype`, channels as in the module's head.
+
+    Every token stands in exactly one row; a document without tokens leaves no trace. Documents
+    that fit into a row are cut only until the share `fill` of all positions is used, or nothing
+    more can be gained. More documents at once give fuller rows and fewer cuts.
+    Returns the rows and how many documents are in several pieces. Raises InputError if `length` is
+    less than 3.
+    """
+    check_length(length)
+    bounds = split(documents, length - SPECIALS)
+    pieces = list(pairwise(bounds.tolist()))
+    members = assign([stop - start + SPECIALS for start, stop in pieces], length)
+    rows = [[pieces[i] for i in row] for row in members]
+    rows = sorted(map(sorted, refill(rows, documents.words, length, fill)))
+    starts, stops = np.array(list(chain.from_iterable(rows)), np.intp).reshape(-1, 2).T
+    token_ids, words = _framed(documents, starts, stops - starts + SPECIALS, cls_id, sep_id)
+    used = np.arange(length) < np.array(list(map(_load, rows)), np.intp)[:, None]  # (rows, length)
+    owners = np.searchsorted(documents.bounds, starts, side="right")
+    in_pieces = int(np.sum(np.unique(owners, return_counts=True)[1] > 1))
+    return np.stack(_channels(used, token_ids, words, dtype), axis=1), in_pieces
+
+
+def split(documents: Documents, room: int) -> npt.NDArray[np.integer]:
+    """Bounds (pieces + 1,) of pieces of at most `room` tokens, as few and as long as can be.
+
+    A cut stands where a word begins; only a word that is longer than `room` is cut itself.
+    """
+    bounds = np.unique(documents.bounds)
+    too_long = np.flatnonzero(np.diff(bounds) > room)
+    spans = zip(bounds[too_long], bounds[too_long + 1], strict=True)
+    cuts = [
+        first + cut for first, last in spans for cut in _cuts(documents.words[first:last], room)
+    ]
+    return np.sort(np.append(bounds, np.array(cuts, bounds.dtype)))
+
+
+def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """Assign items to rows, best fit, the largest first; none may exceed the capacity.
+
+    Gives for each row the indices of its items, rising; rows in the order of their first item.
+    """
+    rows: list[list[int]] = []
+    spaces: list[tuple[int, int]] = []  # (free space, row), sorted
+    for item in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        best = bisect_left(spaces, (sizes[item], 0))
+        if best < len(spaces):
+            space, row = spaces.pop(best)
+            rows[row].append(item)
+        else:
+            space, row = capacity, len(rows)
+            rows.append([item])
+        if space > sizes[item]:
+            insort(spaces, (space - sizes[item], row))
+    return sorted(sorted(members) for members in rows)
+
+
+Piece: TypeAlias = tuple[int, int]
+"""Tokens of a document, from the first one to the one behind the last."""
+
+
+def refill(
+    rows: list[list[Piece]], words: npt.NDArray[np.integer], length: int, fill: float
+) -> list[list[Piece]]:
+    """Break up the emptiest rows to fill the next ones, until the share `fill` is used.
+
+    Each row that is filled takes one cut at most, and the largest gaps are filled first, so that
+    cuts are few for what they gain. They stand where a word begins: words (T,).
+    """
+    by_load = deque(sorted(rows, key=_load))
+    taker: list[Piece] | None = None
+    done: list[list[Piece]] = []
+    used, count = sum(map(_load, rows)), len(rows)
+    while len(by_load) > (taker is None) and used < fill * length * count:
+        given = deque(by_load.popleft())
+        while given and (taker or by_load):
+            taker = taker or by_load.popleft()
+            start, stop = given[0]
+            room = length - _load(taker) - SPECIALS
+            if stop - start <= room:
+                taker.append(given.popleft())
+                continue
+            cut = _word_start(words, start, start + room)
+            if cut > start:
+                taker.append((start, cut))
+                given[0] = (cut, stop)
+                used += SPECIALS
+            done.append(taker)
+            taker = None
+        if given:
+            done.append(list(given))
+        else:
+            count -= 1
+    return [*done, *([taker] if taker else []), *by_load]
+
+
+def _load(row: list[Piece]) -> int:
+    """Positions that a row's pieces use."""
+    return sum(stop - start + SPECIALS for start, stop in row)
+
+
+def _word_start(words: npt.NDArray[np.integer], first: int, last: int) -> int:
+    """The last place from `first` to `last` where a word begins; `first` if there is none."""
+    while last > first and words[last] == words[last - 1]:
+        last -= 1
+    return max(first, last)
+
+
+def _cuts(words: npt.NDArray[np.integer], room: int) -> Iterator[int]:
+    """Where a document of these words is cut."""
+    start = 0
+    while (stop := start + room) < len(words):
+        word_start = int(np.searchsorted(words, words[stop]))
+        start = word_start if word_start > start else stop
+        yield start
+
+
+def _framed(
+    documents: Documents,
+    starts: npt.NDArray[np.integer],
+    widths: npt.NDArray[np.integer],
+    cls_id: int,
+    sep_id: int,
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+    """Tokens and words of pieces, each within [CLS] and [SEP], whose word is -1.
+
+    starts (P,), widths (P,): where a piece begins in the documents; its tokens, specials included.
+    """
+    stops = np.cumsum(widths)
+    source = np.arange(widths.sum()) + np.repeat(starts - 1 - (stops - widths), widths)
+    token_ids, words = (array.take(source, mode="clip") for array in documents[:2])
+    for places, special in ((stops - widths, cls_id), (stops - 1, sep_id)):
+        token_ids[places] = special
+        words[places] = -1
+    return token_ids, words
+
+
+def _channels(
+    used: npt.NDArray[np.bool_],
+    token_ids: npt.NDArray[np.integer],
+    words: npt.NDArray[np.integer],
+    dtype: npt.DTypeLike,
+) -> list[npt.NDArray[np.integer]]:
+    """Lay framed tokens and words (U,) into the U used places of rows; number pieces and words."""
+    token = np.zeros(used.shape, dtype)
+    token[used] = token_ids
+    word = np.full(used.shape, -1, words.dtype)
+    word[used] = words
+    is_text = word >= 0
+    begins_piece = np.zeros_like(used)
+    begins_piece[:, :-1] = is_text[:, 1:] & ~is_text[:, :-1]
+    begins_word = np.zeros_like(used)
+    begins_word[:, 1:] = is_text[:, 1:] & (word[:, 1:] != word[:, :-1])
+    return [
+        token,
+        np.cumsum(begins_piece, axis=1, dtype=dtype) * used,
+        np.cumsum(begins_word, axis=1, dtype=dtype) * is_text,
+    ]

@@ -1,0 +1,170 @@
+"""Rows on disk: `.npy` files written whole or not at all, read at random by memory map.
+
+A shard is one array (rows, 3, length), channels as in `packing`, of the smallest unsigned
+integer type that holds the vocabulary and the length. `manifest.json` names the shards and is
+written last: without it, nothing counts as prepared.
+"""
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.corpus.packing import DOCUMENT
+from roformer_tf.errors import InputError
+from roformer_tf.files import file_beside
+
+MANIFEST = "manifest.json"
+OPEN_MAPS = 256  # each holds a file descriptor, of which a process often has only 1,024
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard, as the manifest describes it."""
+
+    file: str
+    """Its name in the folder."""
+    split: str
+    """ "train" or "held_out"."""
+    rows: int
+    tokens: int
+    """Positions that are not padding."""
+    bytes: int
+    blake2b: str
+    """Hash of the file."""
+    corpus: str = ""
+    """Name of the corpus that all its rows are of; "" for one without a name."""
+
+    def is_whole(self, folder: Path) -> bool:
+        """Tell whether the file is there, byte for byte."""
+        path = folder / self.file
+        return path.is_file() and _hash(path) == self.blake2b
+
+
+def row_dtype(vocab_size: int, length: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """Choose the smallest unsigned type that holds every token id and every number in a row."""
+    return np.min_scalar_type(max(vocab_size - 1, length))
+
+
+def write_shard(
+    folder: Path, file: str, split: str, rows: npt.NDArray[np.integer], corpus: str = ""
+) -> Shard:
+    """Write rows (rows, 3, length) to `folder/file`, and describe the shard."""
+    with file_beside(folder / file) as beside:
+        with beside.open("wb") as handle:
+            np.save(handle, rows, allow_pickle=False)
+        digest, size = _hash(beside), beside.stat().st_size
+    tokens = int(np.count_nonzero(rows[:, DOCUMENT]))
+    return Shard(file, split, len(rows), tokens, size, digest, corpus)
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """Read the manifest of a finished preparation. Raises InputError where there is none."""
+    path = Path(folder) / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if not {"shards", "length", "splits"} <= manifest.keys():
+            raise ValueError("keys are missing")
+    except OSError:
+        raise InputError(
+            f"{folder} holds no prepared rows: there is no {MANIFEST}, which is written last. "
+            "Run `roformer-tf prepare` (again, if it was interrupted)."
+        ) from None
+    except (ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path} is no manifest of prepared rows: {error}. Delete {folder} and prepare again."
+        ) from None
+    return dict(manifest)
+
+
+class PreparedRows:
+    """The rows of one split of a prepared folder, by number: a random-access source for grain.
+
+    `len(rows)` and `rows[i]` → (3, length), read-only, without loading the rest. Picklable; the
+    other process opens the folder itself.
+    """
+
+    def __init__(self, folder: Path, split: str, length: int, shards: Sequence[Shard]) -> None:
+        self.folder = folder
+        self.split = split
+        self.length = length
+        self._shards = shards
+        self._stops = list(accumulate(shard.rows for shard in shards))
+        self._rows_of = lru_cache(OPEN_MAPS)(self._open_map)
+
+    @classmethod
+    def open(cls, folder: str | Path, split: str = "train") -> "PreparedRows":
+        """Open a split of what `prepare` wrote; it may have no rows.
+
+        Raises InputError for a folder without a manifest, an unknown split, and a shard that is
+        missing or has another size than it was written with.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        if split not in manifest["splits"]:
+            raise InputError(
+                f"{folder} has no split {split!r}, only {', '.join(manifest['splits'])}."
+            )
+        shards = [Shard(**entry) for entry in manifest["shards"] if entry["split"] == split]
+        for shard in shards:
+            _check_size(folder / shard.file, shard.bytes)
+        return cls(folder, split, manifest["length"], shards)
+
+    @property
+    def corpora(self) -> dict[str, int]:
+        """Rows of each corpus that has some, by its name. They lie behind each other, in order."""
+        counts: Counter[str] = Counter()  # which keeps the order
+        for shard in self._shards:
+            counts[shard.corpus] += shard.rows
+        return dict(counts)
+
+    def __len__(self) -> int:
+        return self._stops[-1] if self._stops else 0
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        shard = bisect_right(self._stops, index)
+        return self._rows_of(shard)[index - self._stops[shard]]  # counted from the shard's end
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).open, (self.folder, self.split)
+
+    def _open_map(self, number: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Map shard `number` into memory: (rows, 3, length)."""
+        shard = self._shards[number]
+        rows = np.load(self.folder / shard.file, mmap_mode="r", allow_pickle=False)
+        if rows.shape != (shard.rows, 3, self.length):
+            raise _damaged(self.folder / shard.file, f"it holds an array of shape {rows.shape}")
+        return np.asarray(rows)  # a plain view of the map: np.memmap's own slices are slow
+
+
+def _check_size(path: Path, size: int) -> None:
+    """Raise InputError unless the shard is there and has the size it was written with."""
+    if not path.is_file():
+        raise _damaged(path, "it is missing")
+    found = path.stat().st_size
+    if found != size:
+        raise _damaged(path, f"it has {found:,} bytes instead of {size:,}")
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    """Say what is wrong with a shard and what to do."""
+    return InputError(
+        f"the shard {path} is not as it was written: {what}. "
+        f"Copy the folder again, or delete {path.parent} and prepare again."
+    )
+
+
+def _hash(path: Path) -> str:
+    """Hash a file, 128 bits."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -1,0 +1,290 @@
+"""The body of `finetune`: labelled examples → a model that answers, and a report on it.
+
+OUTPUT/settings.yaml   every setting; usable as --config
+OUTPUT/model/          the best weights, the tokenizer, task.json: for `predict` and `serve`
+OUTPUT/report.md, report.html, report.json, predictions.tsv
+OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
+OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
+OUTPUT/export/         what --export asks for
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.files import locked
+from roformer_tf.finetuning.losses import ObjectiveConfig, check_objective
+from roformer_tf.finetuning.report.analysis import analyse, write_report
+from roformer_tf.finetuning.results import Results, say
+from roformer_tf.finetuning.search import Search, Sets
+from roformer_tf.finetuning.trial import Recipe, Start
+from roformer_tf.inference.export import Comparison, Format, check_export, export
+from roformer_tf.labelled.encoding import encode_examples, pick_max_length
+from roformer_tf.labelled.reading import (
+    ColumnsConfig,
+    Layout,
+    find_layout,
+    read_examples,
+    words_are_units,
+)
+from roformer_tf.labelled.splits import folds, split
+from roformer_tf.labelled.task import Example, LongTexts, Task, TaskName, make_task
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.runs.devices import Precision
+from roformer_tf.runs.optimizers import FinetuneOptimizerConfig
+from roformer_tf.runs.run_folder import check_output, plain, settle_precision, tidy, write_settings
+from roformer_tf.tasks.metrics import METRICS, score
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Fine-tune a checkpoint on labelled texts, and report on what came out.
+
+    Killed, the same command continues where the last checkpoint stands.
+    """
+
+    checkpoint: str
+    """Released zip or name, folder with a checkpoint, or the model/ of a run."""
+    train: str
+    """Labelled examples: tsv, csv, jsonl, parquet, or CoNLL; gzipped or plain."""
+    output: str
+    """Folder of the run: `model/`, the report, metrics, checkpoints."""
+    valid: str | None = None
+    """Examples that choose the best epoch; unset, a part of --train."""
+    test: str | None = None
+    """Examples that the report judges by; unset, a part of --train, unless --valid is given."""
+    valid_share: float = 0.1
+    """Share of --train that becomes the validation set."""
+    test_share: float = 0.1
+    """Share of --train that becomes the test set; 0 for none."""
+    task: TaskName | None = None
+    """What is learnt; unset, it is guessed from the data, and said."""
+    columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
+    max_length: int | Literal["auto"] = "auto"
+    """Most tokens of a row; "auto" is where hardly a training text is longer."""
+    long_texts: LongTexts = "head"
+    """Longer texts are cut, cut in the middle, or read in overlapping windows."""
+    pooling: Literal["cls", "mean"] | None = None
+    """What a text's answer is read from; unset, the first token ("mean" for ranking)."""
+    from_scratch: bool = False
+    """Take only the checkpoint's architecture and vocabulary, for comparison."""
+    epochs: int = 3
+    """Passes over the training examples."""
+    batch_size: int = 32
+    """Examples a batch."""
+    optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
+    objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    dropout: float | None = None
+    """Dropout rate on hidden states and attention; unset, what the checkpoint says."""
+    precision: Precision = "auto"
+    """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
+    metric: str | None = None
+    """Figure on the validation set that the best weights are kept by; unset, the task's usual."""
+    patience: int = 0
+    """Stop after so many epochs without a better figure; 0, never early."""
+    seed: int = 0
+    """Seed of the split, the new head, the order of the examples and dropout."""
+    seeds: int = 1
+    """Trainings with seeds of their own; the report gives mean and deviation."""
+    folds: int = 0
+    """Cross-validation: so many trainings, each judged on the part it has not seen."""
+    sweep: bool = False
+    """Try half, two times and four times the learning rate too, and keep the best."""
+    baseline: bool = True
+    """Fit a simple baseline (TF-IDF) on the same examples, to compare with."""
+    export: tuple[Format, ...] = ()
+    """Formats to write under OUTPUT/export/ when done."""
+    save_every: int = 500
+    """Steps between two checkpoints, beside those at the end of an epoch."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "seeds", "save_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        for name in ("patience", "folds"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}, but must not be negative.")
+        for name in ("valid_share", "test_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, but must be at least 0 and below 1."
+                )
+        if not 0 <= self.seed < 2**32 - self.seeds:
+            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
+        if not (self.valid_share or self.valid or self.folds):
+            raise InputError(
+                "valid_share is 0, but something must choose the best weights. Give --valid, or a "
+                "share above 0."
+            )
+        if self.folds == 1:
+            raise InputError("folds is 1, but cross-validation needs at least 2.")
+        if self.folds and (self.valid or self.seeds > 1 or self.sweep):
+            raise InputError(
+                "--folds makes validation sets of its own: leave --valid, --seeds and --sweep out."
+            )
+        if self.max_length != "auto" and self.max_length < 3:
+            raise InputError(
+                f"max_length is {self.max_length}, but a row holds at least [CLS], one token and "
+                "[SEP]. Give 3 or more, such as 256."
+            )
+
+
+MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline", "first_line")
+"""Settings that may differ when a run continues, since they change no weight, or show in the
+examples, which are compared. Beside --valid, so
+may --test, which then judges the same model anew: nothing is split off for it."""
+
+POOLING = {"ranking": "mean"}
+"""Where a text's answer is read from other than the first token: as the released script has it."""
+
+WHOLE = 1 << 30
+"""A length that no text reaches, to see how long they are."""
+
+
+def finetune(config: FinetuneConfig) -> None:
+    """Fine-tune a checkpoint on labelled texts, and report on what came out."""
+    with locked(config.output):
+        _finetune(config)
+
+
+def _finetune(config: FinetuneConfig) -> None:
+    output = Path(config.output)
+    config = settle_precision(config)
+    check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
+    for to in config.export:
+        check_export(to, output / "export" / to)
+    layout = find_layout(config.train, config.columns, config.task)
+    print(layout.said)
+    sets = read_sets(config, layout)
+    task = define_task(config, layout, sets)
+    start = make_start(config, layout.task)
+    task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
+    recipe = Recipe(
+        optimizer=config.optimizer,
+        objective=config.objective,
+        metric=choose_metric(config, task),
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        patience=config.patience,
+        save_every=config.save_every,
+        log_every=config.log_every,
+    )
+    search = Search(output, sets, start, task, recipe, config.seed, config.seeds, config.sweep)
+    tidy(output)
+    write_settings(config)
+    try:
+        results = Results(search, search.run())
+    except DivergedError as error:
+        raise DivergedError(
+            f"training stopped: {error} Start again under another --output with a lower "
+            "--learning-rate or a longer --warmup."
+        ) from None
+    results.save()
+    report = analyse(results.for_report(plain(config), config.baseline))
+    write_report(output, report)
+    say(output, report)
+    for to in config.export:
+        export(output / "model", output / "export" / to, to, Comparison(results.examples, score))
+
+
+def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
+    """Read the files, and split off what is not given. Raises InputError for bad examples."""
+
+    def read(path: str | None) -> list[Example]:
+        return read_examples(path, layout, config.columns) if path else []
+
+    given, valid, test = read(config.train), read(config.valid), read(config.test)
+    shares = (
+        0.0 if config.valid or config.folds else config.valid_share,
+        0.0 if config.valid or config.test else config.test_share,
+    )
+    train, own_valid, own_test = split(given, layout.task, shares, config.seed)
+    parts = folds(train, layout.task, config.folds, config.seed) if config.folds else []
+    return Sets(train, valid or own_valid, test or own_test, parts)
+
+
+def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
+    """The task as the training examples define it; its rows have no greatest length yet.
+
+    Raises InputError for a label of the other sets that training does not have, and for settings
+    that the task has no use for.
+    """
+    task = make_task(
+        layout.task,
+        sets.train,
+        text_columns=layout.text_columns,
+        label_column=layout.label_column,
+        label_separator=config.columns.label_separator,
+        spaced_units=words_are_units(sets.train),
+        long_texts="windows" if layout.task == "tagging" else config.long_texts,
+        max_length=WHOLE,
+    )
+    if config.long_texts != "head" and (task.name == "tagging" or len(sets.train[0].texts) > 1):
+        raise InputError(
+            f"long_texts is {config.long_texts}, but of a {task.name} "
+            + ("all is read, in windows." if task.name == "tagging" else "the longer text is cut.")
+            + " Leave it out."
+        )
+    for example in (*sets.valid, *sets.test):
+        task.target(example)
+    check_objective(task, config.objective)
+    rows = len(sets.train) * (2 if task.name == "ranking" else 1)
+    if (batches := config.epochs * -(-rows // config.batch_size)) < config.optimizer.accumulate:
+        raise InputError(
+            f"accumulate is {config.optimizer.accumulate}, but the run has only {batches} batches. "
+            "Lower --accumulate, or give more --epochs."
+        )
+    return task
+
+
+def make_start(config: FinetuneConfig, task: TaskName) -> Start:
+    """Read the checkpoint. Raises InputError where there is none, or none with a vocabulary."""
+    changes: dict[str, Any] = {"pooling": config.pooling or POOLING.get(task, "cls")}
+    if config.dropout is not None:
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        changes |= dict.fromkeys(names, config.dropout)
+    encoder = RoFormerEncoder.from_pretrained(config.checkpoint, **changes)
+    if encoder.tokenizer is None:
+        raise InputError(
+            f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
+        )
+    weights = {} if config.from_scratch else encoder.named_variables()
+    return Start(
+        encoder.config,
+        {name: keras.ops.convert_to_numpy(variable) for name, variable in weights.items()},
+        encoder.tokenizer,
+        config.precision,
+    )
+
+
+def choose_length(
+    config: FinetuneConfig, task: Task, sets: Sets, tokenizer: RoFormerTokenizer
+) -> int:
+    """Most tokens of a row, as asked or by the training texts' lengths; say so."""
+    lengths = encode_examples(sets.train, tokenizer, task).lengths
+    chosen = pick_max_length(lengths) if config.max_length == "auto" else config.max_length
+    print(
+        f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
+        f"{len(sets.test):,} to judge by\n"
+        f"rows of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training texts "
+        f"are longer ({task.long_texts})"
+    )
+    return chosen
+
+
+def choose_metric(config: FinetuneConfig, task: Task) -> str:
+    """The figure to choose by. Raises InputError for one that the task does not have."""
+    known = [name for name in METRICS[task.name] if name != "roc_auc" or len(task.labels) == 2]
+    if config.metric and config.metric not in known:
+        raise InputError(
+            f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
+        )
+    return config.metric or known[0]

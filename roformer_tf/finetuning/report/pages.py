@@ -1,0 +1,42 @@
+"""A report's dictionary → Markdown, or one HTML file that needs no other."""
+
+import re
+from collections.abc import Callable
+from importlib.resources import files
+
+from roformer_tf.finetuning.report.blocks import address
+from roformer_tf.finetuning.report.fonts import cut_font
+from roformer_tf.finetuning.report.sections import Report, sections
+
+
+def markdown_page(report: Report) -> str:
+    """report.md: tables and mistakes, no pictures."""
+    return _render("report.md.jinja", report, escape_text=_escape_markdown)
+
+
+def html_page(report: Report) -> str:
+    """report.html: everything, styles, pictures and the Chinese characters' shapes within it."""
+    page = _render("report.html.jinja", report)
+    beyond_latin = {character for character in page if character > "\u02ff"}
+    return page.replace("FONT", address("font/woff", cut_font(beyond_latin)), 1)
+
+
+def _render(name: str, report: Report, **filters: Callable[[str], str]) -> str:
+    """Fill in one of the templates; HTML's escapes by itself."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=name.endswith("html.jinja"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= filters
+    template = files("roformer_tf.finetuning.report").joinpath(name).read_text(encoding="utf-8")
+    return environment.from_string(template).render(report=report, sections=sections(report)) + "\n"
+
+
+def _escape_markdown(text: str) -> str:
+    """Text of the data, on one line, that means nothing but itself."""
+    meaning = r"[\\`*<>|~]|^#|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])"
+    return re.sub(meaning, r"\\\g<0>", " ".join(text.split()))

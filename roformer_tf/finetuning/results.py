@@ -1,0 +1,171 @@
+"""What the trainings of a run gave → what its report is made of, and its other files."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from roformer_tf.files import write_text
+from roformer_tf.finetuning.report.analysis import Part, Run
+from roformer_tf.finetuning.search import Search
+from roformer_tf.finetuning.trial import BEST, EVALUATIONS_FILE, METRICS_FILE, Outcome
+from roformer_tf.inference.answers import cells, columns, one_line, text_names, tsv_line
+from roformer_tf.labelled.encoding import encode_examples
+from roformer_tf.labelled.splits import Duplicates, duplicates
+from roformer_tf.labelled.task import Example, Prediction
+from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.checkpointing import publish
+from roformer_tf.runs.devices import describe_machine
+from roformer_tf.tasks.baselines import baseline
+
+PREDICTIONS = "predictions.tsv"
+GOLD = "gold"
+"""Its column of the labels in the data."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The outcomes of a search. The best on its validation set is the run's model."""
+
+    search: Search
+    outcomes: list[Outcome]
+
+    @cached_property
+    def best(self) -> Outcome:
+        """The training whose weights are kept."""
+        return max(self.outcomes, key=lambda outcome: outcome.goodness)
+
+    @property
+    def validated(self) -> list[Outcome]:
+        """Whose validation sets are shown: of folds all, each judged on what it has not seen."""
+        return self.outcomes if self.search.sets.folds else [self.best]
+
+    @property
+    def examples(self) -> list[Example]:
+        """What the report judges by: the test set, or without one the validation set."""
+        validated = [example for outcome in self.validated for example in outcome.trial.valid]
+        return self.search.sets.test or validated
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """The answers to `examples`."""
+        if self.search.sets.test:
+            return self.best.predictions["test"]
+        return [answer for outcome in self.validated for answer in outcome.predictions["valid"]]
+
+    def save(self) -> None:
+        """Give the run's folder the best training's model and lines, and the answers."""
+        output, folder = self.search.output, self.best.trial.folder
+        publish(folder / BEST, output / "model")
+        for name in (METRICS_FILE, EVALUATIONS_FILE):
+            if folder != output:
+                write_text(output / name, (folder / name).read_text(encoding="utf-8"))
+        rows = [self._row(*pair) for pair in zip(self.examples, self.predictions, strict=True)]
+        header = "\t".join(map(one_line, rows[0]))
+        lines = [header, *(tsv_line(row, self.search.task) for row in rows)]
+        write_text(output / PREDICTIONS, "".join(f"{line}\n" for line in lines))
+        for name, other in zip(self.search.task.text_columns, self._text_names, strict=True):
+            if name != other:
+                print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
+
+    def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> Run:
+        """Everything that the report is made of; the baseline is fitted here."""
+        search, trial = self.search, self.best.trial
+        began = time.perf_counter()
+        name, simple, problem = self._baseline() if with_baseline else ("", [], "")
+        fitted = time.perf_counter() - began
+        judged = self._part(
+            self.examples,
+            predictions=self.predictions,
+            baseline=simple,
+            duplicates=self._duplicates(),
+        )
+        chosen_by = self._part(trial.valid, predictions=self.best.predictions["valid"])
+        return Run(
+            task=self.best.task,
+            metric=search.recipe.metric,
+            train=self._part(search.sets.train),
+            valid=chosen_by if search.sets.test else judged,
+            test=judged if search.sets.test else None,
+            baseline=name,
+            no_baseline=problem,
+            losses=read_lines(trial.folder / METRICS_FILE),
+            evaluations=read_lines(trial.folder / EVALUATIONS_FILE),
+            trials=[_line(outcome) for outcome in self.outcomes] if len(self.outcomes) > 1 else (),
+            settings=settings,
+            hardware=describe_machine(),
+            seconds={
+                "training": sum(outcome.seconds for outcome in self.outcomes),
+                "baseline": fitted,
+            },
+        )
+
+    def _baseline(self) -> tuple[str, list[Prediction], str]:
+        """The baseline's name and answers, or why there are none.
+
+        It is fitted to what the model, or each fold's, had, and has thresholds chosen where that
+        has. Whatever goes wrong with it, hours of training are not to end without a report.
+        """
+        task, test = self.search.task, self.search.sets.test
+
+        def fit(outcome: Outcome) -> tuple[str, list[Prediction]]:
+            trial, chosen = outcome.trial, outcome.task.thresholds
+            return baseline(task, trial.train, test or trial.valid, trial.valid if chosen else ())
+
+        try:
+            fitted = [fit(outcome) for outcome in ([self.best] if test else self.validated)]
+        except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
+            return "", [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
+        return fitted[0][0], [answer for _, answers in fitted for answer in answers], ""
+
+    def _duplicates(self) -> Duplicates | None:
+        """Texts judged by that stand elsewhere; folds share none with what they are judged by."""
+        sets, trial = self.search.sets, self.best.trial
+        if sets.test:
+            return duplicates(trial.train, sets.test, trial.valid)
+        return None if sets.folds else duplicates(trial.train, trial.valid)
+
+    def _part(self, examples: Sequence[Example], **more: Any) -> Part:
+        search = self.search
+        lengths = encode_examples(examples, search.start.tokenizer, search.task).lengths
+        return Part(examples=examples, lengths=lengths, **more)
+
+    @property
+    def _text_names(self) -> tuple[str, ...]:
+        """The texts' columns among those of the answers."""
+        task = self.search.task
+        return text_names(task.text_columns, (GOLD, *columns(task)))
+
+    def _row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """Texts, label and answer by column, for a spreadsheet."""
+        texts = dict(zip(self._text_names, example.texts, strict=False))
+        return texts | {GOLD: example.label} | cells(example, prediction, self.search.task)
+
+
+def say(output: Path, report: Mapping[str, Any]) -> None:
+    """Print the figures that the report begins with, and where all is."""
+    judged, simple = report["judged"], report.get("baseline", {})
+    for name in (judged, f"{judged}_unseen"):
+        if name in report:
+            print(f"{name}: {_figures(report[name])}")
+            if name in simple:
+                print(f"  {simple['name']}: {_figures(simple[name])}")
+    for warning in report["warnings"]:
+        print(f"! {warning}")
+    print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
+
+
+def _line(outcome: Outcome) -> dict[str, Any]:
+    """A training as the report's table has it."""
+    return {
+        "name": outcome.trial.name,
+        "learning_rate": outcome.trial.recipe.optimizer.learning_rate,
+        "seconds": outcome.seconds,
+        **outcome.scores,
+    }
+
+
+def _figures(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())

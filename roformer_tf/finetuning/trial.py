@@ -1,0 +1,332 @@
+"""One training of a fine-tuning run: from a checkpoint's encoder to the best weights' answers.
+
+FOLDER/best/          the best weights so far, as a model folder
+FOLDER/valid.json     fingerprint of the examples that they are chosen by
+FOLDER/checkpoints/   what a killed training continues from; gone when it is done
+FOLDER/result.json    that it is done
+FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.files import folder_beside, remove, write_text
+from roformer_tf.finetuning.losses import ObjectiveConfig, make_loss, trainable
+from roformer_tf.inference.predict import predict_logits
+from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, combine, encode_examples, row_targets
+from roformer_tf.labelled.task import Example, Label, Prediction, Task
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.runs.callbacks import MetricsFile, Schedule, StepLog, read_lines
+from roformer_tf.runs.checkpointing import RunState, checkpoints, save_checkpoint
+from roformer_tf.runs.devices import choose_jit
+from roformer_tf.runs.ema import averaged
+from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.runs.optimizers import (
+    FinetuneOptimizerConfig,
+    make_finetune_optimizer,
+)
+from roformer_tf.runs.run_folder import CHECKPOINTS, resume
+from roformer_tf.tasks.metrics import FALLING, score
+from roformer_tf.tasks.thresholds import choose_thresholds
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+BEST, VALID, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
+    "best",
+    "valid.json",
+    "result.json",
+    "metrics.jsonl",
+    "evaluations.jsonl",
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What every training begins with: a checkpoint's encoder and vocabulary."""
+
+    architecture: RoFormerConfig
+    weights: dict[str, np.ndarray]
+    """The encoder's, under the checkpoints' names; none from scratch."""
+    tokenizer: RoFormerTokenizer
+    precision: str
+    """A Keras dtype policy's name."""
+
+    def model(self, task: Task) -> PretrainedModel:
+        """A model for the task, its head new, its encoder the checkpoint's."""
+        names = {
+            "id2label": {str(number): label for number, label in enumerate(task.labels)},
+            "label2id": {label: number for number, label in enumerate(task.labels)},
+        }
+        architecture = self.architecture.replace(
+            num_labels=task.outputs, unknown={**self.architecture.unknown, **names}
+        )
+        head = (
+            RoFormerForTokenClassification
+            if task.name == "tagging"
+            else RoFormerForSequenceClassification
+        )
+        model: PretrainedModel = head(architecture, dtype=self.precision)
+        variables = model.named_variables()
+        for name, array in self.weights.items():
+            variables[name].assign(array)
+        model.tokenizer = self.tokenizer
+        return model
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How every training of a run is done."""
+
+    optimizer: FinetuneOptimizerConfig
+    objective: ObjectiveConfig
+    metric: str
+    """Figure on the validation set that the best weights are kept by."""
+    epochs: int
+    batch_size: int
+    patience: int
+    """Epochs without a better figure after which to stop; 0, never early."""
+    save_every: int
+    log_every: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is a training's own."""
+
+    name: str
+    folder: Path
+    seed: int
+    train: Sequence[Example]
+    valid: Sequence[Example]
+    recipe: Recipe
+
+
+class Training(NamedTuple):
+    """What is trained on."""
+
+    rows: EncodedTexts
+    targets: Rows
+    weights: Rows
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training gave: the answers of its best weights, and how good they are."""
+
+    trial: Trial
+    predictions: dict[str, list[Prediction]]
+    """By set: "valid" and, if there is one, "test"."""
+    scores: dict[str, dict[str, float]]
+    """By set, every figure by its name."""
+    task: Task
+    """With the thresholds that its best weights answer by."""
+    seconds: float
+    """That training took, in the process that finished it."""
+
+    @property
+    def goodness(self) -> float:
+        """The validation set's figure, its sign such that more is better."""
+        return goodness(self.scores["valid"], self.trial.recipe.metric)
+
+
+def goodness(scores: dict[str, float], metric: str) -> float:
+    """A figure, its sign such that more is better."""
+    return -scores[metric] if metric in FALLING else scores[metric]
+
+
+def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -> Outcome:
+    """Train, or go on, or find it done; then have the best weights answer valid and test.
+
+    They answer in float32, as `predict` has them do, whatever they were trained in.
+    """
+    keras.utils.set_random_seed(trial.seed)
+    sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
+    encoded = {name: encode_examples(x, start.tokenizer, task) for name, x in sets.items()}
+    rows = encode_examples(trial.train, start.tokenizer, task)
+    targets, weights = row_targets(rows, trial.train, task)
+    data = _fingerprint([*rows.token_ids, *targets])
+    _check_valid(trial, encoded["valid"], task)
+    result = trial.folder / RESULT
+    if not result.exists():
+        began = time.perf_counter()
+        fit(
+            trial, start.model(task), task, Training(rows, targets, weights, data), encoded["valid"]
+        )
+        done = {"seconds": time.perf_counter() - began, "data": data}
+        write_text(result, json.dumps(done) + "\n")
+    done = json.loads(result.read_text(encoding="utf-8"))
+    if done["data"] != data:
+        raise InputError(
+            f"{trial.folder} holds a training on other examples than these. Give the same data "
+            "and settings to continue, or another --output to start anew."
+        )
+    remove(trial.folder / CHECKPOINTS)  # large, and of no more use
+    model = dataclasses.replace(start, precision="float32").model(task)
+    model.load_pretrained(trial.folder / BEST)
+    task = dataclasses.replace(task, thresholds=Task.load(trial.folder / BEST).thresholds)
+    predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
+    return Outcome(
+        trial,
+        predictions,
+        {name: score(task, _labels(x), predictions[name]) for name, x in sets.items()},
+        task,
+        done["seconds"],
+    )
+
+
+def fit(
+    trial: Trial, model: PretrainedModel, task: Task, training: Training, valid: EncodedTexts
+) -> None:
+    """Train from the last checkpoint to the end, keeping the best weights on the way."""
+    recipe, folder = trial.recipe, trial.folder
+    an_epoch = steps_per_epoch(training.rows, recipe.batch_size)
+    steps = recipe.epochs * an_epoch
+    trained = trainable(model, recipe.objective)
+    trained.compile(
+        make_finetune_optimizer(recipe.optimizer, model, steps),
+        make_loss(task, recipe.objective, [task.target(example) for example in trial.train]),
+        jit_compile=choose_jit(),
+    )
+    begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
+    span: dict[str, Any] = {"start": begun, "last": steps}
+    board = folder / "tensorboard"
+    with (
+        MetricsFile(
+            folder / METRICS_FILE, resumed_at=begun, tensorboard=board / "training"
+        ) as lines,
+        MetricsFile(
+            folder / EVALUATIONS_FILE, resumed_at=begun, tensorboard=board / "valid"
+        ) as judged,
+        StepLog(
+            lines,
+            every=recipe.log_every,
+            tokens_per_step=round(recipe.batch_size * float(np.mean(training.rows.row_lengths))),
+            uniform_loss=math.inf,  # one batch, of rare labels or far numbers, may well be high
+            name="fine-tuning",
+            **span,
+        ) as log,
+    ):
+
+        def judge(step: int) -> None:
+            before = read_lines(judged.path)
+            gold = _labels(trial.valid)
+            with averaged(trained):
+                answers = _answers(model, task, valid)
+                chosen = choose_thresholds(task, gold, answers)
+                scores = score(chosen, gold, [chosen.reread(answer) for answer in answers])
+                if _is_best(scores, before, recipe.metric):
+                    _keep(model, chosen, folder / BEST)
+            judged.write({"step": step, "epoch": step / an_epoch} | scores)
+            figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            log.say(f"epoch {step / an_epoch:g}: {figures}")
+            save(step)
+            stop_if_done()
+
+        def save(step: int) -> None:
+            save_checkpoint(
+                folder / CHECKPOINTS, RunState(step, training.fingerprint), trained, keep=1
+            )
+
+        def save_within_epoch(step: int) -> None:
+            if step % an_epoch:  # else it is saved with its evaluation
+                save(step)
+
+        def stop_if_done() -> bool:
+            trained.stop_training = _is_exhausted(judged.path, recipe)
+            return trained.stop_training
+
+        if begun >= steps or stop_if_done():
+            return
+        trained.fit(
+            fed(
+                prefetched(
+                    finetuning_batches(
+                        training.rows,
+                        training.targets,
+                        training.weights,
+                        batch_size=recipe.batch_size,
+                        seed=trial.seed,
+                        repeat=2 if recipe.objective.r_drop else 1,
+                    )[begun:]
+                )
+            ),
+            steps_per_epoch=steps - begun,
+            shuffle=False,  # the batches are in their order already
+            callbacks=[
+                log,
+                Schedule(judge, every=an_epoch, log=log, **span),
+                Schedule(save_within_epoch, every=recipe.save_every, log=log, **span),
+            ],
+            verbose=0,
+        )
+
+
+def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
+    """Raise InputError where weights were chosen by other validation examples than these.
+
+    A folder from before these were remembered is taken at its word, and remembers them from now on.
+    """
+    found = _fingerprint([*valid.token_ids, *(task.target(example) for example in trial.valid)])
+    known = trial.folder / VALID
+    begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
+    if not (begun and known.exists()):
+        write_text(known, json.dumps({"fingerprint": found}) + "\n")
+    elif json.loads(known.read_text(encoding="utf-8"))["fingerprint"] != found:
+        raise InputError(
+            f"{trial.folder} holds a training whose best weights were chosen by other validation "
+            "examples than these. Give the same --valid to continue, or another --output to start "
+            "anew."
+        )
+
+
+def _is_best(scores: dict[str, float], before: Sequence[dict[str, float]], metric: str) -> bool:
+    """Whether the scores are better than every line's before; a tie goes to the earlier."""
+    return all(goodness(scores, metric) > goodness(line, metric) for line in before)
+
+
+def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
+    """Whether the last `patience` evaluations have brought nothing better."""
+    figures = [goodness(line, recipe.metric) for line in read_lines(evaluations)]
+    if not recipe.patience or len(figures) <= recipe.patience:
+        return False
+    return len(figures) - 1 - int(np.argmax(figures)) >= recipe.patience
+
+
+def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
+    """Write a fine-tuned model's folder."""
+    with folder_beside(folder) as beside:
+        model.save_pretrained(beside)
+        task.save(beside)
+
+
+def _answers(model: PretrainedModel, task: Task, encoded: EncodedTexts) -> list[Prediction]:
+    return [task.answer(x) for x in combine(predict_logits(model, encoded), encoded, task)]
+
+
+def _labels(examples: Sequence[Example]) -> list[Label]:
+    return [example.label for example in examples if example.label is not None]  # all have one
+
+
+def _fingerprint(arrays: Iterable[np.ndarray]) -> str:
+    """Of what is trained on."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes() + b"|")
+    return digest.hexdigest()

@@ -1,0 +1,98 @@
+"""Encoded examples → batches for `fit`, a grain pipeline in which step s can be asked for.
+
+With B rows padded to T and C labels:
+
+    {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
+    targets: classification, pair (B,) int32; multilabel (B, C), regression and ranking (B, 1)
+    float32; tagging (B, T) int32, and weights (B, T)
+
+A batch depends on the rows, the seed and its number only, so there is no state to save: to resume
+at step s, slice `batches[s:]`.
+"""
+
+import sys
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import grain
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.encoding import EncodedTexts, Ints, Rows, bucket, padded
+
+Batch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
+"""Inputs, targets, weights."""
+
+_ENDLESS = sys.maxsize  # steps
+_POOL = 50  # batches within which rows of like length come together
+
+
+def finetuning_batches(
+    encoded: EncodedTexts,
+    targets: Rows,
+    weights: Rows,
+    *,
+    batch_size: int,
+    seed: int,
+    repeat: int = 1,
+) -> grain.MapDataset:
+    """Give the endless fine-tuning batches, `steps_per_epoch` of them an epoch.
+
+    `targets` and `weights` as `row_targets` gives them. Every epoch has every row once, in an
+    order of its own, with rows of like length side by side: T is a `bucket`. The last batch of
+    an epoch is filled up with empty rows of weight 0. With `repeat=2` a batch holds its rows
+    twice, [x; x], for a loss that compares the model with itself.
+    Raises InputError if there are no rows.
+    """
+    if not len(encoded.token_ids):
+        raise InputError("there is no example to train on. Give a file with some.")
+    steps = steps_per_epoch(encoded, batch_size)
+    lengths = encoded.row_lengths
+
+    @lru_cache(2)
+    def order(epoch: int) -> list[Ints]:
+        return _by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
+
+    def batch(step: int) -> Batch:
+        rows = order(step // steps)[step % steps]
+        return _padded_batch(encoded, targets, weights, rows, batch_size, repeat)
+
+    return grain.MapDataset.range(_ENDLESS).map(batch)
+
+
+def steps_per_epoch(encoded: EncodedTexts, batch_size: int) -> int:
+    """Batches in which every row stands once."""
+    return -(-len(encoded.token_ids) // batch_size)
+
+
+def _by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list[Ints]:
+    """Batches of row numbers, in random order, the rows of each of like length.
+
+    Shuffled rows are sorted within pools of `_POOL` batches, by what they would be padded to.
+    """
+    order = rng.permutation(len(lengths))
+    pools = np.split(order, range(_POOL * batch_size, len(order), _POOL * batch_size))
+    keys = np.array([bucket(length) for length in lengths.tolist()])
+    ordered = np.concatenate([pool[np.argsort(keys[pool], kind="stable")] for pool in pools])
+    batches = np.split(ordered, range(batch_size, len(ordered), batch_size))
+    return [batches[number] for number in rng.permutation(len(batches))]
+
+
+def _padded_batch(
+    encoded: EncodedTexts, targets: Rows, weights: Rows, rows: Ints, batch_size: int, repeat: int
+) -> Batch:
+    """Pad rows to a common length and to `batch_size`, and repeat them all."""
+    length = bucket(max(len(encoded.token_ids[row]) for row in rows))
+
+    def padded_rows(arrays: Rows, *shape: int) -> npt.NDArray[Any]:
+        matrix = padded([arrays[row] for row in rows], (batch_size, *shape))
+        return np.concatenate([matrix] * repeat)
+
+    inputs = {
+        "token_ids": padded_rows(encoded.token_ids, length),
+        "segment_ids": padded_rows(encoded.segment_ids, length),
+    }
+    if encoded.first_units:  # each token has a target
+        return inputs, padded_rows(targets, length), padded_rows(weights, length)
+    return inputs, padded_rows(targets, *np.shape(targets)[1:]), padded_rows(weights)

@@ -1,0 +1,214 @@
+"""Examples → training, validation and test sets that share no text; what given sets do share.
+
+Texts are equal here if they differ in white space and in the width of characters (NFKC) alone. A
+pair is equal to its mirror image, and a triple to itself with B and C exchanged: whoever has seen
+the one knows the other.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.task import RANKED, Example, Label, TaskName
+from roformer_tf.readers.text_key import text_key
+
+QUANTILES = 10
+"""Parts of equal size into which a regression's numbers are cut: each side gets some of each."""
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Equal texts in a training and a test set. Of a pair or triple, all texts have to be equal."""
+
+    in_train: npt.NDArray[np.bool_]
+    """(test examples,): whether its texts stand in train, too."""
+    in_valid: npt.NDArray[np.bool_]
+    """(test examples,): whether its texts stand in valid, too, and not in train."""
+    repeated: npt.NDArray[np.bool_]
+    """(test examples,): whether its texts stand earlier in test, too."""
+    within: int
+    """Training examples whose texts stand earlier in train, too."""
+    contradicting: int
+    """Different texts with more than one label, in both sets together. Pairs' order counts here:
+    in a mirror image another label may be right. A triple's label is the text that it names."""
+
+    @property
+    def unseen(self) -> npt.NDArray[np.bool_]:
+        """(test examples,): where texts are met for the first time."""
+        return ~(self.in_train | self.in_valid | self.repeated)
+
+
+def duplicates(
+    train: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+) -> Duplicates:
+    """Find equal texts within and between sets, in time that grows with their size.
+
+    Those of `valid`, by which weights were chosen, are no more new to a model than train's.
+    """
+    keys = [example_key(example.texts) for example in train]
+    test_keys = [example_key(example.texts) for example in test]
+    known = set(keys)
+    chosen_by = {example_key(example.texts) for example in valid} - known
+    first: dict[bytes, Label | bytes | None] = {}
+    contradicting = {
+        key
+        for key, answer in map(_question, (*train, *test))
+        if first.setdefault(key, answer) != answer
+    }
+    return Duplicates(
+        in_train=np.array([key in known for key in test_keys], np.bool_),
+        in_valid=np.array([key in chosen_by for key in test_keys], np.bool_),
+        repeated=_repeats(test_keys),
+        within=len(keys) - len(known),
+        contradicting=len(contradicting),
+    )
+
+
+def example_key(texts: Sequence[str]) -> bytes:
+    """16 bytes that equal texts share, and no others; in pairs and of B and C in any order.
+
+    >>> example_key(["我爱你", "你爱我"]) == example_key(["你爱我", "我爱你"])
+    True
+    """
+    fixed = len(texts) == 3  # A, with which B and C are compared
+    return text_key([*texts[:fixed], *sorted(texts[fixed:], key=lambda text: text_key([text]))])
+
+
+def _question(example: Example) -> tuple[bytes, Label | bytes | None]:
+    """What is asked of an example, and its answer: equal questions should have equal answers."""
+    if len(example.texts) == 3:
+        nearer = example.texts[2 if example.label == RANKED[1] else 1]
+        return example_key(example.texts), text_key([nearer])
+    return text_key(example.texts), example.label
+
+
+def split(
+    examples: Sequence[Example],
+    task: TaskName,
+    shares: tuple[float, float] = (0.1, 0.1),
+    seed: int = 0,
+) -> tuple[list[Example], list[Example], list[Example]]:
+    """Part examples into training, validation and test sets, each in the order of the data.
+
+    `shares` are those of validation and test; either may be 0. Equal texts stay together. Each
+    set gets its share of every label (of every combination of labels, or every tenth of a
+    regression's numbers), but what is the first of its label is for training. Raises InputError
+    where a set would be empty.
+    """
+    if min(shares) < 0 or sum(shares) >= 1:
+        raise InputError(
+            f"validation and test have shares of {shares[0]:g} and {shares[1]:g}. Give shares of "
+            "at least 0 that leave something for training."
+        )
+    wanted = np.array([1 - sum(shares), *shares])
+    sides = _deal(examples, task, wanted, seed, all_labels_in_first=True)
+    if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
+        names = " and ".join(("training", "validation", "test")[side] for side in sorted(missing))
+        raise InputError(
+            f"{len(examples)} examples are too few to part: none is left for {names}. "
+            "Give --valid and --test, or more examples."
+        )
+    train, valid, test = (_of_side(examples, sides == side) for side in range(3))
+    return train, valid, test
+
+
+def folds(
+    examples: Sequence[Example], task: TaskName, k: int, seed: int = 0
+) -> list[tuple[list[Example], list[Example]]]:
+    """Part examples into k folds as `split` does; give each beside all the others.
+
+    → k pairs of a training set and what is held out of it. Raises InputError where a fold would
+    be empty, or hold every example of a label.
+    """
+    if k < 2:
+        raise InputError(f"{k} folds are too few: one is held out, the others are trained on.")
+    sides = _deal(examples, task, np.full(k, 1 / k), seed, all_labels_in_first=False)
+    pairs = [(_of_side(examples, sides != i), _of_side(examples, sides == i)) for i in range(k)]
+    for train, held_out in pairs:
+        _check_fold(train, held_out, task, k)
+    return pairs
+
+
+def _check_fold(
+    train: Sequence[Example], held_out: Sequence[Example], task: TaskName, k: int
+) -> None:
+    """Raise InputError unless there is something to train on and to test."""
+    if not held_out:
+        raise InputError(
+            f"{len(train)} examples are too few for {k} folds. Give fewer folds, or more examples."
+        )
+    unseen = _all_labels(held_out, task) - _all_labels(train, task)
+    if unseen:
+        raise InputError(
+            f"all examples of the label {min(unseen)!r} fall into one of {k} folds: it would be "
+            "tested and not trained. Give more examples of it, fewer folds or another --seed."
+        )
+
+
+def _deal(
+    examples: Sequence[Example],
+    task: TaskName,
+    shares: npt.NDArray[np.float64],
+    seed: int,
+    all_labels_in_first: bool,
+) -> npt.NDArray[np.int64]:
+    """Give every example a side: (examples,) places in `shares`.
+
+    Groups of equal texts lie in random order, but those of like label behind each other; each
+    goes to the side that is farthest behind its share of what is dealt so far.
+    """
+    groups, strata = _equal_texts(examples), _strata(examples, task)
+    order = np.random.default_rng(seed).permutation(len(groups))
+    sides = np.zeros(len(examples), np.int64)
+    counts, seen = np.zeros(len(shares)), set[str]()
+    for group in sorted((groups[i] for i in order), key=lambda group: strata[group[0]]):
+        labels = _all_labels([examples[i] for i in group], task)
+        wanted = shares * (counts.sum() + len(group))
+        behind = np.where(shares > 0, wanted - counts, -np.inf)
+        side = 0 if all_labels_in_first and labels - seen else int(behind.argmax())
+        seen |= labels if side == 0 else set()
+        sides[group] = side
+        counts[side] += len(group)
+    return sides
+
+
+def _equal_texts(examples: Sequence[Example]) -> list[list[int]]:
+    """Numbers of the examples that have the same texts, in the order of the data."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for i, example in enumerate(examples):
+        groups[example_key(example.texts)].append(i)
+    return list(groups.values())
+
+
+def _strata(examples: Sequence[Example], task: TaskName) -> list[Any]:
+    """What of an example should be as frequent on every side: label, set of labels, or quantile."""
+    labels = [example.label for example in examples]
+    if task == "regression":
+        bounds = np.quantile(np.array(labels, np.float64), np.linspace(0, 1, QUANTILES + 1)[1:-1])
+        return np.searchsorted(bounds, np.array(labels, np.float64)).tolist()
+    return [sorted(_all_labels([example], task)) for example in examples]
+
+
+def _all_labels(examples: Iterable[Example], task: TaskName) -> set[str]:
+    """The labels of examples; a number is none, and an example can have several."""
+    if task == "regression":
+        return set()
+    if task in ("multilabel", "tagging"):
+        return {label for example in examples for label in example.label}  # type: ignore[union-attr]
+    return {str(example.label) for example in examples}
+
+
+def _of_side(examples: Sequence[Example], chosen: npt.NDArray[np.bool_]) -> list[Example]:
+    return list(compress(examples, chosen))
+
+
+def _repeats(keys: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+    """(keys,): whether a key stands earlier, too."""
+    first: dict[bytes, int] = {}
+    return np.array([first.setdefault(key, i) < i for i, key in enumerate(keys)], np.bool_)

@@ -1,0 +1,171 @@
+"""Held-out evaluation of a language model, on masked tokens or on every next one."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import grain
+import keras
+import numpy as np
+from keras import ops
+
+from roformer_tf.layers.rotary import Tensor
+from roformer_tf.models.heads import RoFormerForCausalLM
+from roformer_tf.runs.distribution import on_every_device
+
+
+class MaskedTokenScores(keras.Model):
+    """How a language model does at each masked position; a causal one, P = T, at each at all.
+
+    Call: the model's dict with `labels`, `weights` and `document_lengths` (B, P) beside → a dict
+    of (B, P): `log_likelihood` float32 of the true token in nats, `likeliest` int32, the token
+    that the model would put there, and the three again. Small enough to keep for a corpus.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__(name="masked_token_scores")
+        self.model = model
+
+    def call(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Score one batch."""
+        features = {key: x for key, x in inputs.items() if key not in _BESIDE}
+        labels = ops.cast(inputs["labels"], "int32")
+        logits = self.model(features, training=False)  # (B, P, V)
+        loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        scores = {
+            "log_likelihood": -loss,
+            "likeliest": ops.cast(ops.argmax(logits, axis=-1), "int32"),
+            "labels": labels,
+            "weights": inputs["weights"],
+            "document_lengths": inputs["document_lengths"],
+        }
+        return {name: on_every_device(array) for name, array in scores.items()}
+
+
+_BESIDE = ("labels", "weights", "document_lengths")
+
+
+@dataclass(frozen=True)
+class MaskedLMScores:
+    """What the held-out rows say of a model."""
+
+    loss: float
+    """Mean cross-entropy of a predicted token, in nats."""
+    accuracy: float
+    """Share of the predicted tokens that are the likeliest."""
+    predictions: int
+    """Predicted tokens counted."""
+    predicted: str = "masked tokens"
+    """What they are, in words."""
+    loss_by_length: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """The loss of those in documents of so many tokens at most, and of more than half as many: of
+    64, 128, 256 and so on. Of a document over several rows, its part in the row is what counts."""
+    by_corpus: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """`loss` and `accuracy` of each corpus by its name, where there are several."""
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the loss: as if so many tokens were equally likely."""
+        return float(np.exp(self.loss))
+
+    def line(self) -> dict[str, Any]:
+        """The figures as a line of `evaluations.jsonl` has them."""
+        by_corpus = {"held_out_by_corpus": self.by_corpus} if self.by_corpus else {}
+        return {
+            "held_out_loss": self.loss,
+            "held_out_perplexity": self.perplexity,
+            "held_out_accuracy": self.accuracy,
+            "held_out_loss_by_length": {str(most): x for most, x in self.loss_by_length.items()},
+        } | by_corpus
+
+    def __str__(self) -> str:
+        return (
+            f"held-out loss {self.loss:.3f} (perplexity {self.perplexity:,.1f}), "
+            f"accuracy {self.accuracy:.1%} of {self.predictions:,} {self.predicted}"
+        )
+
+
+def evaluate(
+    scores: MaskedTokenScores, batches: grain.MapDataset, corpora: Mapping[str, int] | None = None
+) -> MaskedLMScores:
+    """Score every batch of `held_out_batches`; the sums are float64, divided once.
+
+    At least one token must be predicted (`predicts`). `corpora`: how many of the rows are of each
+    corpus, one corpus behind the other; those of several are also told apart, but for one in which
+    nothing is predicted.
+    """
+    outputs = score_tokens(scores, batches)
+    weights = outputs["weights"].astype("float64")
+    losses = -outputs["log_likelihood"] * weights
+    hits = (outputs["likeliest"] == outputs["labels"]) * weights
+    count = weights.sum()
+    most = length_bucket(outputs["document_lengths"])
+    return MaskedLMScores(
+        loss=float(losses.sum() / count),
+        accuracy=float(hits.sum() / count),
+        predictions=int(count),
+        loss_by_length={
+            int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
+            for tokens in np.unique(most[weights > 0])
+        },
+        predicted="tokens" if isinstance(scores.model, RoFormerForCausalLM) else "masked tokens",
+        by_corpus=_by_corpus(losses, hits, weights, corpora or {}),
+    )
+
+
+def predicts(batches: grain.MapDataset) -> bool:
+    """Whether any token of the batches is predicted: none is where all words are too long."""
+    return any(batches[number][2].any() for number in range(len(batches)))
+
+
+def _by_corpus(
+    losses: np.ndarray, hits: np.ndarray, weights: np.ndarray, corpora: Mapping[str, int]
+) -> dict[str, dict[str, float]]:
+    """Loss and accuracy of each of several corpora, of (rows, P) weighed by (rows, P)."""
+    if len(corpora) < 2:
+        return {}
+    stops = list(accumulate(corpora.values()))
+    parts = {
+        name: slice(stop - rows, stop)
+        for (name, rows), stop in zip(corpora.items(), stops, strict=True)
+    }
+    counts = {name: weights[part].sum() for name, part in parts.items()}
+    return {
+        name: {
+            "loss": float(losses[part].sum() / counts[name]),
+            "accuracy": float(hits[part].sum() / counts[name]),
+        }
+        for name, part in parts.items()
+        if counts[name]
+    }
+
+
+LEAST_BUCKET = 64
+
+
+def length_bucket(lengths: np.ndarray) -> np.ndarray:
+    """The power of two, at least 64, that is next to each length: 1 → 64, 65 → 128, 128 → 128."""
+    exponents = np.ceil(np.log2(np.maximum(lengths, LEAST_BUCKET)))
+    return np.asarray(2**exponents, "int64")
+
+
+def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+    """Tokens in the row of the document at each position: (B, L), (B, P) int → (B, P) int32.
+
+    Without positions, at each at all, (B, L).
+    """
+    counts = np.stack([np.bincount(row)[row] for row in sequence_ids]).astype("int32")
+    return counts if positions is None else np.take_along_axis(counts, positions, axis=1)
+
+
+def score_tokens(scores: MaskedTokenScores, batches: grain.MapDataset) -> dict[str, np.ndarray]:
+    """The arrays of `MaskedTokenScores` for all rows of the batches, (rows, P) each."""
+    return dict(scores.predict(batches.map(_with_labels), steps=len(batches), verbose=0))
+
+
+def _with_labels(batch: tuple[dict[str, Any], Any, Any]) -> dict[str, Any]:
+    inputs, labels, weights = batch
+    lengths = document_lengths(inputs["sequence_ids"], inputs.get("masked_positions"))
+    return inputs | {"labels": labels, "weights": weights, "document_lengths": lengths}

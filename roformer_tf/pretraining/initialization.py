@@ -1,0 +1,190 @@
+"""What a run of `pretrain` begins with: a new model that guesses by frequency, or a checkpoint."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import keras
+import numpy as np
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.conversion.convert import Output
+from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
+from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
+from roformer_tf.corpus.packing import TOKEN
+from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
+from roformer_tf.pretraining.cooccurrence import neighbour_vectors
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
+
+MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
+    "masked": RoFormerForMaskedLM,
+    "causal": RoFormerForCausalLM,
+}
+"""The class that an objective trains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeginningConfig:
+    """What is trained, and where its weights come from."""
+
+    objective: ObjectiveName = "masked"
+    """What the model learns to tell: "masked", hidden words from what stands on both sides of them,
+    to understand texts; "causal", each next token from those before it, to write them."""
+    init_from: str | None = None
+    """Checkpoint to continue from; its vocabulary is used."""
+    extend_vocab: str | None = None
+    """With --init-from, a file of words, one a line, to be appended to the vocabulary, each with
+    the mean embedding of the tokens that stood for it so far."""
+    architecture: str | None = None
+    """Instead of --init-from: a bert_config.json; its vocab_size gives way to the vocabulary's."""
+    embeddings: Literal["random", "neighbours"] = "random"
+    """How a new model's word embeddings begin: by chance, or with which tokens stand side by side
+    in the corpus, which spares a small one thousands of steps."""
+    dropout: float | None = None
+    """Dropout rate on hidden states and attention; unset, what the architecture says."""
+
+    def __post_init__(self) -> None:
+        if self.init_from and self.architecture:
+            raise InputError(
+                "give either --init-from, to continue from a checkpoint, or --architecture, "
+                "to start anew."
+            )
+        if self.extend_vocab and not self.init_from:
+            raise InputError(
+                "--extend-vocab adds to a checkpoint's vocabulary: give the one with --init-from."
+            )
+
+
+SMALL = RoFormerConfig(
+    vocab_size=1,  # to be replaced
+    hidden_size=384,
+    num_hidden_layers=6,
+    num_attention_heads=6,
+    intermediate_size=1536,
+)
+"""The released small size, trained where neither --init-from nor --architecture is given."""
+
+CHANCE = 0.3
+"""What is left of random embeddings in those from neighbours, so that no two tokens are equal."""
+
+COUNTED_ROWS = 5000
+"""Rows in which a new model's tokens are counted."""
+
+
+def new_model(
+    architecture: RoFormerConfig,
+    tokenizer: RoFormerTokenizer,
+    rows: PreparedRows,
+    dtype: str = "float32",
+    embeddings: str = "random",
+    objective: ObjectiveName = "masked",
+) -> PretrainedLM:
+    """Make a new model for a vocabulary, which guesses by frequency from its first step on.
+
+    Its weights are random but for two: the output bias, without which the first hundreds of steps
+    learn nothing but frequencies (RoFormerV2 has none); and, with `embeddings="neighbours"`, the
+    word embeddings, which are then the corpus' neighbour vectors, as long as random ones.
+    """
+    config = architecture.replace(
+        vocab_size=tokenizer.vocab_size,
+        max_position_embeddings=max(architecture.max_position_embeddings, rows.length),
+    )
+    model = MODELS[objective](config, dtype=dtype)
+    model.tokenizer = tokenizer
+    if model.mlm.bias is not None:
+        predicted = predicted_ids(objective, tokenizer)
+        model.mlm.bias.assign(log_frequencies(rows, tokenizer.vocab_size, predicted))
+    if embeddings == "neighbours":
+        words = model.encoder.embeddings.word.embeddings
+        length = config.initializer_range * math.sqrt(config.embedding_size)
+        vectors = length * neighbour_vectors(rows, *words.shape)
+        words.assign(vectors + CHANCE * keras.ops.convert_to_numpy(words))
+    return model
+
+
+def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) -> np.ndarray:
+    """Logarithm of each token's share of the text, (V,); some thousands of rows are counted.
+
+    Tokens that are not of `predicted` (ids,) count as if they never stood there.
+    """
+    sample = [rows[i] for i in range(0, len(rows), -(-len(rows) // COUNTED_ROWS))]
+    counts = np.bincount(np.stack(sample)[:, TOKEN].ravel(), minlength=vocab_size)
+    smoothed = np.full(vocab_size, 0.5)
+    smoothed[predicted] += counts[predicted]
+    return np.log(smoothed / smoothed.sum())
+
+
+def beginning(
+    config: BeginningConfig, vocabulary: str | Path | None, precision: str, positions: int
+) -> Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]:
+    """Give what makes the model once there are rows: a new one, or the checkpoint's, read now.
+
+    `vocabulary`: where the rows' comes from, if it is not the checkpoint's own; `positions`: tokens
+    in the longest row. Raises InputError for a checkpoint that cannot be read, or whose vocabulary
+    is another one, and for masked words in a model that reads from left to right.
+    """
+    changes: dict[str, Any] = {}
+    if config.dropout is not None:
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        changes = dict.fromkeys(names, config.dropout)
+    if config.objective == "causal":  # any other mask would show the model what it is to tell
+        changes["attention_type"] = "causal"
+    if config.init_from is None:
+        given = config.architecture
+        architecture = RoFormerConfig.from_file(given) if given else SMALL
+        _check_sees_both_sides(architecture, config.objective, given)
+        longest = max(positions, architecture.max_position_embeddings)
+        architecture = architecture.replace(max_position_embeddings=longest, **changes)
+        return lambda tokenizer, rows: new_model(
+            architecture, tokenizer, rows, precision, config.embeddings, config.objective
+        )
+    model = MODELS[config.objective].from_pretrained(config.init_from, dtype=precision, **changes)
+    _check_sees_both_sides(model.config, config.objective, config.init_from)
+    source = vocabulary or config.init_from
+    _check_vocabulary(model, RoFormerTokenizer.from_pretrained(source), config.init_from)
+    return lambda tokenizer, rows: model
+
+
+def extended(source: str, words: str, target: Path) -> None:
+    """Write the checkpoint with further words at the end of its vocabulary, unless it is there.
+
+    Each new word's embedding is the mean of the tokens that stood for it so far. Raises
+    InputError for words that can be no tokens.
+    """
+    if not target.exists():
+        change_vocabulary(
+            VocabularyConfig(source=source, target=target, output=Output(to="own"), add=Path(words))
+        )
+
+
+def _check_sees_both_sides(
+    architecture: RoFormerConfig, objective: ObjectiveName, source: str | None
+) -> None:
+    """Raise InputError for masked words in a model that sees only what stands before them."""
+    if objective == "masked" and architecture.attention_type == "causal":
+        raise InputError(
+            f"{source} reads from left to right (attention_type is causal), but masked words are "
+            "told from both sides. Give --objective causal, or another model."
+        )
+
+
+def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source: str) -> None:
+    """Raise InputError unless the rows' ids mean to the checkpoint what they mean to us."""
+    own = model.tokenizer
+    if own is not None and own.vocabulary != tokenizer.vocabulary:
+        raise InputError(
+            f"the vocabulary ({len(tokenizer.vocabulary):,} tokens) does not fit {source}, whose "
+            f"own has {len(own.vocabulary):,} and other ids. Leave --vocab out, and prepare rows "
+            "with the checkpoint's vocab.txt."
+        )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise InputError(
+            f"the vocabulary has {tokenizer.vocab_size:,} ids, but {source} only "
+            f"{model.config.vocab_size:,} embeddings. Give the vocab.txt that belongs to it."
+        )

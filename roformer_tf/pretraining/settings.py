@@ -1,0 +1,194 @@
+"""The settings of a pretraining run: the flags of `pretrain`."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.mixing import MixingConfig
+from roformer_tf.corpus.preparation import PreparationConfig
+from roformer_tf.corpus.shards import read_manifest
+from roformer_tf.errors import InputError
+from roformer_tf.pretraining.initialization import BeginningConfig
+from roformer_tf.pretraining.stages import Stage, make_stages
+from roformer_tf.pretraining.train_step import StepConfig
+from roformer_tf.runs.devices import Precision
+from roformer_tf.runs.distribution import DevicesConfig
+from roformer_tf.runs.optimizers import OptimizerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(BeginningConfig, PreparationConfig):
+    """Pretrain a language model, masked or causal, from scratch or from a checkpoint.
+
+    Killed, the same command continues where the last checkpoint stands.
+    """
+
+    corpus: tuple[str, ...] = ()
+    """Files, or patterns such as 'data/*.jsonl.gz'; they are prepared first."""
+    output: str
+    """Folder of the run: `model/`, `metrics.jsonl`, plots, checkpoints."""
+    rows: str | None = None
+    """Instead of --corpus: a folder that `roformer-tf prepare` wrote. Its settings are those of the
+    rows then; flags that say otherwise are refused."""
+    length: int | None = None  # type: ignore[assignment]  # to tell what is typed from what is not
+    """Tokens in a row, with [CLS] and [SEP]. Unset: 512, or what --rows have."""
+    batch_size: int = 32
+    """Rows a step, on all devices together."""
+    steps: int = 100_000
+    """Steps in all."""
+    stages: tuple[str, ...] = ()
+    """Instead of --steps: stages one after another, such as 'length=512 batch-size=64 steps=1000'.
+    What a stage does not say (also learning-rate, warmup, accumulate) is as without stages. The
+    learning rate rises and falls in each; the optimizer remembers what came before."""
+    one_schedule: bool = False
+    """With --stages, have the learning rate rise and fall once, over all of them."""
+    save_every: int = 1000
+    """Steps between two checkpoints; the held-out rows are evaluated then, too."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl."""
+    seed: int = 0
+    """Seed of the new weights, the order of the rows, the masks and dropout."""
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    stepping: StepConfig = dataclasses.field(default_factory=StepConfig)
+    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
+    mixing: MixingConfig = dataclasses.field(default_factory=MixingConfig)
+    hardware: DevicesConfig = dataclasses.field(default_factory=DevicesConfig)
+    precision: Precision = "auto"
+    """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
+    rematerialize: bool = False
+    """Keep less for the gradients and compute it again: longer rows or larger batches in the same
+    memory, at a third to a half more time."""
+    evaluation_rows: int = 2048
+    """Most held-out rows to evaluate: an even sample of all, with rows of every corpus."""
+    keep: int = 2
+    """Checkpoints to keep."""
+    wandb: str | None = None
+    """Project at Weights & Biases that gets the metrics as well."""
+
+    def __post_init__(self) -> None:
+        if bool(self.corpus) == bool(self.rows):
+            raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
+        BeginningConfig.__post_init__(self)
+        if self.init_from and self.vocab_size:
+            raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
+        if self.rows and self.vocab:
+            raise InputError("--rows bring their own vocabulary: leave --vocab out.")
+        if self.vocab and self.extend_vocab:
+            raise InputError("--extend-vocab makes the vocabulary: leave --vocab out.")
+        if self.objective == "causal" and self.masking != MaskingConfig():
+            raise InputError(
+                "--rate, --mask-share and --random-share are of masked words, but --objective "
+                "causal masks none. Leave them out."
+            )
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
+        for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        for number, stage in enumerate(self.plan(), start=1):
+            self._check_stage(stage, f"stage {number}: " if self.stages else "")
+
+    def _check_stage(self, stage: Stage, which: str) -> None:
+        """Have a stage's settings checked before any work, whenever its turn comes."""
+        try:
+            self.optimizer_of(stage)
+            if self.corpus:
+                self.preparation(stage.length, Path(self.output, "rows"))
+        except InputError as error:
+            raise InputError(f"{which}{error}") from None
+
+    def optimizer_of(self, stage: Stage) -> OptimizerConfig:
+        """The optimizer's settings in a stage."""
+        return dataclasses.replace(
+            self.optimizer, learning_rate=stage.learning_rate, warmup=stage.warmup
+        )
+
+    def plan(self) -> list[Stage]:
+        """The stages of the run; one, if there are none."""
+        return make_stages(
+            self.stages,
+            {
+                "length": PreparationConfig.length if self.length is None else self.length,
+                "batch_size": self.batch_size,
+                "steps": self.steps,
+                "learning_rate": self.optimizer.learning_rate,
+                "warmup": self.optimizer.warmup,
+                "accumulate": self.stepping.accumulate,
+            },
+        )
+
+    def preparation(
+        self, length: int, output: Path, vocab: str | Path | None = None
+    ) -> PreparationConfig:
+        """What `prepare` has to do first; `vocab`: a vocabulary that was made on the way."""
+        names = [field.name for field in dataclasses.fields(PreparationConfig)]
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        settings |= {"output": str(output), "length": length, "vocab": self.vocab or self.init_from}
+        if vocab is not None:
+            settings |= {"vocab": str(vocab), "vocab_size": None}
+        return PreparationConfig(**settings)
+
+
+MAY_CHANGE = (
+    "corpus",
+    "output",
+    "rows",
+    "save_every",
+    "log_every",
+    "keep",
+    "workers",
+    "engine",
+    "scheduler",
+    "strict",
+    "devices",
+    "model_parallel",
+    "distributed",
+    "peak_flops",
+    "patience",
+    "wandb",
+)
+"""Settings that may differ when a run continues, since they change no weight."""
+
+OF_PREPARATION = {field.name for field in dataclasses.fields(PreparationConfig)}
+
+
+def may_change(config: PretrainConfig) -> tuple[str, ...]:
+    """Settings that may differ when a run continues; of --rows, it is their content that counts."""
+    return (*MAY_CHANGE, *OF_PREPARATION) if config.rows else MAY_CHANGE
+
+
+def with_rows_settled(config: PretrainConfig, began: Mapping[str, Any]) -> PretrainConfig:
+    """Give the settings with a length, and with those that --rows were prepared with.
+
+    `began`: what the run's folder recorded, if it was begun before: earlier versions recorded
+    unread what was given beside --rows, so that may be given again. Raises InputError for other
+    settings of preparation than those of --rows. How many processes would prepare is no such.
+    """
+    if config.rows is None:
+        length = PreparationConfig.length if config.length is None else config.length
+        return dataclasses.replace(config, length=length)
+    manifest = read_manifest(config.rows)
+    if config.vocab_size is not None and manifest["vocab_size"] > config.vocab_size:
+        raise InputError(
+            f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
+            f"{manifest['vocab_size']:,} tokens. Leave --vocab-size out, or prepare anew."
+        )
+    made = {key: value for key, value in manifest.get("settings", {}).items() if value is not None}
+    made["length"] = manifest["length"]
+    settled = OF_PREPARATION - {"corpus", "output", "vocab", "vocab_size", "workers"}
+    wrong = [
+        f"--{name.replace('_', '-')} is {given}"
+        + (f", but they were prepared with {made[name]}" if name in made else "")
+        for name in sorted(settled)
+        if (given := getattr(config, name))
+        not in (getattr(PretrainConfig, name), made.get(name), began.get(name))
+    ]
+    if wrong:
+        raise InputError(
+            f"--rows {config.rows} are prepared already, so these change nothing: "
+            f"{'; '.join(wrong)}. Leave them out, or prepare other rows."
+        )
+    return dataclasses.replace(config, **{name: made[name] for name in settled & made.keys()})

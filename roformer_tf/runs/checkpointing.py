@@ -1,0 +1,206 @@
+"""Checkpoints of a run: everything that the next step depends on, whole or not there at all.
+
+    checkpoints/step-00001000/model/                the weights, in our own format
+    checkpoints/step-00001000/training.safetensors  optimizer, random states, mean loss so far
+    checkpoints/step-00001000/state.json            RunState, and a hash of each file above
+
+What a step reads beside these is a function of (settings, step): there is no data position to
+save. Keras' own BackupAndRestore forgets the position in a grain pipeline.
+"""
+
+import filecmp
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from roformer_tf.checkpoints.arrays import save_tensors
+from roformer_tf.checkpoints.huggingface import WEIGHTS
+from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.files import file_beside, folder_beside, remove
+from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.runs.distribution import to_numpy
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run stands."""
+
+    step: int
+    """Steps done."""
+    rows: str
+    """Fingerprint of the rows that they were done on."""
+
+
+STATE = "state.json"
+TRAINING = "training.safetensors"
+MODEL = "model"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment, in memory of its own: the model may go on."""
+
+    state: RunState
+    weights: dict[str, np.ndarray]
+    training: dict[str, np.ndarray]
+
+
+def take_snapshot(state: RunState, model: PretrainedModel) -> Snapshot:
+    """Copy a compiled model and its optimizer; of several processes all must.
+
+    Raises DivergedError if a weight is not finite.
+    """
+    weights = {name: to_numpy(v) for name, v in model.named_variables().items()}
+    if broken := [name for name, array in weights.items() if not np.isfinite(np.sum(array))]:
+        raise DivergedError(f"{len(broken)} weights are no longer finite, such as {broken[0]}.")
+    return Snapshot(
+        state, weights, {name: to_numpy(v) for name, v in _training_state(model).items()}
+    )
+
+
+def save_checkpoint(folder: Path, state: RunState, model: PretrainedModel, keep: int) -> Path:
+    """Save the run under `folder`: `write_checkpoint` of its snapshot."""
+    return write_checkpoint(folder, take_snapshot(state, model), model, keep)
+
+
+def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, keep: int) -> Path:
+    """Write a checkpoint under `folder`, and delete all but the last `keep` up to this one.
+
+    Any of a later step was damaged: the run went back behind it. Of `model` nothing is read but
+    what does not change.
+    """
+    state = snapshot.state
+    checkpoint = folder / f"step-{state.step:08}"
+    with folder_beside(checkpoint) as beside:
+        model.save_pretrained(beside / MODEL, snapshot.weights)
+        with file_beside(beside / TRAINING) as file:  # safetensors alone would make it private
+            save_tensors(snapshot.training, file)
+        files = [path for path in sorted(beside.rglob("*")) if path.is_file()]
+        hashes = {path.relative_to(beside).as_posix(): _hash(path) for path in files}
+        text = json.dumps(asdict(state) | {"blake2b": hashes}) + "\n"
+        (beside / STATE).write_text(text, encoding="utf-8")
+    earlier = [other for other in checkpoints(folder) if other < checkpoint]
+    for other in set(checkpoints(folder)) - {checkpoint, *earlier[: keep - 1]}:
+        remove(other)
+    return checkpoint
+
+
+def checkpoints(folder: Path) -> Iterator[Path]:
+    """The checkpoints of a run, the newest first."""
+    yield from sorted(folder.glob("step-*"), reverse=True)
+
+
+def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
+    """Put a compiled model and its optimizer into the saved state; tell where the run stands.
+
+    Raises InputError where a file is damaged or belongs to another model.
+    """
+    try:
+        values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        for name, digest in values.pop("blake2b").items():
+            if _hash(checkpoint / name) != digest:
+                raise ValueError(f"{name} is not as it was written")
+        state = RunState(**values)
+        arrays = load_file(checkpoint / TRAINING)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
+        raise InputError(f"cannot read the checkpoint {checkpoint}: {error}.") from None
+    variables = _training_state(model)
+    shapes = {name: tuple(v.shape) for name, v in variables.items()}
+    if {name: array.shape for name, array in arrays.items()} != shapes:
+        raise InputError(f"the checkpoint {checkpoint} belongs to another model or optimizer.")
+    model.load_pretrained(checkpoint / "model")
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+    return state
+
+
+def publish(model: Path, target: Path) -> None:
+    """Make a saved model the run's: the same files under another name, not copies.
+
+    Does nothing where it is already.
+    """
+    weights = target / WEIGHTS
+    if weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False):
+        return
+    with folder_beside(target) as beside:
+        shutil.copytree(model, beside, copy_function=_link, dirs_exist_ok=True)
+
+
+class CheckpointWriter:
+    """Writes a run's checkpoints in a thread, while training goes on.
+
+    As a context it waits, at the end, for the one that is being written. What goes wrong in the
+    thread is raised by the next call. `then(checkpoint)` is called in it, once one is whole.
+    """
+
+    def __init__(
+        self, folder: Path, model: PretrainedModel, keep: int, then: Callable[[Path], None]
+    ) -> None:
+        self.folder, self.model, self.keep, self.then = folder, model, keep, then
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Have a snapshot written, once the one before is."""
+        self.wait()
+        self._pending = self._pool.submit(self._write, snapshot)
+
+    def wait(self) -> None:
+        """Wait until all is written. Raises what went wrong."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        self.then(write_checkpoint(self.folder, snapshot, self.model, self.keep))
+
+    def __enter__(self) -> "CheckpointWriter":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self._pool.shutdown()
+
+
+def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
+    """Every variable that is no weight: dropout's random states, optimizer slots, mean loss.
+
+    Numbered, since Keras counts the names of seed generators up within a process.
+    """
+    weights = {id(v) for v in model.named_variables().values()}
+    others = [v for v in model.variables if id(v) not in weights]
+    groups = {
+        "model": others,
+        "optimizer": model.optimizer.variables,
+        "metrics": model.metrics_variables,
+    }
+    return {f"{name}.{i}": v for name, group in groups.items() for i, v in enumerate(group)}
+
+
+def _hash(path: Path) -> str:
+    """Of a file, 128 bits."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(2**20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)

@@ -1,0 +1,505 @@
+"""Run folders → how the runs compare: tables to read, a plot, and the same for programs.
+
+No Keras here: the answer comes at once, also beside runs that are still training. What it reads
+is written by `callbacks.MetricsFile`, `runs.write_settings` and `report.write_report`.
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Annotated, Any, TypeAlias
+from unicodedata import combining, east_asian_width
+
+import tyro
+import yaml
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import check_writable, is_folder, write_text
+
+SETTINGS, METRICS, EVALUATIONS = "settings.yaml", "metrics.jsonl", "evaluations.jsonl"
+REPORT, RESULT = "report.json", "result.json"
+PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
+
+FALLBACK = (100, 24)
+"""Columns and lines where there is no terminal, as in a pipe; COLUMNS says otherwise."""
+NARROWEST = 40  # nothing can be read in less
+VALUE = 16  # columns for a setting's value where many runs are to stand side by side
+
+Plain: TypeAlias = dict[str, Any]
+"""A dictionary that JSON knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsConfig:
+    """Compare runs of `pretrain` and `finetune`: how far, how good, and which settings differ.
+
+    Runs that are still training are shown as far as they have come.
+    """
+
+    folder: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)"),
+    ]
+    """Folders of runs, or folders that hold such folders."""
+    plot: Path | None = None
+    """PNG file to draw the losses of all runs into."""
+    json: Path | None = None
+    """File to write the same figures into, for programs."""
+
+    def __post_init__(self) -> None:
+        if not self.folder:
+            raise InputError("give the folder of a run, or one that holds runs, such as runs/.")
+        if self.plot and self.plot.suffix.lower() != ".png":
+            raise InputError(f"--plot {self.plot} will be a PNG file. Give a name ending in .png.")
+        for flag, file in (("--plot", self.plot), ("--json", self.json)):
+            if file and is_folder(file):
+                raise InputError(f"{flag} {file} is a folder. Name a file.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What lies in a run's folder."""
+
+    folder: Path
+    name: str
+    settings: Plain
+    lines: list[Plain]
+    """Of metrics.jsonl."""
+    evaluations: list[Plain]
+    report: Plain
+    """Of fine-tuning that is done."""
+    training: int
+    """Of fine-tuning in several trainings, which of them the lines are of; else 0."""
+
+    @property
+    def kind(self) -> str:
+        """A training of several has no settings of its own, but epochs."""
+        epochs = "epochs" in self.settings or any("epoch" in line for line in self.evaluations)
+        return FINE_TUNING if epochs else PRETRAINING
+
+
+def compare(config: RunsConfig) -> None:
+    """Print how the runs compare, and write what is asked for."""
+    for file in (config.plot, config.json):
+        if file:
+            check_writable(file)
+    folders = [run for folder in config.folder for run in find_runs(folder)]
+    runs = [read_run(*pair) for pair in named(folders).items()]
+    comparison = compared(runs)
+    if config.json:
+        text = json.dumps(comparison, ensure_ascii=False, indent=2, default=str)
+        whole = text.encode("utf-8", "backslashreplace").decode()  # a folder's name may be GBK
+        with _told(f"write {config.json}"):
+            write_text(config.json, f"{whole}\n")
+    if config.plot:
+        from roformer_tf.runs.plots import plot_runs  # matplotlib takes a second to load
+
+        with _told(f"write {config.plot}"):
+            plot_runs({run.name: curves(run) for run in runs}, config.plot)
+    width = max(shutil.get_terminal_size(FALLBACK).columns, NARROWEST)
+    try:
+        print("\n".join(tables(comparison, width)), flush=True)
+    except BrokenPipeError:  # `… | head` has seen enough; Python flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folder itself if it is a run's, else those in it, sorted. Raises InputError for none."""
+    if not folder.is_dir():
+        raise InputError(
+            f"there is no folder {folder}. Give the --output of a run, or a folder that holds runs."
+        )
+    with _told(f"read {folder}"):
+        runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
+    if not runs:
+        raise InputError(
+            f"{folder} holds no run: neither {SETTINGS} nor {METRICS} lies in it, or in a folder "
+            "of it. Give the --output of a run, or a folder that holds runs."
+        )
+    return runs
+
+
+def named(folders: Sequence[Path]) -> dict[Path, str]:
+    """A name for each folder, given twice or not: its own, or its path where two have the same."""
+    known: dict[Path, Path] = {}
+    for folder in folders:
+        known.setdefault(folder.resolve(), folder)
+    times = Counter(place.name for place in known)
+    return {
+        folder: printable(place.name if times[place.name] == 1 else str(folder))
+        for place, folder in known.items()
+    }
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """Read a run's folder. Raises InputError for a damaged file.
+
+    Of several trainings, the run's own lines are those of the best, once all are done; before,
+    they are those of the training at work.
+    """
+    with _told(f"read {folder}"):
+        trials = sorted(folder.glob(f"trials/*/{METRICS}"), key=lambda path: path.stat().st_mtime)
+        under_way = bool(trials) and not (folder / METRICS).exists()
+        source = trials[-1].parent if under_way else folder
+        return Run(
+            folder,
+            name,
+            read_keys(folder / SETTINGS, yaml.safe_load),
+            read_lines(source / METRICS),
+            read_lines(source / EVALUATIONS),
+            read_keys(folder / REPORT, json.loads),
+            len(trials) if under_way else 0,
+        )
+
+
+def read_lines(path: Path) -> list[Plain]:
+    """The lines with a step that a file holds; a last one that a kill cut short does not count.
+
+    Raises InputError for any other that cannot be read.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last \n is cut
+    return [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+def read_keys(path: Path, parse: Callable[[str], Any]) -> Plain:
+    """Keys and values of a JSON or YAML file, none without one. InputError for a damaged one."""
+    if not path.exists():
+        return {}
+    content = path.read_bytes()
+    line, problem = 1, "there are no keys with values"
+    try:
+        values = parse(content.decode("utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        line, problem, values = _damaged_line(error, content), "this is damaged", None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}, line {line}: {problem}. Mend the file, or leave the run out.")
+    return {str(key): value for key, value in values.items()}
+
+
+def compared(runs: Sequence[Run]) -> Plain:
+    """Everything that is shown, as JSON knows it.
+
+    {"runs": [{"name": "base", "step": 500, "loss": 2.1, …, "settings": {…}}, …],
+     "differences": {"pretraining": {"learning_rate": {"base": 0.0003, "fast": 0.001}}, …}}
+    """
+    kinds = {kind: [run for run in runs if run.kind == kind] for kind in (PRETRAINING, FINE_TUNING)}
+    return {
+        "runs": [summary(run) for run in runs],
+        "differences": {kind: differences(group) for kind, group in kinds.items()},
+    }
+
+
+def summary(run: Run) -> Plain:
+    """How far a run is, and how good; null where there is no figure yet."""
+    losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
+    accuracies = points(run.evaluations, "held_out_accuracy")
+    rates, shares = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
+    best_step, best = best_evaluation(run.evaluations) or (None, None)
+    last = losses[-max(1, len(losses) // 100) :]
+    step = max((line["step"] for line in (*run.lines[-1:], *run.evaluations[-1:])), default=0)
+    steps = _steps(run)
+    ended = any((run.folder / name).exists() for name in (REPORT, RESULT))
+    return {
+        "name": run.name,
+        "folder": printable(str(run.folder)),
+        "kind": run.kind,
+        "step": step,
+        "steps": steps,
+        "finished": ended if run.kind == FINE_TUNING else steps is not None and step >= steps,
+        "training": run.training or None,
+        "loss": fmean(loss for _, loss in last) if last else None,
+        "held_out_loss": held_out[-1][1] if held_out else None,
+        "held_out_accuracy": accuracies[-1][1] if accuracies else None,
+        "best_held_out_loss": best,
+        "best_step": best_step,
+        "tokens_per_second": median(rate for _, rate in rates) if rates else None,
+        "mfu": median(share for _, share in shares) if shares else None,
+        **_figures(run),
+        "settings": run.settings,
+    }
+
+
+def differences(runs: Sequence[Run]) -> dict[str, Plain]:
+    """Settings that are not the same in all runs that have any: key → {name of the run: value}.
+
+    A run of another version may lack a key. Where a run is written says nothing of it.
+    """
+    runs = [run for run in runs if run.settings]
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key != "output")
+    by_key = {
+        key: {run.name: run.settings[key] for run in runs if key in run.settings} for key in keys
+    }
+    return {
+        key: values
+        for key, values in by_key.items()
+        if len(values) < len(runs) or any(x != next(iter(values.values())) for x in values.values())
+    }
+
+
+def points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
+    """Step and value of each line that has a finite number under the key."""
+    return [(line["step"], line[key]) for line in lines if _is_figure(line.get(key))]
+
+
+def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, float] | None:
+    """Step and loss of the best evaluation since rows have their length; None where there is none.
+
+    Among rows of another length a token is easier or harder to tell, whatever the model. A line
+    without `length`, of an older version, counts as of the same length as the next one with it.
+    """
+    comparable: list[Mapping[str, Any]] = []
+    length: int | None = None
+    for line in evaluations:
+        before, length = length, line.get("length", length)
+        if before is not None and before != length:
+            comparable.clear()
+        comparable.append(line)
+    return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)
+
+
+def curves(run: Run) -> list[Plain]:
+    """The lines of a run as `plots.plot_runs` draws them."""
+    sources = {"loss": run.lines, "held_out_loss": run.evaluations}
+    return [
+        {"step": step, key: value}
+        for key, lines in sources.items()
+        for step, value in points(lines, key)
+    ]
+
+
+def tables(comparison: Plain, width: int) -> Iterator[str]:
+    """Lay out what `compared` gave: the runs, what fine-tuning reached, and settings that differ.
+
+    name   state                    loss  held-out …
+    base   at step 500 of 1,000   2.1034    2.3120 …
+    """
+    runs = comparison["runs"]
+    yield from table(_headed([_row(run) for run in runs]), width)
+    for group in _by_metrics(runs):
+        yield ""
+        yield from table(
+            _headed([{"name": run["name"]} | _figure_cells(run) for run in group]), width
+        )
+    for kind, settings in comparison["differences"].items():
+        names = [run["name"] for run in runs if run["kind"] == kind and run["settings"]]
+        if settings:
+            rows = [[key, *(_spelled(by, name) for name in names)] for key, by in settings.items()]
+            yield ""
+            yield from table([["setting", *names], *rows], width, narrow=VALUE)
+        elif len(names) > 1:
+            yield ""
+            yield f"The settings of {kind} are the same."
+
+
+def table(rows: Sequence[Sequence[str]], width: int, narrow: int | None = None) -> Iterator[str]:
+    """Lay out rows, the first of them headings, in columns: the first on the left, others right.
+
+    Nothing is wider than `width`: long cells lose their middle, all beyond `narrow` if there is
+    no room for them, and columns that still have none come below, beside the first column again.
+    Columns without any value are left out.
+    """
+    first, *others = ([*column] for column in zip(*rows, strict=True))
+    first = [_cut(cell, width // 3) for cell in first]
+    others = [[_cut(x or "-", width // 2) for x in column] for column in others if any(column[1:])]
+    if narrow and _line_width([first, *others]) > width:
+        others = [[_cut(cell, narrow) for cell in column] for column in others]
+    block = [first]
+    for column in others:
+        if len(block) > 1 and _line_width([*block, column]) > width:
+            yield from _laid_out(block)
+            yield ""
+            block = [first]
+        block.append(column)
+    yield from _laid_out(block)
+
+
+def printable(text: str) -> str:
+    """Text that a terminal shows: what has no character, as a name in GBK, is spelled out."""
+    return "".join(
+        x if x.isprintable() else x.encode("unicode_escape").decode("ascii") for x in text
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (SETTINGS, METRICS))
+
+
+def _read_line(text: bytes, place: str) -> Plain:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        line = None
+    if not (isinstance(line, dict) and isinstance(line.get("step"), int)):
+        raise InputError(
+            f"{place}: this is no line of metrics: {text[:40].decode('utf-8', 'replace')!r}. "
+            "Remove the line, or leave the run out."
+        )
+    return line
+
+
+def _damaged_line(error: Exception, content: bytes) -> int:
+    """The line, counted from 1, at which a reader of YAML, JSON or UTF-8 stopped."""
+    if isinstance(error, UnicodeDecodeError):
+        return content.count(b"\n", 0, error.start) + 1
+    if isinstance(error, json.JSONDecodeError):
+        return error.lineno
+    if isinstance(error, yaml.reader.ReaderError):  # a control character
+        return content.decode("utf-8").count("\n", 0, error.position) + 1
+    mark = getattr(error, "problem_mark", None)
+    return mark.line + 1 if mark else 1
+
+
+def _steps(run: Run) -> int | None:
+    """The steps asked for; of fine-tuning they are known from the first evaluation on."""
+    if run.kind == PRETRAINING:
+        steps, stages = run.settings.get("steps"), run.settings.get("stages")
+        if stages:  # 'length=512 steps=1000': whatever else another version may say there
+            steps = sum(map(int, re.findall(r"\bsteps=(\d+)", str(stages))))
+        return steps if isinstance(steps, int) else None
+    epochs, rounds = run.settings.get("epochs"), points(run.evaluations, "epoch")
+    if not (isinstance(epochs, int) and rounds):
+        return None
+    step, epoch = rounds[-1]
+    return round(epochs * step / epoch) if epoch else None
+
+
+def _figures(run: Run) -> Plain:
+    """What fine-tuning reached, by set: as its report has it, before that at the last epoch."""
+    if run.kind == PRETRAINING:
+        return {}
+    valid = {key: x for line in run.evaluations[-1:] for key, x in line.items()}
+    given = run.report or {"valid": valid}
+    sets = {name: given.get(name) or {} for name in ("test", "valid")}
+    return {
+        name: {key: x for key, x in one.items() if key not in ("step", "epoch") and _is_figure(x)}
+        for name, one in sets.items()
+        if isinstance(one, dict)
+    }
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _by_metrics(runs: Sequence[Plain]) -> list[list[Plain]]:
+    """The runs with figures of fine-tuning, those that have the same side by side."""
+    groups: dict[tuple[str, ...], list[Plain]] = {}
+    for run in runs:
+        figures = run.get("valid") or run.get("test")
+        if figures:
+            groups.setdefault(tuple(figures), []).append(run)
+    return list(groups.values())
+
+
+def _row(run: Plain) -> dict[str, str]:
+    """The cells of a run by their headings."""
+    best = _cell(run["best_held_out_loss"], ".4f")
+    return {
+        "name": run["name"],
+        "state": _state(run),
+        "loss": _cell(run["loss"], ".4f"),
+        "held-out": _cell(run["held_out_loss"], ".4f"),
+        "accuracy": _cell(run["held_out_accuracy"], ".2%"),
+        "best held-out": best and f"{best} at {run['best_step']:,}",
+        "tokens/s": _cell(run["tokens_per_second"], ",.0f"),
+        "mfu": _cell(run["mfu"], ".1%"),
+    }
+
+
+def _state(run: Plain) -> str:
+    """How far a run is: "finished at step 900", "at step 500 of 900, training 2"."""
+    words = f"{'finished ' if run['finished'] else ''}at step {run['step']:,}"
+    if run["steps"] not in (None, run["step"]):
+        words += f" of {run['steps']:,}"
+    return f"{words}, training {run['training']}" if run["training"] else words
+
+
+def _figure_cells(run: Plain) -> dict[str, str]:
+    """{"test accuracy": "0.9120", …}."""
+    return {
+        f"{name} {metric}": f"{value:.4f}"
+        for name in ("test", "valid")
+        for metric, value in run.get(name, {}).items()
+    }
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _spelled(values: Plain, name: str) -> str:
+    """A run's value of a setting; "" where it lacks the key."""
+    return _shown(values[name]) if name in values else ""
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value)) or "none"
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False, default=str)
+    return printable(value)
+
+
+def _headed(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """Cells by heading → a line of all headings, and a line of cells for each row."""
+    headings = list(dict.fromkeys(heading for row in rows for heading in row))
+    return [headings, *([row.get(heading, "") for heading in headings] for row in rows)]
+
+
+def _laid_out(columns: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of cells, two spaces between the columns."""
+    widths = _widths(columns)
+    for row in zip(*columns, strict=True):
+        spaces = [" " * (width - _width(x)) for width, x in zip(widths, row, strict=True)]
+        others = (f"  {space}{x}" for space, x in zip(spaces[1:], row[1:], strict=True))
+        yield row[0] + spaces[0] + "".join(others)
+
+
+def _widths(columns: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in columns]
+
+
+def _line_width(columns: Sequence[Sequence[str]]) -> int:
+    """Of a line with two spaces between the columns."""
+    return sum(_widths(columns)) + 2 * (len(columns) - 1)
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that a text takes: a Chinese character has two."""
+    return sum(0 if combining(x) else 2 if east_asian_width(x) in "WF" else 1 for x in text)
+
+
+def _cut(text: str, width: int) -> str:
+    """The text, its middle left out if it takes more than so many columns."""
+    if _width(text) <= width:
+        return text
+    head, tail = text[: width // 2], text[-(width // 2) :]
+    while _width(head) + _width(tail) >= width:
+        if _width(head) > _width(tail):
+            head = head[:-1]
+        else:
+            tail = tail[1:]
+    return f"{head}…{tail}"
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turn what the file system refuses into a message for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot {what}: {error.strerror}.") from None

@@ -1,0 +1,158 @@
+"""The device at hand: its precision and compiler, its name, what it can do at its best."""
+
+import functools
+import os
+import platform
+import re
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+
+Precision = Literal["auto", "float32", "mixed_bfloat16"]
+
+PEAKS = {  # FLOP/s by a word of a device's name; the first that is there counts
+    "B200": 2250e12,
+    "GH200": 989e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H800 PCIe": 756e12,
+    "H800": 989e12,
+    "H20": 148e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "A40": 149.7e12,
+    "A30": 165e12,
+    "A10": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L20": 119.5e12,
+    "L4": 121e12,
+    "RTX 4090": 165e12,
+    "RTX 3090 Ti": 80e12,
+    "RTX 3090": 71e12,
+    "V100S": 130e12,
+    "V100-PCIE": 112e12,
+    "V100": 125e12,
+    "T4": 65e12,
+}
+"""Dense products of bfloat16 summed in float32, from data sheets; of V100 and T4, which lack
+bfloat16, of float16."""
+
+_ANOTHER = r"(?![A-Za-z0-9])(?! (?:Ti|D|SUPER|Laptop)\b)"
+"""Behind a word of a name: nothing that makes it another device, as in A10G or 4090 Laptop."""
+
+
+def choose_precision(asked: Precision) -> str:
+    """Give a Keras dtype policy's name: as asked, or bfloat16 products where they are faster.
+
+    They are on GPUs and TPUs; on a processor they are tried. With instructions for them (AMX,
+    AVX512-BF16) and libraries that use them they take about half the time, without many times it.
+    """
+    if asked != "auto":
+        return asked
+    return "mixed_bfloat16" if _accelerated() or _faster_in_bfloat16() else "float32"
+
+
+def choose_jit() -> bool | str:
+    """Whether to compile the step with XLA: TensorFlow's own kernels are faster on a CPU."""
+    return "auto" if keras.backend.backend() != "tensorflow" or _accelerated() else False
+
+
+def _accelerated() -> bool:
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.config.list_physical_devices("GPU"))
+    return bool(_accelerators())
+
+
+@functools.cache  # a process decides once
+def _faster_in_bfloat16() -> bool:
+    """Whether products take clearly less time than in float32.
+
+    Casts and element-wise work gain nothing, so a little less would not pay.
+    """
+    seconds = _product_seconds("bfloat16", "float32")
+    return seconds["bfloat16"] < 0.75 * seconds["float32"]
+
+
+def _product_seconds(*dtypes: str, size: int = 1024, rounds: int = 5) -> dict[str, float]:
+    """Least processor time of one product of two square matrices, for each dtype in turn.
+
+    Time on the clock would depend on what else runs: the same command must decide the same.
+    """
+    squares = {dtype: keras.ops.ones((size, size), dtype) for dtype in dtypes}
+
+    def seconds(x: Any) -> float:
+        began = time.process_time()
+        keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
+        return time.process_time() - began
+
+    for x in squares.values():
+        seconds(x)  # the first one prepares
+    tried = [{dtype: seconds(x) for dtype, x in squares.items()} for _ in range(rounds)]
+    return {dtype: min(times[dtype] for times in tried) for dtype in dtypes}
+
+
+def describe_machine() -> dict[str, str]:
+    """What a run ran on, for its report: processor, accelerators, backend and versions."""
+    return {
+        "processor": f"{_processor()}, {_cores()} cores",
+        "accelerators": ", ".join(_accelerators()) or "none",
+        "software": f"Keras {keras.__version__} on {keras.backend.backend()}, "
+        f"Python {platform.python_version()}, {platform.system()}",
+    }
+
+
+def _accelerators() -> list[str]:
+    return [name for name in keras.distribution.list_devices() if not name.startswith("cpu")]
+
+
+def _processor() -> str:
+    """The processor's name, as Linux has it; elsewhere its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_flops(name: str | None) -> float | None:
+    """Operations a second of the device of this name at its best; None if it is unknown.
+
+    A part of a GPU (MIG) can do less than the whole, so it is unknown, too.
+    """
+    if name is None or re.search(r"\bMIG\b", name):
+        return None
+    found = (peak for word, peak in PEAKS.items() if re.search(rf"\b{word}{_ANOTHER}", name))
+    return next(found, None)
+
+
+def device_name() -> str | None:
+    """The name of the first accelerator of Keras' backend, "NVIDIA L20"; None on a processor."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        found = tf.config.list_physical_devices("GPU")[:1]
+        names = [tf.config.experimental.get_device_details(x).get("device_name") for x in found]
+        return names[0] if names else None
+    if keras.backend.backend() == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        return None if device.platform == "cpu" else str(device.device_kind)
+    return None

@@ -1,0 +1,317 @@
+"""Several devices, and several processes that train one model together: JAX's own runtime.
+
+Data parallel: every device has the weights and a part of each batch. With `model_parallel` M
+devices share one copy: a weight's heads, features or hidden units are split among them, and so are
+its optimizer slots. Keras and XLA put in what has to be exchanged; a step's loss, gradient norm and
+update are those of the whole batch.
+"""
+
+import atexit
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
+from roformer_tf.runs.devices import device_name, peak_flops
+
+DATA, MODEL = "batch", "model"
+"""Axes of the mesh of devices."""
+
+SPLIT = {
+    r".*/(query|key|value)/kernel": (None, MODEL, None),  # (D, N, H)
+    r".*/(query|key|value)/bias": (MODEL, None),
+    r".*/attention_output/kernel": (MODEL, None, None),  # (N, H, D)
+    r".*/intermediate/kernel": (None, MODEL),  # (D, F)
+    r".*/intermediate/bias": (MODEL,),
+    r".*/output/kernel": (MODEL, None),  # (F, D)
+    r".*/word/embeddings": (None, MODEL),  # (V, E)
+}
+"""Weights that devices share, by path, and the axis that is split; norms and the rest are whole."""
+
+PEER_SECONDS = 20
+"""After which a process that gives no sign of life counts as dead."""
+VISIBLE_SECONDS = 100
+"""Within which a file system shows a file to all machines: NFS may keep a folder's list for 60."""
+
+
+@dataclass(frozen=True)
+class DevicesConfig:
+    """What a run trains on. More than one device needs the JAX backend (KERAS_BACKEND=jax)."""
+
+    devices: int | None = None
+    """Devices, of all processes together. Unset: all GPUs or TPUs that JAX sees."""
+    model_parallel: int = 1
+    """Devices that share one copy of the weights and the optimizer's state, for large models."""
+    distributed: bool = False
+    """Several processes train together, each started with this same command. Slurm, Open MPI and
+    Kubernetes tell each its place; elsewhere set JAX_COORDINATOR_ADDRESS=HOST:PORT,
+    JAX_NUM_PROCESSES and JAX_PROCESS_ID (from 0). All must see the same --output."""
+    peak_flops: float | None = None
+    """Floating-point operations a second of one device at its best, for the share of them that is
+    used (`mfu` in metrics.jsonl). Unset, known for usual GPUs."""
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "model_parallel"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}, but must be at least 1.")
+        if self.peak_flops is not None and not self.peak_flops > 0:
+            raise InputError(
+                f"peak_flops is {self.peak_flops:g}, but must be above 0, such as 312e12."
+            )
+        if self.devices is not None and self.devices % self.model_parallel:
+            raise InputError(
+                f"{self.devices} devices cannot be split into groups of {self.model_parallel} "
+                "that share the weights. Give a multiple."
+            )
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """The processes that train one model, seen from one of them. All must call its methods."""
+
+    index: int = 0
+    count: int = 1
+    part: tuple[int, int] = (0, 1)
+    """Which of how many equal pieces of each batch this process reads."""
+    _turns: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
+    """Number of the next word that the first process has for the others."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.index == 0
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        return bool(np.max(self._gathered(int(flag))))
+
+    def check_equal(self, value: int, what: str) -> None:
+        """Wait for all; raise InputError unless all have the same number."""
+        values = self._gathered(value)
+        if len(set(values.tolist())) > 1:
+            raise InputError(
+                f"the processes do not agree on {what}: {values.tolist()}. Give all of them the "
+                "same command, and an --output on a file system that all of them see."
+            )
+
+    def led(self, work: Callable[[], object], *made: Path) -> None:
+        """Have the first process do something for all, while the others wait for it.
+
+        `made` are the files and folders that the others then find. Where the first one fails, here
+        or on its way here, inside `leading`, the others raise InputError if it did, else
+        TerminatedError.
+        """
+        if self.first:
+            work()
+            self._say({"kind": "done"})
+        else:
+            self._hear()
+            _wait_for(made)
+
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """If the first process fails in this block, tell the others, who wait in `led`, or will."""
+        try:
+            yield
+        except BaseException as error:
+            if self.first:
+                with suppress(RuntimeError):  # of JAX: there is nobody to tell any more
+                    self._say(_failure(error))
+            raise
+
+    def _say(self, word: dict[str, str]) -> None:
+        """Leave word for the others at JAX's coordinator, which runs in the first process.
+
+        At its end that process waits for the others, so they hear even of what made it end.
+        """
+        if self.count > 1:
+            _coordinator().key_value_set(f"roformer_tf/{next(self._turns)}", json.dumps(word))
+
+    def _hear(self) -> None:
+        """Wait for the first process' next word. Raises as `led` does."""
+        turn = next(self._turns)
+        word: dict[str, str] = {}
+        while not word:
+            try:  # in short waits: a signal is heeded in between
+                word = json.loads(_coordinator().blocking_key_value_get(f"roformer_tf/{turn}", 500))
+            except RuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    reason = str(error).strip().splitlines()[0][:200]
+                    leave_without_farewell(TRY_AGAIN)
+                    raise TerminatedError(
+                        f"lost the first process ({reason}). The same command continues."
+                    ) from None
+        if word["kind"] == "input":
+            raise InputError(f"the first process stopped: {word['message']}")
+        if word["kind"] == "other":
+            raise TerminatedError(f"the first process stopped: {word['message']}")
+
+    def _gathered(self, value: int) -> np.ndarray:
+        """The number of every process, (count,)."""
+        if self.count == 1:
+            return np.array([value])
+        from jax.experimental import multihost_utils
+
+        return np.ravel(multihost_utils.process_allgather(np.int32(value)))
+
+
+def join(config: DevicesConfig) -> ProcessGroup:
+    """Connect the processes and set the devices up for every model that is made from now on.
+
+    Must come before anything is computed. Raises InputError for devices that are not there, and
+    where other processes cannot be reached.
+    """
+    if keras.backend.backend() != "jax":
+        if config.distributed or config.model_parallel > 1 or (config.devices or 1) > 1:
+            raise InputError(
+                f"the {keras.backend.backend()} backend trains on one device. For more, install "
+                "roformer-tf[jax] and set the environment variable KERAS_BACKEND=jax."
+            )
+        return ProcessGroup()
+    if config.distributed:
+        _connect()
+    keras.distribution.set_distribution(None)
+    import jax
+
+    devices = keras.distribution.list_devices()
+    wanted = config.devices or len(devices)
+    if wanted > len(devices) or wanted % config.model_parallel:
+        raise InputError(
+            f"{wanted} devices in groups of {config.model_parallel} are asked for, but JAX sees "
+            f"{len(devices)}: {', '.join(devices)}."
+        )
+    group = ProcessGroup(jax.process_index(), jax.process_count())
+    if group.count > 1 and wanted < len(devices):
+        raise InputError(
+            f"--devices is {wanted}, but {group.count} processes have {len(devices)} together. "
+            "Leave it out, or start fewer processes."
+        )
+    if wanted == 1:
+        return group
+    distribution = _distribution(devices[:wanted], config.model_parallel)
+    keras.distribution.set_distribution(distribution)
+    parts = min(distribution.num_model_replicas, group.count)
+    return ProcessGroup(group.index, group.count, (distribution.data_shard_id, parts))
+
+
+def leave_without_farewell(code: int) -> None:
+    """Have this process end with `code`, at once, when its program is through.
+
+    At its end JAX takes leave of the other processes: of a dead one that takes long, and aborts.
+    """
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    atexit.register(leave)  # before JAX's own, which was registered earlier
+
+
+def replicas() -> int:
+    """Parts that the devices split a batch into."""
+    distribution = keras.distribution.distribution()
+    return 1 if distribution is None else distribution.num_model_replicas
+
+
+def peak_of_devices(config: DevicesConfig) -> float | None:
+    """Operations a second of all devices of a run at their best; None where that is unknown."""
+    peak = config.peak_flops or peak_flops(device_name())
+    return None if peak is None else peak * replicas() * config.model_parallel
+
+
+def to_numpy(variable: keras.Variable) -> np.ndarray:
+    """A copy of a variable's whole value, wherever its parts lie; all processes must call this."""
+    value = variable.value
+    if keras.backend.backend() == "jax" and not value.is_fully_addressable:
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+    return np.array(keras.ops.convert_to_numpy(value))
+
+
+def on_every_device(array: Any) -> Any:
+    """Within a compiled function: have the whole array on each device, for `to_numpy`'s sake."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return array
+    layout = keras.distribution.TensorLayout([None] * len(array.shape), distribution.device_mesh)
+    return keras.distribution.distribute_tensor(array, layout)
+
+
+def _failure(error: BaseException) -> dict[str, str]:
+    """The word of a first process that fails."""
+    if isinstance(error, InputError):
+        return {"kind": "input", "message": str(error)}
+    if isinstance(error, TerminatedError):  # which says that the same command continues
+        return {"kind": "other", "message": str(error)}
+    name = type(error).__name__
+    return {"kind": "other", "message": f"{name}: {error}. The same command continues."}
+
+
+def _coordinator() -> Any:
+    """Where the processes leave each other word; JAX has no public name for it, but uses it itself.
+
+    Unlike a file it is new with every start, and a full disk does not silence it.
+    """
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def _wait_for(paths: Sequence[Path]) -> None:
+    """Wait until a file system shows what another machine has written. Raises InputError if not."""
+    deadline = time.monotonic() + VISIBLE_SECONDS
+    for path in paths:
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise InputError(
+                    f"the first process has written {path}, but this one does not see it. Give an "
+                    "--output on a file system that all of them see."
+                )
+            time.sleep(0.2)
+
+
+def _connect() -> None:
+    """Find the other processes."""
+    import jax
+
+    count, place = (os.environ.get(f"JAX_{name}") for name in ("NUM_PROCESSES", "PROCESS_ID"))
+    try:
+        jax.distributed.initialize(
+            num_processes=int(count) if count else None,
+            process_id=int(place) if place else None,
+            heartbeat_timeout_seconds=PEER_SECONDS,
+            shutdown_timeout_seconds=PEER_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(
+            f"--distributed: the processes do not find each other ({reason}). Start them under "
+            "Slurm, Open MPI or Kubernetes, or set JAX_COORDINATOR_ADDRESS=HOST:PORT, "
+            "JAX_NUM_PROCESSES and JAX_PROCESS_ID for each."
+        ) from None
+
+
+def _distribution(devices: list[str], model_parallel: int) -> Any:
+    """Keras' plan for these devices."""
+    shape = (len(devices) // model_parallel, model_parallel)
+    mesh = keras.distribution.DeviceMesh(shape, [DATA, MODEL], devices)
+    layout = keras.distribution.LayoutMap(mesh)
+    if model_parallel > 1:
+        for path, axes in SPLIT.items():
+            layout[path] = axes
+    return keras.distribution.ModelParallel(  # with nothing split it is data parallel
+        layout_map=layout, batch_dim_name=DATA, auto_shard_dataset=False
+    )

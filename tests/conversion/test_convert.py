@@ -1,0 +1,338 @@
+"""From layout to layout: nothing is lost, and the libraries of the layouts read the results."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.archives import opened, read_file
+from roformer_tf.checkpoints.names import IGNORED
+from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.conversion.convert import ConvertConfig, Output, convert
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from tests.support import hostile_zips as hostile
+
+DATA = "bert_model.ckpt.data-00000-of-00001"
+SUPPORT = Path(__file__).parents[1] / "support"
+FAMILIES = {  # how bert4keras builds each
+    "word": {"with_mlm": "linear"},
+    "char": {"with_mlm": "linear"},
+    "gpt_char": {"with_mlm": "linear", "application": "lm"},
+    "sim_char": {"with_mlm": "linear", "with_pool": "linear", "application": "unilm"},
+    "sim_char_ft": {"with_mlm": "linear", "with_pool": "linear", "application": "unilm"},
+    "v2_char": {"with_mlm": "linear", "model": "roformer_v2"},
+    "word_project": {"with_mlm": "linear"},
+    "word_adam": {"with_pool": True, "with_nsp": True},
+}
+
+
+def run(source, target, to, **flags):
+    dtype = flags.pop("dtype", None)
+    convert(
+        ConvertConfig(source=str(source), target=target, output=Output(to=to, dtype=dtype), **flags)
+    )
+    return target
+
+
+# --- Round trips -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_way_round_changes_no_byte_and_no_name(family, converted, tensors_in):
+    paths = converted(family)
+    before, after = tensors_in(paths["start"]), tensors_in(paths["tf1"])
+    assert after.keys() == {name for name in before if not IGNORED.fullmatch(name)}
+    for name, tensor in after.items():
+        assert (tensor.dtype, tensor.shape) == (before[name].dtype, before[name].shape)
+        assert tensor.tobytes() == before[name].tobytes()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_way_round_keeps_config_and_vocabulary(family, converted):
+    paths = converted(family)
+    with opened(paths["start"]) as folder:
+        before = json.loads((folder / "bert_config.json").read_text())
+    with opened(paths["tf1"]) as folder:
+        assert folder_name_in(paths["tf1"]) == paths["start"].stem
+        after = json.loads((folder / "bert_config.json").read_text())
+        assert {path.name for path in folder.iterdir()} == {
+            "bert_config.json",
+            "bert_model.ckpt.index",
+            "bert_model.ckpt.data-00000-of-00001",
+            "checkpoint",
+            "vocab.txt",
+        }
+    assert before.items() <= after.items()
+    assert read_file(paths["tf1"], "vocab.txt") == read_file(paths["start"], "vocab.txt")
+
+
+def folder_name_in(path):
+    with zipfile.ZipFile(path) as archive:
+        (name,) = {Path(member).parts[0] for member in archive.namelist()}
+    return name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_own_and_huggingface_are_the_same_folder(family, converted):
+    own, other = converted(family)["own"], converted(family)["huggingface"]
+    names = {path.name for path in own.iterdir()}
+    assert names == {path.name for path in other.iterdir()}
+    assert names >= {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"}
+    for name in names - {"config.json"}:  # whose keys may change places
+        assert (own / name).read_bytes() == (other / name).read_bytes()
+    ours, theirs = (json.loads((path / "config.json").read_text()) for path in (own, other))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("family", "theirs"), [("word", "hf_word"), ("char", "hf_char"), ("v2_char", "hf_v2_char")]
+)
+def test_tensors_are_those_that_huggingface_has(family, theirs, converted, released, tensors_in):
+    """What transformers and JunnYu's package saved of the same weights."""
+    ours, want = tensors_in(converted(family)["huggingface"]), tensors_in(released(theirs))
+    constant = {n for n in ours.keys() | want.keys() if IGNORED.fullmatch(n)}
+    assert ours.keys() - constant == want.keys() - constant
+    for name in want.keys() - constant:
+        assert ours[name].tobytes() == want[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("family", "flags", "expected"),
+    [
+        ("word", {}, "RoFormerForMaskedLM"),
+        ("gpt_char", {}, "RoFormerForMaskedLM"),
+        ("gpt_char", {"attention_type": "causal"}, "RoFormerForCausalLM"),
+        ("sim_char", {}, "RoFormerForMaskedLM"),
+        ("hf_word_seqcls", {}, "RoFormerForSequenceClassification"),
+    ],
+)
+def test_the_class_of_transformers_is_the_one_with_its_heads(
+    family, flags, expected, released, tmp_path
+):
+    target = run(released(family), tmp_path / "own", "own", **flags)
+    config = json.loads((target / "config.json").read_text())
+    assert config["architectures"] == [expected]
+    assert config["is_decoder"] is (expected == "RoFormerForCausalLM")
+    assert RoFormerConfig.from_file(target / "config.json").attention_type == flags.get(
+        "attention_type"
+    )
+
+
+def test_v2_says_who_reads_it(converted):
+    card = (converted("v2_char")["own"] / "README.md").read_text(encoding="utf-8")
+    assert "Not for `transformers`" in card
+    assert not (converted("word")["own"] / "README.md").exists()
+
+
+@pytest.mark.parametrize("to", ["tf1", "own"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_dtype_is_kept_until_another_is_asked_for(to, dtype, released, tmp_path, capsys):
+    small = run(released("char"), tmp_path / "small", to, dtype=dtype)
+    bound = {"float16": 2**-11, "bfloat16": 2**-8}[dtype] * 2  # values reach 2
+    found = float(capsys.readouterr().out.split("difference: ")[1].split(",")[0])
+    assert 0 < found <= bound
+    kept = run(small, tmp_path / "kept", "own" if to == "tf1" else "tf1")
+    back = run(kept, tmp_path / "back", to, dtype="float32")
+    assert capsys.readouterr().out.count("round-trip difference: 0.") == 2
+    with (
+        opened_checkpoint(released("char")) as start,
+        opened_checkpoint(kept) as middle,
+        opened_checkpoint(back) as end,
+    ):
+        assert set(map(str, middle.arrays.dtypes.values())) == {dtype}
+        assert set(map(str, end.arrays.dtypes.values())) == {"float32"}
+        for name, array in start.arrays.items():
+            rounded = array.astype(middle.arrays.dtypes[name])
+            assert rounded.tobytes() == middle.arrays[name].tobytes()
+            np.testing.assert_array_equal(end.arrays[name], rounded.astype("float32"))
+
+
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+def test_a_model_of_either_rotary_style_leaves_as_it_came(style, released, tmp_path, tensors_in):
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+
+    model = RoFormerForMaskedLM.from_pretrained(released("char"), rotary_style=style)
+    model.save_pretrained(tmp_path / "own")
+    after = tensors_in(run(tmp_path / "own", tmp_path / "x.zip", "tf1"))
+    before = tensors_in(released("char"))
+    assert before.keys() == after.keys()
+    assert all(after[name].tobytes() == before[name].tobytes() for name in before)
+
+
+# --- The other libraries -----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not (find_spec("bert4keras") and find_spec("tf_keras")),
+    reason="bert4keras is not installed: `make test` does it",
+)
+def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
+    converted, recorded, tmp_path, record_property
+):
+    jobs = {}
+    for family, options in FAMILIES.items():
+        with opened(converted(family)["tf1"]) as folder:
+            kept = shutil.copytree(folder, tmp_path / family)
+        np.savez(kept / "in.npz", **{k: recorded(family)[k] for k in ("token_ids", "segment_ids")})
+        options = json.dumps({"epsilon": 1e-7, "model": "roformer"} | options)
+        files = ("bert_model.ckpt", "bert_config.json", "in.npz", "out.npz")
+        jobs[family] = [*(str(kept / name) for name in files), options]
+    done = subprocess.run(
+        [sys.executable, SUPPORT / "bert4keras_outputs.py"],
+        input=json.dumps(list(jobs.values())),
+        env=os.environ
+        | {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+        | {"PYTHONPATH": str(SUPPORT.parents[1])},
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, done.stderr
+    for family, (*_, outputs, _) in jobs.items():
+        with np.load(outputs) as file:
+            for name, difference, bound in against(recorded(family), dict(file)):
+                record_property(
+                    "difference", (family, f"exported {name}", float(difference), bound)
+                )
+                assert difference <= bound, (family, name)
+
+
+def against(recorded, found):
+    """Name, difference and bound of each output that was recorded."""
+    real = recorded["token_ids"] != 0
+    states = [v for k, v in found.items() if k.startswith("layer_")]
+    if "hidden" in recorded:
+        for i, (got, want) in enumerate(
+            zip([found["embeddings"], *states], recorded["hidden"], strict=True)
+        ):
+            yield f"hidden {i}", np.abs(got - want)[real].max(), 1e-5
+    else:
+        yield "hidden, last", np.abs(states[-1] - recorded["hidden_last"])[real].max(), 1e-5
+    if "pooled" in recorded:
+        yield "pooled", np.abs(found["pooled"] - recorded["pooled"]).max(), 1e-5
+    if "pooled_tanh" in recorded:
+        yield "pooled, tanh", np.abs(found["pooled"] - recorded["pooled_tanh"]).max(), 1e-5
+    for head in ("mlm", "lm"):
+        if f"{head}_logits" in recorded:
+            got = found["logits"][tuple(recorded[f"{head}_at"].T)]
+            yield "logits", np.abs(got - recorded[f"{head}_logits"]).max(), 2e-5
+
+
+# --- What is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "message"),
+    [
+        ("own", "full", "full exists, and nothing is overwritten"),
+        ("tf1", "full", "full exists, and nothing is overwritten"),
+        ("tf1", "full.zip", r"full\.zip exists"),
+        ("own", "new.zip", r"new\.zip would be a folder"),
+        ("own", "长" * 300, "cannot write .*: File name too long"),
+    ],
+)
+def test_nothing_is_overwritten(to, name, message, released, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "full.zip").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=message):
+        run(released("word"), tmp_path / name, to)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("to", ["own", "tf1"])
+def test_an_empty_folder_may_be_filled(to, released, tmp_path):
+    (tmp_path / "empty").mkdir()
+    run(released("word"), tmp_path / "empty", to)
+    assert (tmp_path / "empty" / "vocab.txt").exists()
+
+
+@pytest.mark.parametrize("to", ["own", "tf1"])
+def test_a_vocabulary_that_does_not_fit_leaves_nothing_behind(to, unpacked, tmp_path):
+    folder = unpacked("word")
+    with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("more\n")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=r"2,004 tokens, but its weights 2,003 embeddings"):
+        run(folder, tmp_path / "target", to)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("to", "name"), [("own", "target"), ("tf1", "target.zip")])
+def test_weights_that_cannot_be_read_leave_nothing_behind(to, name, unpacked, tmp_path):
+    folder = unpacked("word")
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="cannot read the tensor"):
+        run(folder, tmp_path / name, to)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("to", "files"),
+    [
+        ("own", {"config.json", "model.safetensors"}),
+        ("huggingface", {"config.json", "model.safetensors"}),
+        ("tf1", {"bert_config.json", "checkpoint", "bert_model.ckpt.index", DATA}),
+    ],
+)
+def test_weights_alone_are_converted_alone_and_that_is_said(to, files, released, tmp_path, caplog):
+    source = hostile.copied(released("word"), tmp_path / "bare.zip", leave=["vocab.txt"])
+    target = run(source, tmp_path / "new", to)
+    assert {path.name for path in target.iterdir()} == files
+    (line,) = caplog.messages
+    assert f"{source} holds no vocab.txt, so {target} has no tokenizer" in line
+
+
+@pytest.mark.parametrize("name", ["roformer_gpt_mine", "chinese_roformer-GPT-char_L-2_H-32_A-4"])
+def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(name, unpacked, tmp_path, caplog):
+    folder = unpacked("gpt_char").rename(tmp_path / name)
+    run(folder, tmp_path / "silent", "huggingface")
+    (line,) = caplog.messages
+    assert f"{folder} is a gpt model by its name" in line
+    assert "RoFormerForMaskedLM" in line
+    assert "--attention-type causal" in line
+    run(folder, tmp_path / "causal", "huggingface", attention_type="causal")
+    run(folder, tmp_path / "back.zip", "tf1")
+    assert len(caplog.messages) == 1
+
+
+def test_no_other_model_is_warned_of(converted, caplog):
+    for family in ("word", "char", "v2_char"):
+        run(converted(family)["start"], converted(family)["own"].with_name("quiet"), "own")
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("target", ["a[1]/new", "a[1]/new.zip", "new[2]", "new[2].zip"])
+def test_a_target_may_look_like_a_pattern(target, released, tensors_in, tmp_path, capsys):
+    run(released("char"), tmp_path / target, "tf1")
+    assert "round-trip difference: 0." in capsys.readouterr().out
+    back = run(tmp_path / target, tmp_path / "back[3]", "own")
+    assert "round-trip difference: 0." in capsys.readouterr().out
+    again = tensors_in(run(back, tmp_path / "again.zip", "tf1"))
+    before = tensors_in(released("char"))
+    assert before.keys() == again.keys()
+    assert all((before[name] == again[name]).all() for name in before)
+
+
+def test_settings_that_the_released_layout_cannot_hold_are_told(released, tmp_path, caplog):
+    own = run(released("char"), tmp_path / "own", "own")
+    RoFormerTokenizer.from_pretrained(own, lower_case=False).save_pretrained(own)
+    with caplog.at_level(logging.WARNING):
+        run(released("char"), tmp_path / "quiet.zip", "tf1")
+        assert not caplog.messages
+        run(own, tmp_path / "cased.zip", "tf1")
+    assert "tokenization='char' and lower_case=False" in caplog.text

@@ -1,0 +1,105 @@
+"""What `checkpoints inspect` prints, held to what the files hold."""
+
+import re
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from roformer_tf.checkpoints.names import IGNORED
+from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.conversion.inspect import InspectConfig, inspect
+from roformer_tf.errors import InputError
+
+
+@pytest.fixture
+def lines(capsys):
+    """lines(source) → what is printed of a checkpoint."""
+
+    def run(source, **flags):
+        inspect(InspectConfig(source=str(source), **flags))
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def facts(lines):
+    """The lines above the table, by their first word."""
+    return dict(line.split(maxsplit=1) for line in lines[: lines.index("")])
+
+
+def tensors(lines):
+    """name → (shape, dtype, [min, max, mean, deviation])."""
+    row = re.compile(r"(\S+) +\[([\d, ]+)\] +(\S+)" + r" +(\S+)" * 4)
+    found = [match for line in lines if (match := row.fullmatch(line))]
+    return {
+        m[1]: (tuple(map(int, m[2].split(","))), m[3], [float(m[i]) for i in range(4, 8)])
+        for m in found
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("word", "RoFormer, word-level, with encoder, mlm"),
+        ("char", "RoFormer, char-level, with encoder, mlm"),
+        ("sim_char", "RoFormer, char-level, with encoder, mlm, pooler"),
+        ("word_adam", "RoFormer, word-level, with encoder, mlm, pooler, seq_relationship"),
+        ("v2_char", "RoFormerV2, char-level, with encoder"),
+        ("hf_v2_char", "RoFormerV2, char-level, with encoder"),
+        ("hf_word_seqcls", "RoFormer, word-level, with encoder, classifier"),
+    ],
+)
+def test_the_family_is_told_by_what_is_there(name, family, released, lines):
+    assert facts(lines(released(name)))["family"] == family
+
+
+def test_sizes_are_those_of_the_files(released, lines, tensors_in):
+    found = facts(lines(released("word_project")))
+    total = sum(tensor.size for tensor in tensors_in(released("word_project")).values())
+    assert found["parameters"].startswith(f"{total:,} (encoder ")
+    assert found["size"] == "2 layers of 32, 4 heads, feed-forward 96, embeddings 20"
+    assert found["vocabulary"] == "2,003 tokens, word-level, lower-cased; 2,003 embeddings"
+    assert (found["layout"], found["attention"].split()[0]) == ("tf1", "not")
+
+
+@pytest.mark.parametrize("name", ["word_adam", "hf_v2_char"])
+def test_every_tensor_is_there_with_its_values(name, released, lines):
+    found = tensors(lines(released(name)))
+    with opened_checkpoint(released(name)) as checkpoint:
+        assert found.keys() == checkpoint.arrays.keys()
+        for key, (shape, dtype, values) in found.items():
+            array = checkpoint.arrays[key].astype(np.float64)
+            assert (shape, dtype) == (array.shape, "float32")
+            want = [array.min(), array.max(), array.mean(), array.std()]
+            np.testing.assert_allclose(values, want, rtol=1e-3)
+
+
+def test_what_is_left_aside_is_listed(released, lines, tensors_in):
+    found = lines(released("word_adam"))
+    start = found.index("not loaded, as no model needs them:")
+    names = {name for name in tensors_in(released("word_adam")) if IGNORED.fullmatch(name)}
+    assert {line.strip() for line in found[start + 1 :]} == names
+    assert len(names) == 91
+    assert not any("not loaded" in line for line in lines(released("word")))
+
+
+def test_unknown_tensors_are_refused_or_listed(unpacked, lines):
+    folder = unpacked("hf_word")
+    values = load_file(folder / "model.safetensors")
+    values["extra.weight"] = np.zeros(3, "float32")
+    save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"extra\.weight.*--ignore-unknown"):
+        lines(folder)
+    found = lines(folder, ignore_unknown=True)
+    start = found.index("not loaded, as no RoFormer has them:")
+    assert found[start + 1 :] == ["  extra.weight"]
+
+
+def test_a_vocabulary_that_does_not_fit_is_shown(unpacked, lines):
+    folder = unpacked("word")
+    with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.write("more\n")
+    assert facts(lines(folder))["vocabulary"].startswith("2,004 tokens, word-level")
+    (folder / "vocab.txt").unlink()
+    assert facts(lines(folder))["vocabulary"] == "2,003 embeddings; there is no vocab.txt"

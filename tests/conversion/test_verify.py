@@ -1,0 +1,287 @@
+"""Ours against other libraries that really run; what they compute is recorded elsewhere too."""
+
+import dataclasses
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.conversion import verify as module
+from roformer_tf.conversion.convert import Output, export
+from roformer_tf.conversion.verify import (
+    SENTENCES,
+    VerifyConfig,
+    differences,
+    encode,
+    our_outputs,
+    report,
+    verify,
+)
+from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+needs_bert4keras = pytest.mark.skipif(
+    not (find_spec("bert4keras") and find_spec("tf_keras")),
+    reason="bert4keras is not installed: `make test` does it",
+)
+slow = pytest.mark.slow
+
+
+def run(source, against, **flags):
+    verify(VerifyConfig(source=str(source), against=against, **flags))
+
+
+@pytest.fixture
+def outputs(capsys):
+    """outputs() → what the table that was printed last says, by output."""
+
+    def read():
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        start = lines.index(["output", "difference", "bound"])
+        return {line[0]: float(line[1]) for line in lines[start + 1 :] if len(line) == 3}
+
+    return read
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Both libraries seem to be there."""
+    monkeypatch.setattr(module, "find_spec", lambda name: True)
+
+
+# --- Against bert4keras ------------------------------------------------------------------------
+
+
+@needs_bert4keras
+@pytest.mark.parametrize(
+    ("name", "flags", "heads"),
+    [
+        ("word_adam", {}, {"pooled", "logits"}),
+        pytest.param("word", {}, {"logits"}, marks=slow),
+        pytest.param("gpt_char", {"attention_type": "causal"}, {"logits"}, marks=slow),
+        pytest.param("sim_char", {}, {"pooled", "logits"}, marks=slow),
+        pytest.param("sim_char_ft", {}, {"pooled", "logits"}, marks=slow),
+        pytest.param("v2_char", {}, {"logits"}, marks=slow),
+        pytest.param("hf_v2_char", {}, {"logits"}, marks=slow),
+        pytest.param("hf_char", {}, {"logits"}, marks=slow),
+        pytest.param("hf_word_seqcls", {}, set(), marks=slow),
+    ],
+)
+def test_bert4keras_agrees_about_every_layer(name, flags, heads, released, outputs):
+    run(released(name), "bert4keras", **flags)
+    found = outputs()
+    layers = 3 if "v2" in name or name == "hf_char" else 2
+    assert found.keys() == {"embeddings", *(f"layer_{i}" for i in range(layers))} | heads
+    assert 0 < max(found.values()) <= 2e-5
+
+
+@needs_bert4keras
+@slow
+@pytest.mark.parametrize(
+    ("bias", "first"),
+    [
+        ("encoder/embeddings/norm/beta", "embeddings"),
+        ("encoder/layer_0/attention/value/bias", "layer_0"),
+        ("encoder/layer_1/output/bias", "layer_1"),
+        ("mlm/bias", "logits"),
+    ],
+)
+def test_a_changed_bias_is_found_in_its_layer(bias, first, released, tmp_path, outputs):
+    with opened_checkpoint(released("word")) as checkpoint:
+        arrays = dict(checkpoint.arrays)
+        arrays[bias].reshape(-1)[3] += 0.01
+        changed = dataclasses.replace(
+            checkpoint,
+            arrays=LazyArrays(
+                checkpoint.arrays.shapes, checkpoint.arrays.dtypes, arrays.__getitem__
+            ),
+        )
+        export(changed, None, tmp_path / "other.zip", Output(to="tf1"))
+    with pytest.raises(DifferenceError, match=rf"^{first} is the first that differs: by .*e-0"):
+        run(released("word"), "bert4keras", reference=str(tmp_path / "other.zip"))
+    found = outputs()
+    names = list(found)
+    assert all(found[name] <= 1e-5 for name in names[: names.index(first)])
+    assert found[first] > 2e-5
+
+
+@needs_bert4keras
+@slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},  # drawn with a deviation of 0.02: variances near 1e-3, where ε shows
+        {"hidden_act": "gelu_new"},
+        {"rotary_style": "half"},
+        {"embedding_size": 16, "layer_norm_eps": 1e-9},
+        {"attention_type": "causal"},
+    ],
+)
+def test_new_models_of_any_config_agree(changes, released, tmp_path, outputs):
+    tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
+    model = RoFormerForMaskedLM(small_config(**changes))
+    model.tokenizer = tokenizer
+    model.save_pretrained(tmp_path)
+    run(tmp_path, "bert4keras")
+    assert len(outputs()) == 4
+
+
+def small_config(**changes):
+    config = RoFormerConfig(
+        vocab_size=1501,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+    )
+    return config.replace(**changes)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_the_other_library_says_is_shown_when_it_fails(released, tmp_path, monkeypatch):
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "bert4keras_states.py").write_text("raise SystemExit('out of luck')")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "verify.py"))
+    with pytest.raises(InputError, match=r"bert4keras failed \(exit code 1\) with:\nout of luck$"):
+        run(released("word"), "bert4keras")
+
+
+# --- Against transformers ----------------------------------------------------------------------
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("word", {}),
+        ("char", {}),
+        ("gpt_char", {"attention_type": "causal"}),
+        ("sim_char", {}),
+        ("word_project", {}),
+        ("hf_word", {}),
+        ("hf_word_seqcls", {}),
+    ],
+)
+def test_transformers_agrees_about_every_layer(name, flags, released, outputs):
+    run(released(name), "transformers", **flags)
+    found = outputs()
+    assert {"embeddings", "layer_0", "layer_1", "logits"} <= found.keys()
+    assert 0 < max(found.values()) <= 2e-5
+
+
+@pytest.mark.hf
+def test_transformers_does_not_know_v2(released):
+    with pytest.raises(InputError, match=r"RoFormerV2, which transformers does not know"):
+        run(released("v2_char"), "transformers")
+
+
+# --- The parts ---------------------------------------------------------------------------------
+
+
+def test_sentences_are_short_and_long_and_pairs(released):
+    with opened_checkpoint(released("word")) as checkpoint:
+        inputs = encode(str(released("word")), checkpoint)
+    lengths = (inputs["token_ids"] != 0).sum(1)
+    assert len(SENTENCES) == len(lengths) == 8
+    assert lengths.min() < 5
+    assert lengths.max() > 128
+    assert (inputs["segment_ids"] == 1).any(1).sum() == sum(isinstance(s, tuple) for s in SENTENCES)
+    tokenizer = RoFormerTokenizer.from_pretrained(released("word"))
+    assert (inputs["token_ids"] == tokenizer.unk_id).mean() < 0.2
+
+
+def test_ours_are_the_recorded_outputs(released, recorded):
+    """Not only the same as another library's, which might be fed the same wrong input."""
+    arrays = recorded("sim_char")
+    inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
+    found = our_outputs("bert4keras", str(released("sim_char")), inputs, "unilm")
+    real = inputs["token_ids"] != 0
+    for name, want in zip(("embeddings", "layer_0", "layer_1"), arrays["hidden"], strict=True):
+        np.testing.assert_allclose(found[name][real], want[real], atol=1e-5)
+    np.testing.assert_allclose(found["pooled"], arrays["pooled"], atol=1e-5)
+    at = arrays["lm_at"][real[tuple(arrays["lm_at"].T)]]
+    want = arrays["lm_logits"][real[tuple(arrays["lm_at"].T)]]
+    np.testing.assert_allclose(found["logits"][tuple(at.T)], want, atol=2e-5)
+
+
+def test_only_real_tokens_and_common_outputs_are_compared():
+    token_ids = np.array([[0, 5, 0], [7, 8, 0]])
+    ours = {"layer_0": np.zeros((2, 3, 4)), "pooled": np.zeros((2, 4)), "logits": np.zeros((2, 3))}
+    theirs = {"layer_0": np.zeros((2, 3, 4)), "pooled": np.zeros((2, 4)), "more": np.ones(1)}
+    theirs["layer_0"][0, 2] = theirs["layer_0"][1, 2] = 9  # padding
+    assert differences(ours, theirs, token_ids) == {"layer_0": 0, "pooled": 0}
+    theirs["layer_0"][0, 0, 1] = 0.5  # id 0, but the first
+    theirs["pooled"][1, 1] = np.nan
+    assert differences(ours, theirs, token_ids) == {"layer_0": 0.5, "pooled": np.inf}
+
+
+@pytest.mark.parametrize(
+    ("found", "first"),
+    [
+        ({"embeddings": 1e-5, "layer_0": 9e-6, "logits": 2e-5}, None),
+        ({"embeddings": 1e-6, "layer_0": 1.1e-5, "layer_1": 0.3, "logits": 1.0}, "layer_0"),
+        ({"embeddings": np.inf}, "embeddings"),
+        ({"embeddings": 0.0, "layer_0": 0.0, "logits": 2.1e-5}, "logits"),
+    ],
+)
+def test_the_first_difference_beyond_its_bound_is_named(found, first, capsys):
+    if first is None:
+        report(found)
+        assert "No difference is beyond its bound." in capsys.readouterr().out
+        return
+    with pytest.raises(DifferenceError, match=f"^{first} is the first that differs"):
+        report(found)
+    assert capsys.readouterr().out.count("\n") == 1 + len(found)
+
+
+# --- What is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("against", "said"),
+    [
+        ("bert4keras", "pip install --no-deps bert4keras==0.11.5"),
+        ("transformers", "pip install torch 'transformers>=5'"),
+    ],
+)
+def test_a_missing_library_is_told_with_its_installation(against, said, released, monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(InputError) as caught:
+        run(released("word"), against)
+    assert said in str(caught.value)
+
+
+@pytest.mark.usefixtures("installed")
+def test_checkpoints_of_other_sizes_are_not_compared(released):
+    with pytest.raises(InputError, match=r"has vocab_size 2003, but .* 1501"):
+        run(released("word"), "bert4keras", reference=str(released("char")))
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("changes", "flags", "message"),
+    [
+        ({"rotary_base": 50.0}, {}, "rotary_base 50, but bert4keras knows only"),
+        ({}, {"attention_type": "causal"}, "no language model head"),
+    ],
+)
+def test_models_that_bert4keras_does_not_know(changes, flags, message, released, tmp_path):
+    from roformer_tf.models.encoder import RoFormerEncoder
+
+    model = RoFormerEncoder(small_config(**changes))
+    model.tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, "bert4keras", **flags)
+
+
+@pytest.mark.usefixtures("installed")
+def test_without_a_vocabulary_there_is_no_text(unpacked):
+    folder = unpacked("word")
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(InputError, match=r"holds no vocab\.txt"):
+        run(folder, "bert4keras")

@@ -1,0 +1,323 @@
+"""Other vocabularies: bert4keras' own recorded pruning, and means that NumPy computes anew."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.archives import read_file
+from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.conversion.convert import Output, export
+from roformer_tf.conversion.vocabulary import (
+    VocabularyConfig,
+    change_vocabulary,
+    extend,
+    keep_tokens,
+    keep_vocabulary,
+    simplify,
+)
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
+WORDS, BIAS = "encoder/embeddings/word/embeddings", "mlm/bias"
+LAYOUTS = [("tf1", "new.zip"), ("tf1", "new"), ("huggingface", "new"), ("own", "new")]
+
+
+@pytest.fixture
+def opened_with_tokenizer(released):
+    """opened_with_tokenizer("word") → its checkpoint, which stays open, and its tokenizer."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        yield lambda name: (
+            stack.enter_context(opened_checkpoint(released(name))),
+            RoFormerTokenizer.from_pretrained(released(name)),
+        )
+
+
+# --- keep_tokens -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("to", "name"), LAYOUTS)
+def test_kept_and_compound_tokens_give_what_bert4keras_recorded(
+    to, name, opened_with_tokenizer, recorded, tmp_path, record_property
+):
+    arrays = recorded("word_pruned")
+    compound = [[i for i in row if i >= 0] for row in arrays["compound_tokens"].tolist()]
+    checkpoint, _ = opened_with_tokenizer("word")
+    pruned = keep_tokens(checkpoint, arrays["keep_tokens"].tolist(), compound)
+    assert pruned.config.vocab_size == 308
+    assert export(pruned, None, tmp_path / name, Output(to=to)).value == 0
+    model = RoFormerForMaskedLM.from_pretrained(tmp_path / name)
+    inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
+    real = inputs["token_ids"] != 0
+    for output, got, want, bound in (
+        ("hidden", model.encoder(inputs), arrays["hidden_last"], 1e-5),
+        ("logits", model(inputs), arrays["mlm_logits"], 2e-5),
+    ):
+        difference = np.abs(np.asarray(got) - want)[real].max()
+        record_property("difference", ("word_pruned", f"{output}, {to}", float(difference), bound))
+        assert difference <= bound
+
+
+def test_a_compound_token_may_have_weights(opened_with_tokenizer):
+    checkpoint, _ = opened_with_tokenizer("word")
+    rows = checkpoint.arrays[WORDS].astype(np.float64)
+    changed = keep_tokens(checkpoint, [0, 7, 9], [([1, 2], [3.0, 1.0]), [0, 1, 2]])
+    want = np.stack(
+        [rows[0], rows[7], rows[9], (3 * rows[7] + rows[9]) / 4, rows[[0, 7, 9]].mean(0)]
+    )
+    np.testing.assert_allclose(changed.arrays[WORDS], want, atol=1e-7)
+    assert changed.arrays[WORDS].dtype == np.float32
+    assert changed.arrays.shapes[BIAS] == changed.arrays[BIAS].shape == (5,)
+    assert changed.arrays.shapes[WORDS] == (5, 32)
+
+
+def test_all_else_stays_as_it_was(opened_with_tokenizer):
+    checkpoint, _ = opened_with_tokenizer("word_adam")
+    changed = keep_tokens(checkpoint, [0, 1, 2])
+    assert changed.config == checkpoint.config.replace(vocab_size=3)
+    for name in checkpoint.arrays.keys() - {WORDS, BIAS}:
+        np.testing.assert_array_equal(changed.arrays[name], checkpoint.arrays[name])
+
+
+@pytest.mark.parametrize(
+    ("ids", "compound", "message"),
+    [
+        ([0, 2003], [], r"ids holds 2003, but ids are 0 to 2002"),
+        ([0, -1], [], r"ids holds -1"),
+        ([], [], "ids holds nothing"),
+        ([0, 5], [[5]], r"compound holds 5, but ids are 0 to 1"),
+        ([0, 5], [[]], "compound holds nothing"),
+    ],
+)
+def test_ids_without_a_row_are_refused(ids, compound, message, opened_with_tokenizer):
+    with pytest.raises(InputError, match=message):
+        keep_tokens(opened_with_tokenizer("word")[0], ids, compound)
+
+
+# --- Vocabularies that get smaller -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["word", "v2_char"])
+def test_kept_tokens_keep_their_rows(name, opened_with_tokenizer):
+    checkpoint, tokenizer = opened_with_tokenizer(name)
+    tokens = ["[PAD]", "[MASK]", "[SEP]", "[CLS]", "[UNK]", "的", "##a", "中"]
+    smaller, kept = keep_vocabulary(checkpoint, tokenizer, tokens)
+    assert kept.tokens == tokens
+    for weight in {WORDS, BIAS} & checkpoint.arrays.keys():
+        old = checkpoint.arrays[weight]
+        for number, token in enumerate(tokens):
+            assert np.array_equal(smaller.arrays[weight][number], old[tokenizer.vocabulary[token]])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "的"], r"lacks \[MASK\]"),
+        (["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"], r"first token to keep must be \[PAD\]"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "的", "的"], "的 is to be kept twice"),
+        (["[PAD]", "阿凡达", "x y"], "2 tokens to keep are not in the vocabulary, such as 阿凡达"),
+    ],
+)
+def test_tokens_that_make_no_vocabulary_are_refused(tokens, message, opened_with_tokenizer):
+    with pytest.raises(InputError, match=message):
+        keep_vocabulary(*opened_with_tokenizer("word"), tokens)
+
+
+def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
+    """Its ids, but for [MASK], which is always kept here."""
+    checkpoint, tokenizer = opened_with_tokenizer("word")
+    smaller, kept = simplify(checkpoint, tokenizer)
+    assert kept.tokenization == "char"
+    assert kept.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert smaller.config.vocab_size == kept.vocab_size == smaller.arrays[WORDS].shape[0]
+    text = "今天天气很好，我们去公园散步。Hello 2021!"
+    as_char = RoFormerTokenizer(tokenizer.vocabulary, "char")
+    assert kept.tokenize(text) == as_char.tokenize(text)
+    old = [tokenizer.vocabulary[token] for token in kept.tokens]
+    np.testing.assert_array_equal(smaller.arrays[WORDS], checkpoint.arrays[WORDS][old])
+
+
+def test_the_cut_ids_are_those_that_bert4keras_cuts(opened_with_tokenizer):
+    with gzip.open(GOLDENS / "word" / "simplified.json.gz", "rt", encoding="utf-8") as file:
+        want = json.load(file)[0]["keep_tokens"]
+    from roformer_tf.tokenizers.vocabulary import read_vocabulary
+
+    vocabulary = read_vocabulary(GOLDENS / "word")
+    checkpoint, _ = opened_with_tokenizer("word")
+    rows = np.arange(len(vocabulary) * 32, dtype="float32").reshape(-1, 32)
+    large = with_rows(checkpoint, rows)
+    _, kept = simplify(large, RoFormerTokenizer(vocabulary, "word"))
+    got = [vocabulary[token] for token in kept.tokens if token != "[MASK]"]
+    assert got == want
+
+
+def with_rows(checkpoint, rows):
+    import dataclasses
+
+    from roformer_tf.checkpoints.arrays import LazyArrays
+
+    return dataclasses.replace(
+        checkpoint,
+        config=checkpoint.config.replace(vocab_size=len(rows)),
+        arrays=LazyArrays({WORDS: rows.shape}, {WORDS: rows.dtype}, lambda name: rows),
+    )
+
+
+# --- Vocabularies that get larger --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("initialise", ["pieces", "characters"])
+@pytest.mark.parametrize("name", ["word", "char", "v2_char"])
+def test_a_new_word_is_the_mean_of_what_stood_for_it(name, initialise, opened_with_tokenizer):
+    checkpoint, tokenizer = opened_with_tokenizer(name)
+    words = ["我们天气", "unxyzable", "中a"]
+    assert not tokenizer.vocabulary.keys() & set(words)
+    found = extend(checkpoint, tokenizer, words, initialise)
+    assert found.added == tuple(words)
+    for weight in {WORDS, BIAS} & checkpoint.arrays.keys():
+        old, new = checkpoint.arrays[weight], found.checkpoint.arrays[weight]
+        np.testing.assert_array_equal(new[: len(old)], old)
+        assert len(new) == len(old) + 3
+        for number, word in enumerate(words):
+            tokens = (
+                tokenizer.tokenize(word)
+                if initialise == "pieces"
+                else [token for character in word for token in tokenizer.tokenize(character)]
+            )
+            ids = [tokenizer.vocabulary.get(token, tokenizer.unk_id) for token in tokens]
+            want = old[ids].astype(np.float64).mean(0)
+            np.testing.assert_allclose(new[len(old) + number], want, atol=1e-7)
+
+
+def test_new_words_are_spelled_as_text_is_normalized(opened_with_tokenizer):
+    found = extend(*opened_with_tokenizer("char"), ["RoFormerX", "roformerx", "的", "ＧＰＴ"])
+    assert found.added == ("roformerx", "ｇｐｔ")
+    assert found.known == ("roformerx", "的")
+    assert found.tokenizer.tokenize("RoFormerX很好")[0] == "roformerx"
+
+
+def test_words_that_no_text_gives_are_named(opened_with_tokenizer):
+    found = extend(*opened_with_tokenizer("char"), ["今天", "abcx"])
+    assert found.unreachable == ("今天",)
+    found = extend(*opened_with_tokenizer("word"), ["阿里巴巴", "机器学习", "[新词]"])
+    assert found.unreachable == ("机器学习", "[新词]")
+    assert found.tokenizer.tokenize("阿里巴巴在杭州")[0] == "阿里巴巴"
+
+
+@pytest.mark.parametrize("word", ["今天 天气", " ", "\u200b", ""])
+def test_what_can_be_no_token_is_refused(word, opened_with_tokenizer):
+    with pytest.raises(InputError, match=r"can be no token: a token is visible"):
+        extend(*opened_with_tokenizer("word"), [word])
+
+
+def test_embeddings_without_a_token_give_way(opened_with_tokenizer):
+    checkpoint, tokenizer = opened_with_tokenizer("word")
+    smaller = RoFormerTokenizer(dict(list(tokenizer.vocabulary.items())[:2000]), "word")
+    found = extend(checkpoint, smaller, ["abcx"])
+    assert found.tokenizer.vocab_size == found.checkpoint.config.vocab_size == 2001
+    assert found.checkpoint.arrays[WORDS].shape == (2001, 32)
+
+
+def test_a_vocabulary_with_gaps_is_refused(opened_with_tokenizer):
+    checkpoint, tokenizer = opened_with_tokenizer("word")
+    gaps = {token: number for token, number in tokenizer.vocabulary.items() if number != 1000}
+    with pytest.raises(InputError, match="not every id has exactly one token"):
+        extend(checkpoint, RoFormerTokenizer(gaps, "word"), ["abcx"])
+
+
+# --- The command -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(released, tmp_path, capsys):
+    """run("own", "new", keep="a\\nb", …) → the target and what was printed."""
+
+    def change(to, name, source="word", **flags):
+        for flag in ("keep", "add"):
+            if flag in flags:
+                (tmp_path / f"{flag}.txt").write_text(flags[flag], encoding="utf-8")
+                flags[flag] = tmp_path / f"{flag}.txt"
+        change_vocabulary(
+            VocabularyConfig(
+                source=str(released(source)),
+                target=tmp_path / name,
+                output=Output(to=to),
+                **flags,
+            )
+        )
+        return tmp_path / name, capsys.readouterr().out
+
+    return change
+
+
+@pytest.mark.parametrize(("to", "name"), LAYOUTS)
+def test_words_are_added_on_disk(to, name, run):
+    target, out = run(to, name, add="阿里巴巴\n\n的\n机器学习\r\n")
+    assert "2 words are new.\n1 are known or repeated: 的\n" in out
+    assert "jieba does not give them as words" in out
+    assert "2,003 tokens have become 2,005.\n" in out
+    assert "Largest round-trip difference: 0.\n" in out
+    tokenizer = RoFormerTokenizer.from_pretrained(target)
+    assert tokenizer.tokens[-2:] == ["阿里巴巴", "机器学习"]
+    model = RoFormerForMaskedLM.from_pretrained(target)
+    ids, segments = tokenizer.encode("阿里巴巴在杭州")
+    logits = model({"token_ids": np.array([ids]), "segment_ids": np.array([segments])})
+    assert logits.shape == (1, len(ids), 2005)
+    assert ids[1] == 2003
+
+
+@pytest.mark.parametrize(("to", "name"), LAYOUTS)
+def test_tokens_are_kept_on_disk(to, name, run):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "我们", "的"]
+    target, _ = run(to, name, keep="\n".join(tokens))
+    assert read_file(target, "vocab.txt").decode().split() == tokens
+    assert RoFormerForMaskedLM.from_pretrained(target).config.vocab_size == 7
+
+
+@pytest.mark.parametrize("source", ["word", "v2_char", "sim_char"])
+def test_simplified_checkpoints_are_char_level_on_disk(source, run):
+    target, out = run("tf1", "new.zip", source, simplify=True)
+    tokenizer = RoFormerTokenizer.from_pretrained(target)
+    assert tokenizer.tokenization == "char"
+    with opened_checkpoint(target) as checkpoint:
+        assert checkpoint.config.vocab_size == tokenizer.vocab_size
+    assert f"tokens have become {tokenizer.vocab_size:,}." in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({}, "give one of --keep FILE, --simplify and --add FILE"),
+        ({"simplify": True, "add": "词"}, "give one of"),
+        ({"add": " \n\n"}, "is empty: give one word a line"),
+        ({"keep": "阿凡达"}, "not in the vocabulary"),
+    ],
+)
+def test_wrong_orders_are_refused(flags, message, run, tmp_path):
+    with pytest.raises(InputError, match=message):
+        run("own", "new", **flags)
+    assert not (tmp_path / "new").exists()
+
+
+def test_files_that_cannot_be_read_are_named(released, tmp_path):
+    def change(file):
+        change_vocabulary(
+            VocabularyConfig(
+                source=str(released("word")),
+                target=tmp_path / "new",
+                output=Output(to="own"),
+                add=file,
+            )
+        )
+
+    with pytest.raises(InputError, match=r"cannot read .*none\.txt: No such file"):
+        change(tmp_path / "none.txt")
+    (tmp_path / "latin.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"latin\.txt is not UTF-8 text at byte 0"):
+        change(tmp_path / "latin.txt")

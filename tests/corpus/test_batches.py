@@ -1,0 +1,331 @@
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
+from roformer_tf.corpus.masking import predictions_per_row
+from roformer_tf.corpus.mixing import MixingConfig, endless_order
+from roformer_tf.corpus.objectives import MaskedTokens, NextTokens
+from roformer_tf.corpus.packing import Documents, pack
+from roformer_tf.corpus.shards import PreparedRows, write_shard
+from roformer_tf.errors import InputError
+from roformer_tf.runs.feeding import prefetched
+
+CLS, SEP, MASK = 1, 2, 3
+LENGTH, ROWS = 16, 11
+RANDOM = np.arange(200, 250, dtype=np.int32)
+COMMON = {"objective": MaskedTokens(MASK, RANDOM)}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Rows of a document each; row i begins with a word, too long to mask, of tokens 10 + i."""
+    folder = tmp_path_factory.mktemp("rows")
+    words = np.concatenate([[0] * 4, np.arange(1, LENGTH - 2 - 3)])
+    arrays = []
+    for i in range(ROWS):
+        ids = np.concatenate([[10 + i] * 4, np.arange(100, 100 + len(words) - 4)])
+        documents = Documents(ids, words, np.array([0, len(ids)]))
+        arrays.append(pack(documents, LENGTH, cls_id=CLS, sep_id=SEP, dtype=np.uint8)[0])
+    shards = [
+        vars(write_shard(folder, "train-00000.npy", "train", np.concatenate(arrays[:4]), "news")),
+        vars(write_shard(folder, "train-00001.npy", "train", np.concatenate(arrays[4:]), "wiki")),
+    ]
+    manifest = {"length": LENGTH, "splits": {"train": {}, "held_out": {}}, "shards": shards}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return PreparedRows.open(folder)
+
+
+def training(rows, batch_size=3, seed=0, **settings):
+    return pretraining_batches(rows, batch_size=batch_size, seed=seed, **COMMON, **settings)
+
+
+def numbers(batch):
+    """Which rows a batch holds."""
+    return [int(i) - 10 for i in batch[0]["token_ids"][:, 1]]
+
+
+def assert_equal(batch, other):
+    assert batch[0].keys() == other[0].keys()
+    for name in batch[0]:
+        np.testing.assert_array_equal(batch[0][name], other[0][name])
+    for array, same in zip(batch[1:], other[1:], strict=True):
+        np.testing.assert_array_equal(array, same)
+
+
+def test_a_batch_is_what_fit_unpacks(rows):
+    inputs, labels, weights = training(rows)[0]
+    predictions = predictions_per_row(LENGTH, 0.15)
+    shapes = {name: (array.shape, array.dtype) for name, array in inputs.items()}
+    assert shapes == {
+        "token_ids": ((3, LENGTH), np.int32),
+        "sequence_ids": ((3, LENGTH), np.int32),
+        "masked_positions": ((3, predictions), np.int32),
+    }
+    assert (labels.shape, labels.dtype) == ((3, predictions), np.int32)
+    assert (weights.shape, weights.dtype) == ((3, predictions), np.float32)
+
+
+def test_labels_and_documents_are_those_of_the_rows(rows):
+    batch = training(rows)[5]
+    inputs, labels, weights = batch
+    for i, number in enumerate(numbers(batch)):
+        row = rows[number]
+        np.testing.assert_array_equal(inputs["sequence_ids"][i], row[1])
+        used = weights[i] > 0
+        assert used.any()
+        np.testing.assert_array_equal(labels[i][used], row[0][inputs["masked_positions"][i][used]])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 25])
+def test_every_epoch_has_every_row_once_and_an_order_of_its_own(rows, batch_size):
+    batches = training(rows, batch_size)
+    steps = -(-5 * ROWS // batch_size)
+    stream = [number for step in range(steps) for number in numbers(batches[step])]
+    epochs = [tuple(stream[e * ROWS : (e + 1) * ROWS]) for e in range(5)]
+    assert all(sorted(epoch) == list(range(ROWS)) for epoch in epochs)
+    assert len(set(epochs)) == 5
+
+
+def test_another_seed_gives_other_orders(rows):
+    orders = [tuple(numbers(training(rows, ROWS, seed)[e])) for seed in range(3) for e in range(3)]
+    assert len(set(orders)) == 9  # in particular, epoch 1 of seed 0 is not epoch 0 of seed 1
+
+
+def test_masks_are_fresh_in_every_epoch_and_do_not_depend_on_the_batch(rows):
+    seen = {}
+    for batch_size in (2, 7):
+        batches = training(rows, batch_size)
+        for step in range(3 * ROWS // batch_size):
+            batch = batches[step]
+            for i, number in enumerate(numbers(batch)):
+                epoch = (step * batch_size + i) // ROWS
+                masked = batch[0]["token_ids"][i].tobytes()
+                assert seen.setdefault((epoch, number), masked) == masked
+    different = [len({seen[epoch, number] for epoch in range(2)}) for number in range(ROWS)]
+    assert sum(different) > ROWS + ROWS // 2
+
+
+def test_resuming_is_slicing(rows):
+    whole = list(zip(training(rows), range(12), strict=False))
+    for step in (1, 5, 11):
+        for (batch, _), sliced, started in zip(
+            whole[step:], training(rows)[step:], training(rows, start_row=3 * step), strict=False
+        ):
+            assert_equal(batch, sliced)
+            assert_equal(batch, started)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, ROWS, 40])
+@pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig(temperature=2)])
+def test_another_batch_size_goes_on_at_any_row_of_the_same_order(rows, start, mixing):
+    ones = [training(rows, 1, mixing=mixing)[place] for place in range(start, start + 12)]
+    batches = training(rows, 4, mixing=mixing, start_row=start)
+    assert_equal(concatenated(ones), concatenated([batches[step] for step in range(3)]))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 6])
+@pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig({"news": 2, "wiki": 1})])
+def test_what_processes_make_of_a_batch_is_the_batch(rows, processes, mixing):
+    settings = {"mixing": mixing, "start_row": 5}
+    whole = training(rows, 6, **settings)
+    pieces = [
+        training(rows, 6, process=process, processes=processes, **settings)
+        for process in range(processes)
+    ]
+    for step in (0, 1, 2, 1_000_003):
+        assert_equal(concatenated([piece[step] for piece in pieces]), whole[step])
+        assert all(len(piece[step][1]) == 6 // processes for piece in pieces)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_what_processes_make_of_an_evaluation_is_the_evaluation(rows, processes):
+    whole = held_out_batches(rows, batch_size=8, seed=0, **COMMON)
+    pieces = [
+        held_out_batches(rows, batch_size=8, seed=0, process=process, processes=processes, **COMMON)
+        for process in range(processes)
+    ]
+    assert {len(piece) for piece in pieces} == {len(whole)}
+    for step in range(len(whole)):
+        assert_equal(concatenated([piece[step] for piece in pieces]), whole[step])
+
+
+def concatenated(batches):
+    inputs, labels, weights = zip(*batches, strict=True)
+    together = {name: np.concatenate([x[name] for x in inputs]) for name in inputs[0]}
+    return together, np.concatenate(labels), np.concatenate(weights)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(rows):
+    message = r"a batch of 7 rows cannot be shared by 3 processes.* such as 9\."
+    for make in (pretraining_batches, held_out_batches):
+        with pytest.raises(InputError, match=message):
+            make(rows, batch_size=7, seed=0, process=1, processes=3, **COMMON)
+
+
+def test_mixed_corpora_come_in_their_shares_with_fresh_masks_in_every_pass(rows):
+    mixing = MixingConfig({"news": 10, "wiki": 1})  # 4 rows of one, 7 of the other
+    batches = training(rows, ROWS, mixing=mixing)
+    epochs = [numbers(batches[step]) for step in range(7)]
+    assert [sum(number < 4 for number in epoch) for epoch in epochs] == [10] * 7
+    assert sorted(number for epoch in epochs for number in epoch if number >= 4) == [*range(4, 11)]
+    row_at = endless_order(rows.corpora, mixing, seed=0)
+    seen = {}
+    for step in range(7):
+        for i, number in enumerate(numbers(batches[step])):
+            row, passed = row_at(step * ROWS + i)
+            assert row == number
+            assert (passed, number) not in seen
+            seen[passed, number] = batches[step][0]["token_ids"][i].tobytes()
+    looks = [{seen[passed, number] for passed in range(17)} for number in range(4)]
+    assert min(map(len, looks)) > 8, "of the few words of a row, others are hidden"
+
+
+def test_weights_that_do_not_fit_the_rows_are_refused(rows):
+    with pytest.raises(InputError, match="weights for 'law', but rows of 'news', 'wiki'"):
+        training(rows, mixing=MixingConfig({"law": 1}))
+
+
+def test_an_element_does_not_depend_on_what_was_asked_before(rows):
+    late = training(rows)[1_000_003]
+    batches = training(rows)
+    for step in (7, 1_000_003, 0, 1_000_003):
+        batch = batches[step]
+    assert numbers(batches[7]) != numbers(batches[0])
+    assert_equal(batch, training(rows)[1_000_003])
+    assert_equal(batch, late)
+
+
+def test_prefetching_changes_nothing(rows):
+    batches = training(rows)
+    for step, batch in zip(range(30), prefetched(batches), strict=False):
+        assert_equal(batch, batches[step])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 16, 30])
+def test_evaluation_sees_every_row_once_and_the_same_masks_every_time(rows, batch_size):
+    batches = held_out_batches(rows, batch_size=batch_size, seed=0, **COMMON)
+    assert len(batches) == -(-ROWS // batch_size)
+    first = list(prefetched(batches))
+    weighing = [
+        number
+        for batch in first
+        for number, weights in zip(numbers(batch), batch[2], strict=True)
+        if weights.any()
+    ]
+    assert weighing == list(range(ROWS))
+    for batch, again in zip(first, prefetched(batches), strict=True):
+        assert batch[0]["token_ids"].shape == (batch_size, LENGTH)
+        assert_equal(batch, again)
+
+
+def test_evaluation_does_not_depend_on_the_batch_size(rows):
+    def masked(batch_size):
+        batches = held_out_batches(rows, batch_size=batch_size, seed=0, **COMMON)
+        return np.concatenate([batch[0]["token_ids"] for batch in batches])[:ROWS]
+
+    np.testing.assert_array_equal(masked(3), masked(8))
+
+
+@pytest.mark.parametrize(
+    ("corpora", "most", "sample"),
+    [
+        ({"news": 4, "wiki": 7}, 100, {"news": [0, 1, 2, 3], "wiki": [*range(4, 11)]}),
+        ({"news": 4, "wiki": 7}, 11, {"news": [0, 1, 2, 3], "wiki": [*range(4, 11)]}),
+        ({"news": 4, "wiki": 8}, 3, {"news": [0], "wiki": [4, 8]}),
+        ({"news": 97, "wiki": 2, "law": 1}, 4, {"news": [0, 48], "wiki": [97], "law": [99]}),
+        ({"news": 97, "wiki": 2, "law": 1}, 2, {"news": [0, 48]}),  # too few for one of each
+        ({"": 10}, 4, {"": [0, 2, 5, 7]}),
+        ({}, 4, {}),
+    ],
+)
+def test_a_sample_is_even_over_the_corpora_and_in_each(corpora, most, sample):
+    got = held_out_sample(corpora, most)
+    assert {name: numbers.tolist() for name, numbers in got.items()} == sample
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 8])
+def test_a_sample_is_evaluated_whatever_the_batch_size(rows, batch_size):
+    """With the masks that its rows have among all."""
+    chosen = [0, 3, 4, 7, 9]
+    everything = held_out_batches(rows, batch_size=ROWS, seed=0, **COMMON)[0]
+    batches = held_out_batches(rows, batch_size=batch_size, seed=0, numbers=chosen, **COMMON)
+    assert len(batches) == -(-5 // batch_size)
+    inputs, labels, weights = concatenated(list(batches))
+    for place, number in enumerate(chosen):
+        for name, array in inputs.items():
+            np.testing.assert_array_equal(array[place], everything[0][name][number])
+        np.testing.assert_array_equal(labels[place], everything[1][number])
+        np.testing.assert_array_equal(weights[place], everything[2][number])
+    assert not weights[5:].any()
+    if batch_size % 2 == 0:
+        pieces = [
+            held_out_batches(
+                rows,
+                batch_size=batch_size,
+                seed=0,
+                numbers=chosen,
+                process=i,
+                processes=2,
+                **COMMON,
+            )
+            for i in range(2)
+        ]
+        for step, batch in enumerate(batches):
+            assert_equal(concatenated([piece[step] for piece in pieces]), batch)
+
+
+def test_next_tokens_come_in_the_same_order_and_pieces_as_masked_ones(rows):
+    settings = {"batch_size": 4, "seed": 0, "objective": NextTokens()}
+    batches = pretraining_batches(rows, **settings)
+    for step in (0, 1, 5, 1_000_003):
+        batch = batches[step]
+        assert numbers(batch) == numbers(training(rows, 4)[step])
+        pieces = [pretraining_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+        assert_equal(concatenated([piece[step] for piece in pieces]), batch)
+        started = pretraining_batches(rows, start_row=4 * step, **settings)
+        assert_equal(started[0], batch)
+        read = np.stack([rows[number] for number in numbers(batch)])
+        np.testing.assert_array_equal(batch[0]["token_ids"], read[:, 0])
+
+
+def test_next_tokens_of_every_held_out_row_are_evaluated_once(rows):
+    settings = {"batch_size": 4, "seed": 0, "objective": NextTokens()}
+    batches = held_out_batches(rows, **settings)
+    inputs, labels, weights = concatenated(list(batches))
+    assert len(labels) == 12
+    np.testing.assert_array_equal(inputs["token_ids"][:ROWS], [rows[i][0] for i in range(ROWS)])
+    assert (weights[:ROWS].sum(1) == LENGTH - 1).all()
+    assert not weights[ROWS:].any()
+    pieces = [held_out_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+    for step, batch in enumerate(batches):
+        assert_equal(concatenated([piece[step] for piece in pieces]), batch)
+
+
+def test_without_rows_there_is_nothing_to_train_on(rows):
+    empty = PreparedRows.open(rows.folder, "held_out")
+    with pytest.raises(InputError, match="has no held_out rows"):
+        pretraining_batches(empty, batch_size=2, seed=0, **COMMON)
+    assert list(held_out_batches(empty, batch_size=2, seed=0, **COMMON)) == []
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, after each evaluation
+def test_fit_takes_the_batches(rows):
+    keras = pytest.importorskip("keras")
+    sizes = {"token_ids": LENGTH, "sequence_ids": LENGTH, "masked_positions": 2}
+    inputs = {name: keras.Input((size,), dtype="int32", name=name) for name, size in sizes.items()}
+    hidden = keras.layers.Embedding(256, 4)(inputs["token_ids"])
+    picked = keras.ops.take_along_axis(hidden, inputs["masked_positions"][..., None], axis=1)
+    model = keras.Model(inputs, keras.layers.Dense(256)(picked))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(
+        prefetched(training(rows)),
+        steps_per_epoch=4,
+        epochs=2,
+        shuffle=False,
+        validation_data=prefetched(held_out_batches(rows, batch_size=4, seed=0, **COMMON)),
+        verbose=0,
+    ).history
+    assert np.isfinite(history["loss"] + history["val_loss"]).all()
+    assert len(history["val_loss"]) == 2

@@ -1,0 +1,171 @@
+import sys
+import unicodedata
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.corpus import deduplication as duplicates
+from roformer_tf.corpus.deduplication import (
+    bands,
+    check_similarity,
+    exact_marks,
+    find_exact,
+    find_near,
+    near_marks,
+)
+from roformer_tf.errors import InputError
+
+pytest.importorskip("datasketch")
+
+any_text = st.text(st.characters(exclude_categories=()))
+few_texts = st.lists(st.text("甲乙ＡA \n\u3000", max_size=4), max_size=20)
+
+
+def plain(text):
+    return "".join(c for c in unicodedata.normalize("NFKC", text) if not c.isspace())
+
+
+def similarity(one, other):
+    """Exact: what the sets of five characters in a row have in common."""
+    one, other = plain(one), plain(other)
+    sets = [{text[i : i + 5] for i in range(max(1, len(text) - 4))} for text in (one, other)]
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+def repeated(marks, is_repeated):
+    return [place for place, mark in enumerate(marks) if is_repeated(mark)]
+
+
+def variants(seed, families=12, members=6, length=400):
+    """Texts in some families, whose members differ in more and more characters."""
+    rng = np.random.default_rng(seed)
+    characters = [chr(0x4E00 + i) for i in range(3_000)]
+    texts = []
+    for _ in range(families):
+        text = rng.choice(characters, rng.integers(length // 4, length))
+        for _ in range(members):
+            texts.append("".join(text))
+            places = rng.integers(len(text), size=rng.integers(1, 1 + len(text) // 40))
+            text[places] = rng.choice(characters, len(places))
+    return [texts[i] for i in rng.permutation(len(texts))]
+
+
+@given(few_texts)
+def test_exact_finds_texts_that_differ_in_white_space_and_width_alone(texts):
+    found = repeated(exact_marks(texts), find_exact())
+    seen = [plain(text) for text in texts]
+    assert found == [i for i, text in enumerate(seen) if text in seen[:i]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("wanted", [0.6, 0.8])
+def test_near_finds_what_is_similar_and_keeps_what_is_not(seed, wanted):
+    texts = variants(seed)
+    found = repeated(near_marks(texts), find_near(wanted))
+    kept = [i for i in range(len(texts)) if i not in found]
+    assert len(found) > 10
+    assert len(kept) > 12
+    for i, text in enumerate(texts):
+        most = max((similarity(text, texts[j]) for j in kept if j < i), default=0)
+        assert most > wanted - 0.16 if i in found else most < wanted + 0.16  # four sigma
+
+
+@given(few_texts)
+def test_near_finds_what_exact_does(texts):
+    found = repeated(near_marks(texts), find_near(0.8))
+    assert set(found) >= set(repeated(exact_marks(texts), find_exact()))
+    for i in found:  # so short that a different character makes a different set
+        assert plain(texts[i]) in [plain(text) for text in texts[:i]]
+
+
+def test_signatures_estimate_the_similarity():
+    texts = variants(9, families=6, members=8, length=800)
+    numbers = [np.frombuffer(mark, "<u4") for mark in near_marks(texts)]
+    exact, estimated = np.array(
+        [
+            (similarity(texts[i], texts[j]), np.mean(numbers[i] == numbers[j]))
+            for i in range(len(texts))
+            for j in range(i)
+        ]
+    ).T
+    alike = (exact > 0.1) & (exact < 0.9)
+    assert alike.sum() > 50
+    assert abs(np.mean((estimated - exact)[alike])) < 0.02
+    assert np.abs(estimated - exact).max() < 0.18  # four sigma of a share of 128
+
+
+def test_a_document_that_is_left_out_does_not_stand_for_others():
+    """In a chain each text is like the one before it; soon none is like the first."""
+    text = [chr(0x4E00 + i) for i in range(400)]
+    chain = []
+    for step in range(12):
+        text[step * 30] = text[step * 30 + 9] = "？"
+        chain.append("".join(text))
+    assert min(similarity(*pair) for pair in pairwise(chain)) > 0.93
+    assert similarity(chain[0], chain[-1]) < 0.6
+    found = repeated(near_marks(chain), find_near(0.8))
+    assert 1 in found
+    assert 2 <= len(chain) - len(found) <= 5
+
+
+@pytest.mark.parametrize("marks", [exact_marks, near_marks])
+@given(texts=st.lists(any_text | st.none(), max_size=5))
+def test_a_mark_is_of_one_text_alone_and_any_text_has_one(marks, texts):
+    assert marks(texts) == [mark for text in texts for mark in marks([text])]
+    assert [mark is None for mark in marks(texts)] == [text is None for text in texts]
+
+
+@pytest.mark.parametrize("marks", [exact_marks, near_marks])
+def test_white_space_and_width_make_no_other_mark(marks):
+    one, same, other = marks(["ＡＢＣ，甲乙丙丁", " ABC,\n甲乙\u3000丙丁 ", "ABD,甲乙丙丁"])
+    assert one == same
+    assert one != other
+
+
+def test_a_long_text_is_taken_in_blocks(monkeypatch):
+    text = "".join(variants(0))
+    whole = near_marks([text, text[:-1]])
+    monkeypatch.setattr(duplicates, "_BLOCK", 100)
+    assert near_marks([text, text[:-1]]) == whole
+
+
+def test_different_shingles_have_different_hashes_as_far_as_chance_allows():
+    factors = np.random.default_rng(0).integers(2**63, size=5, dtype=np.uint64) * 2 + 1
+    for text in (
+        "".join(map(chr, range(0x4E00, 0x4E00 + 20_000))),
+        "".join(chr(97 + i) for i in np.random.default_rng(1).integers(26, size=20_000)),
+        "".join(map(chr, range(0x4E00, 0x9000, 2))),  # no odd character
+    ):
+        hashes = duplicates._shingle_hashes(text, factors)
+        assert hashes.dtype == np.uint32
+        assert len(hashes) == len(text) - 4
+        wanted = len({text[i : i + 5] for i in range(len(text) - 4)})
+        assert len(set(hashes.tolist())) >= wanted - 1
+        assert abs(np.mean(hashes / 2**32) - 0.5) < 0.01
+        assert abs(np.mean(hashes & 1) - 0.5) < 0.02
+
+
+@given(st.floats(0.05, 0.999))
+def test_bands_find_nearly_all_that_is_similar_enough_and_as_little_else_as_they_can(wanted):
+    count, size = bands(wanted)
+    assert count >= 2
+    assert count * size <= 128
+    assert 1 - (1 - wanted**size) ** count >= 0.95
+    longer = [(128 // r, r) for r in range(size + 1, 65)]
+    assert all(1 - (1 - wanted**r) ** b < 0.95 for b, r in longer)
+
+
+def test_without_the_library_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasketch", None)
+    with pytest.raises(InputError, match=r"pip install 'roformer-tf\[duplicates\]'.*exact"):
+        find_near(0.8)
+    assert find_exact()(b"mark") is False
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1.0, -0.5, float("nan")])
+def test_a_similarity_that_cannot_be_is_refused(wrong):
+    with pytest.raises(InputError, match=r"must be above 0 and below 1, such as 0\.8"):
+        check_similarity(wrong)

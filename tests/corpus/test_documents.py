@@ -1,0 +1,515 @@
+import gzip
+import io
+import json
+import lzma
+import os
+import tracemalloc
+from importlib.util import find_spec
+
+import fsspec
+import numpy as np
+import pyarrow
+import pytest
+from backports import zstd
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from roformer_tf.corpus.documents import (
+    CorpusConfig,
+    CorpusReport,
+    filtered,
+    find_files,
+    read_documents,
+    without_repeated_lines,
+)
+from roformer_tf.errors import InputError
+from roformer_tf.readers import streams
+from roformer_tf.readers.streams import ReadError, StoredFile, content_key
+
+
+def read(*paths, **settings):
+    config = CorpusConfig(tuple(map(str, paths)), **settings)
+    report = CorpusReport()
+    return list(read_documents(find_files(config.corpus), config, report)), report
+
+
+COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "ndjson", "csv"])
+def test_every_kind_of_file_gives_its_documents_in_order(tmp_path, kind, suffix):
+    texts = ["第一篇。", "second\u2028one", "第三 篇"]
+    lines = {
+        "txt": texts,
+        "csv": ["title,text", *(f"标题,{text}" for text in texts)],
+    }.get(kind, [json.dumps({"text": text}) for text in texts])
+    content = "\n".join([*lines[:2], "", "  ", *lines[2:]]).encode()
+    if kind == "csv":
+        content = content.replace(b"  \n", b",  \n")
+    path = tmp_path / f"a.{kind}{suffix}"
+    path.write_bytes(COMPRESSED[suffix](content))
+    documents, report = read(path)
+    assert documents == texts
+    assert (report.documents, report.characters) == (3, sum(map(len, texts)))
+    assert report.bytes_read == path.stat().st_size
+    assert not report.bad
+
+
+def test_windows_line_ends_and_byte_order_marks_are_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeff甲乙\r\n\r\n丙\r\n".encode())
+    (tmp_path / "b.jsonl").write_bytes('\ufeff{"text": "丁"}\r\n'.encode())
+    assert read(tmp_path / "*")[0] == ["甲乙", "丙", "丁"]
+
+
+def test_a_csv_record_may_span_lines_and_hold_quotes(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes('\ufefftitle,"text"\r\n1,"甲,乙\r\n丙 ""丁"""\r\n2,戊\r\n'.encode())
+    assert read(path)[0] == ['甲,乙\n丙 "丁"', "戊"]
+    assert read(path, field="title")[0] == ["1", "2"]
+
+
+def test_bad_csv_records_are_counted_named_and_skipped(tmp_path):
+    path = tmp_path / "a.csv"
+    lines = ["n,text", "1,甲", "2", "3,乙,丙", '4,"a"b', "5,?", "6,丁", ""]
+    path.write_bytes("\n".join(lines).encode().replace(b"?", b"\xff"))
+    documents, report = read(path)
+    assert documents == ["甲", "丁"]
+    found = [example.removeprefix(f"{path}:") for example in report.examples]
+    assert found[:2] == [
+        "3: 1 columns, the first line 2",
+        "4: 3 columns, the first line 2",
+    ]
+    assert found[2].startswith("5: breaks the rules of quoting")
+    assert found[3] == "6: not UTF-8"
+
+
+def write_parquet(path, columns):
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=2)
+
+
+def test_a_parquet_column_gives_documents_and_other_values_are_bad(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_parquet(path, {"n": [1, 2, 3, 4, 5], "text": ["甲", None, "", "乙\n丙", "丁"]})
+    documents, report = read(path)
+    assert documents == ["甲", "乙\n丙", "丁"]
+    assert report.examples == [f'{path}:2: field "text" is not a text']
+    assert report.bytes_read == path.stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_without_the_column_is_refused_and_its_columns_named(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text("title,body\na,b\n")
+    else:
+        write_parquet(path, {"title": ["a"], "body": ["b"]})
+    with pytest.raises(InputError, match=r"no column 'text'. It has: title, body. .* --field"):
+        read(path)
+
+
+def test_a_parquet_file_that_is_cut_off_is_reported(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_parquet(path, {"text": ["甲"] * 1000})
+    path.write_bytes(path.read_bytes()[:-20])
+    (tmp_path / "b.txt").write_text("乙", encoding="utf-8")
+    documents, report = read(tmp_path / "*")
+    assert documents == ["乙"]
+    assert report.examples == [f"{path}:1: Parquet data cut off or damaged"]
+
+
+def test_urls_are_opened_by_fsspec():
+    storage = fsspec.filesystem("memory")
+    for name, text in (("b.txt", "乙"), ("a.txt", "甲"), ("deep/c.txt", "丙")):
+        storage.pipe(f"/corpus/{name}", text.encode())
+    storage.pipe("/corpus/d.jsonl.zst", zstd.compress('{"text": "丁"}'.encode()))
+    documents, report = read("memory://corpus/*.txt", "memory://corpus/d.jsonl.zst")
+    assert documents == ["甲", "乙", "丁"]
+    assert report.bytes_read == sum(file.size for file in find_files(["memory://corpus/*.*"]))
+    before = find_files(["memory://corpus/a.txt"])
+    assert before == find_files(["memory://corpus/a.txt"])
+    storage.pipe("/corpus/a.txt", "新".encode())
+    assert before != find_files(["memory://corpus/a.txt"])
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://nothing/*.txt", r"no file matches the corpus pattern 'memory://nothing"),
+        ("nosuch://x/a.txt", r"cannot open nosuch://x/a\.txt: .*nosuch"),
+        ("s3://bucket/a.txt", r"cannot open s3://bucket/a\.txt: .*s3fs"),
+    ],
+)
+def test_urls_that_cannot_be_opened_say_what_is_missing(url, message):
+    if url.startswith("s3") and find_spec("s3fs"):
+        pytest.skip("s3fs is installed here")
+    with pytest.raises(InputError, match=message):
+        find_files([url])
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=()))))
+def test_any_text_survives_jsonl(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("any") / "a.jsonl"
+    path.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    assert read(path, field="body")[0] == [text for text in texts if text.strip()]
+
+
+BAD_LINES = {
+    b"\xff\xfe\n": "not UTF-8",
+    b"{\n": "not JSON",
+    b"[" * 100_000 + b"\n": "not JSON",
+    b'["text"]\n': "not a JSON object",
+    b'{"title": "x"}\n': 'no field "text"',
+    b'{"text": null}\n': 'field "text" is not a text',
+}
+
+
+def test_bad_lines_are_counted_named_and_skipped(tmp_path):
+    path = tmp_path / "a.jsonl"
+    good = '{"text": "好"}\n'.encode()
+    path.write_bytes(good + good.join(BAD_LINES) + good)
+    documents, report = read(path)
+    assert documents == ["好"] * (len(BAD_LINES) + 1)
+    assert report.bad.total() == len(BAD_LINES)
+    assert report.bad["not JSON"] == 2
+    named = [f"{path}:{2 * i}: {kind}" for i, kind in enumerate(BAD_LINES.values(), 1)]
+    assert report.examples == named[:5]
+    assert "skipped 6 bad lines" in report.summary()
+    assert named[0] in report.summary()
+
+
+@pytest.mark.parametrize(("line", "kind"), BAD_LINES.items(), ids=range(len(BAD_LINES)))
+def test_strict_stops_at_the_first_bad_line_and_names_it(tmp_path, line, kind):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('{"text": "好"}\n'.encode() + line)
+    with pytest.raises(InputError, match=r"a\.jsonl:2: " + kind):
+        read(path, strict=True)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_truncated_file_gives_what_is_whole_and_is_reported(tmp_path, suffix):
+    lines = [f"{i} {os.urandom(40).hex()}" for i in range(20_000)]
+    path = tmp_path / f"a.txt{suffix}"
+    whole = COMPRESSED[suffix]("\n".join(lines).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    documents, report = read(path)
+    assert 5_000 < len(documents) < 15_000
+    assert documents == lines[: len(documents)]
+    place = f"{path}:{len(documents) + 1}: {suffix[1:]} data cut off or damaged here"
+    assert report.examples == [place]
+    with pytest.raises(InputError, match=f"{len(documents) + 1}: {suffix[1:]} data cut off"):
+        read(path, strict=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"no gzip at all", id="no gzip at all"),
+        pytest.param(gzip.compress(b"x" * 99)[:-12] + b"\0" * 12, id="no trailer"),
+    ],
+)
+def test_a_damaged_gzip_file_does_not_hide_the_next_file(tmp_path, content):
+    (tmp_path / "a.txt.gz").write_bytes(content)
+    (tmp_path / "b.txt").write_text("乙")
+    documents, report = read(tmp_path / "*")
+    assert documents[-1] == "乙"
+    assert report.bad == {"gz data cut off or damaged here": 1}
+
+
+def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    for name in ("b.txt", "a.jsonl", "deep/er/c.txt.gz", "[1].txt"):
+        (tmp_path / name).touch()
+    found = find_files(["*.txt", "./b.txt", str(tmp_path / "b.txt"), "a.*", "**/*.gz", "[1].txt"])
+    assert [file.name for file in found if file.name != "b.txt"] == [
+        *("[1].txt", "a.jsonl", "c.txt.gz")
+    ]
+    assert [file.name for file in found].count("b.txt") == 1
+    assert found == sorted(found)
+
+
+def names(entries):
+    return [(file.corpus, file.name) for file in find_files(entries)]
+
+
+def test_corpora_come_in_the_order_of_their_names_and_their_files_sorted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt", "e.txt"):
+        (tmp_path / name).touch()
+    entries = ["wiki=d.*", "e.txt", "news-2=c.txt", f"wiki={tmp_path}/a.txt", "news-2=[b-c].txt"]
+    assert names(entries) == [
+        *(("wiki", "a.txt"), ("wiki", "d.txt")),
+        ("", "e.txt"),
+        *(("news-2", "b.txt"), ("news-2", "c.txt")),
+    ]
+
+
+def test_an_equals_sign_in_a_path_is_none_after_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lang=zh").mkdir()
+    (tmp_path / "lang=zh" / "a.txt").touch()
+    (tmp_path / "day=1.txt").touch()
+    assert names(["lang=zh/a.txt"]) == [("", "a.txt")]
+    assert names(["./lang=zh/*.txt", "day=1.txt"]) == [("", "day=1.txt"), ("", "a.txt")]
+    assert names([f"{tmp_path}/lang=zh/*"]) == [("", "a.txt")]
+    assert names(["x=lang=zh/*"]) == [("x", "a.txt")]
+    with pytest.raises(InputError, match=r"'zh/\*'.* If it is a path .* write './lang=zh/\*'\."):
+        find_files(["lang=zh/*"])
+
+
+def test_a_url_may_have_a_name_and_an_equals_sign():
+    storage = fsspec.filesystem("memory")
+    for path in ("/named/k=1/a.txt", "/named/k=2/b.txt"):
+        storage.pipe(path, b"x")
+    entries = ["memory://named/k=1/*.txt", "two=memory://named/k=2/*.txt"]
+    assert names(entries) == [("", "a.txt"), ("two", "b.txt")]
+
+
+@pytest.mark.parametrize("other", ["two=*.txt", "a.txt"])
+def test_a_file_of_two_corpora_is_refused(tmp_path, monkeypatch, other):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(InputError, match=r"a\.txt is of two corpora, 'one' and '(two)?'\. Give"):
+        find_files(["one=a.txt", other])
+    assert names(["one=a.txt", "one=*.txt"]) == [("one", "a.txt")]
+
+
+lines = st.lists(
+    st.sampled_from(["甲", " 甲", "乙\u3000", "乙", "", "  ", "丙丁戊", "\r"]), max_size=9
+)
+
+
+@given(lines)
+def test_a_line_stays_where_it_stands_first(lines):
+    text, dropped = without_repeated_lines("\n".join(lines))
+    first = [
+        line
+        for place, line in enumerate(lines)
+        if not line.strip() or line.strip() not in [before.strip() for before in lines[:place]]
+    ]
+    assert text == "\n".join(first)
+    assert dropped == len(lines) - len(first)
+    assert without_repeated_lines(text) == (text, 0)
+
+
+@given(st.lists(lines.map("\n".join)), st.integers(0, 6), st.booleans())
+def test_a_document_that_is_too_short_without_its_repeated_lines_is_left_out(texts, least, drop):
+    config = CorpusConfig(("x",), min_characters=least, drop_repeated_lines=drop)
+    found = filtered(texts, config)
+    shortened = [without_repeated_lines(text) if drop else (text, 0) for text in texts]
+    assert len(found.texts) == len(texts)
+    for kept, (text, _) in zip(found.texts, shortened, strict=True):
+        assert kept == (text if len(text.strip()) >= least else None)
+    assert found.short == found.texts.count(None)
+    assert found.repeated_lines == sum(dropped for _, dropped in shortened)
+
+
+def test_a_negative_number_of_characters_is_refused():
+    with pytest.raises(InputError, match="min_characters is -1, but must be 0 or more"):
+        CorpusConfig(("x",), min_characters=-1)
+
+
+@pytest.mark.parametrize(
+    ("globs", "message"),
+    [
+        ([], "no corpus is given"),
+        (["missing-*.txt"], r"no file matches the corpus pattern 'missing-\*\.txt'"),
+        (["a.txt", "missing.txt"], "no file matches the corpus pattern 'missing.txt'"),
+        (["folder"], r"is a folder.*'folder/\*\.jsonl'"),
+        (
+            ["a.doc"],
+            r"a\.doc is of no kind.*\.txt, .*\.jsonl, .*\.csv, \.parquet.*\.gz, \.xz, \.zst",
+        ),
+        (["a.parquet.gz"], r"a\.parquet\.gz is of no kind.*all but \.parquet may be compressed"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path, monkeypatch, globs, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "a.doc").touch()
+    (tmp_path / "a.parquet.gz").touch()
+    with pytest.raises(InputError, match=message):
+        find_files(globs)
+
+
+def test_a_file_that_vanished_is_the_users_to_put_right(tmp_path):
+    gone = StoredFile(str(tmp_path / "gone.txt"), 1, "")
+    with pytest.raises(InputError, match=r"cannot read .*gone\.txt"):
+        list(read_documents([gone], CorpusConfig(("x",)), CorpusReport()))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
+def test_reading_holds_one_line_and_not_the_file(tmp_path, name):
+    line = (json.dumps({"text": "字" * 500}) + "\n").encode()
+    path = tmp_path / name
+    with (gzip.open if name.endswith("gz") else open)(path, "wb") as file:
+        for _ in range(10_000):
+            file.write(line)  # 30 MB
+    config, report = CorpusConfig((str(path),)), CorpusReport()
+    tracemalloc.start()
+    for _ in read_documents(find_files(config.corpus), config, report):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert report.documents == 10_000
+    assert peak < 3 << 20
+
+
+WIDE = {  # as Excel writes "Unicode text", and others
+    "mark, little": lambda text: b"\xff\xfe" + text.encode("utf-16-le"),
+    "mark, big": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "little": lambda text: text.encode("utf-16-le"),
+    "big": lambda text: text.encode("utf-16-be"),
+}
+UP_AND_ONE = ["上海上一上", "一上，第2篇" * 900, "𠀀𠀁 emoji 😀"]  # 0A 4E, 4E 00, surrogates
+
+
+@pytest.mark.parametrize("encode", WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize("texts", [UP_AND_ONE, ["plain words", "in Latin letters"]])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv"])
+def test_utf_16_is_read_as_its_writer_meant_it(tmp_path, encode, texts, name):
+    lines = {
+        "jsonl": [json.dumps({"text": text}, ensure_ascii=False) for text in texts],
+        "csv": ["n,text", *(f"1,{text}" for text in texts)],
+    }.get(name[2:], texts)
+    content = encode("\r\n".join(lines) + "\r\n")
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    documents, report = read(tmp_path / name)
+    assert documents == texts
+    assert not report.bad
+
+
+def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
+    lines = ["好", "?", "上", "末"]
+    content = "\n".join(lines).encode("utf-16").replace(b"?\0", b"\0\xd8")  # half of a character
+    (tmp_path / "a.txt").write_bytes(content + b"x")
+    documents, report = read(tmp_path / "a.txt")
+    assert documents == ["好", "上"]
+    assert report.examples == [f"{tmp_path}/a.txt:{n}: not UTF-8" for n in (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("content", "documents"),
+    [
+        ("甲\0乙\n丙\n".encode(), ["甲\0乙", "丙"]),
+        (b"plain\0words\nand\0more\n", ["plain\0words", "and\0more"]),
+        ("甲乙\n".encode() * 3 + b"\xff\0\n", ["甲乙"] * 3),
+        ("今天天气很好\n".encode("gb18030"), []),
+    ],
+)
+def test_a_zero_or_a_bad_line_alone_makes_no_utf_16(tmp_path, content, documents):
+    (tmp_path / "a.txt").write_bytes(content)
+    assert read(tmp_path / "a.txt")[0] == documents
+
+
+class PayloadError(Exception):
+    """As those of network libraries, of no kind that Python knows."""
+
+
+class BrokenOff(io.BytesIO):
+    """A connection that ends at a place."""
+
+    def read(self, size=-1):
+        if self.tell() + max(0, size) > 30_000:
+            raise self.error
+        return super().read(size)
+
+
+@pytest.fixture
+def broken_off(monkeypatch):
+    """broken_off(url, error): from now on, reading it past 30,000 bytes raises that."""
+    opened = streams._opened
+
+    def spoil(url, error):
+        def fetch(asked):
+            if asked != url:
+                return opened(asked)
+            file = BrokenOff(opened(asked).read())
+            file.error = error
+            return file
+
+        monkeypatch.setattr(streams, "_opened", fetch)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "error", [PayloadError("payload"), ConnectionResetError(104, "reset by peer")]
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl.zst", "a.csv.xz", "a.parquet"])
+def test_a_connection_that_breaks_off_is_no_damage_of_the_text(broken_off, tmp_path, name, error):
+    texts = [os.urandom(40).hex() for _ in range(2_000)]
+    if name.endswith("parquet"):
+        path = tmp_path / name
+        write_parquet(path, {"text": texts})
+        content = path.read_bytes()
+    else:
+        lines = {"jsonl": [json.dumps({"text": text}) for text in texts], "csv": ["text", *texts]}
+        _, kind, *suffix = name.split(".")
+        content = "\n".join(lines.get(kind, texts)).encode()
+        content = COMPRESSED["." + suffix[0] if suffix else ""](content)
+    fsspec.filesystem("memory").pipe(f"/broken/{name}", content)
+    url = f"memory://broken/{name}"
+    assert read(url)[0] == texts
+    (found,) = find_files([url])
+    broken_off(found.url, error)
+    report = CorpusReport()
+    with pytest.raises(ReadError, match=r"cannot read memory.*(payload|reset by peer)\. What is"):
+        list(read_documents([found], CorpusConfig((url,)), report))
+    assert not report.bad
+
+
+def test_a_file_is_known_by_its_content_and_not_by_its_time(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntwo\n")
+    before = find_files([str(path)])
+    os.utime(path, (1, 1))
+    assert find_files([str(path)]) == before
+    assert find_files([f"file://{path}"])[0].stamp == before[0].stamp
+    path.write_bytes(b"one\nTwo\n")
+    assert find_files([str(path)])[0].stamp != before[0].stamp
+
+
+@pytest.mark.parametrize("pieces", [0, 0.5, 1, 1.5, 16, 16.5, 17, 40.3])
+def test_a_small_file_is_hashed_whole_and_the_ends_of_any(pieces):
+    size = int(pieces * streams.PIECE)
+    content = np.random.default_rng(0).bytes(size)
+    seen = np.zeros(size, int)
+
+    def key(content):
+        def part(start, stop):
+            seen[start:stop] += 1
+            return content[start:stop]
+
+        return content_key(part, size)
+
+    whole = key(content)
+    assert key(content) == whole
+    assert seen.sum() <= 2 * 18 * streams.PIECE
+    if pieces <= 16:
+        assert seen.all()
+    if size:
+        assert seen[0]
+        assert seen[-1]
+        for place in (0, size - 1, *np.flatnonzero(seen)[:: streams.PIECE // 2]):
+            other = bytearray(content)
+            other[place] ^= 1
+            assert key(bytes(other)) != whole
+
+
+def test_what_a_server_says_of_a_file_is_believed(monkeypatch):
+    storage = fsspec.filesystem("memory")
+    storage.pipe("/tagged/a.txt", b"x")
+    info, tags = type(storage).info, ['"abc"', '"abc"', '"abd"']
+
+    def tagged(self, path, **others):
+        return info(self, path, **others) | {"ETag": tags[0], "LastModified": object()}
+
+    monkeypatch.setattr(type(storage), "info", tagged)
+    monkeypatch.setattr(type(storage), "cat_file", None)  # reading it would fail
+    first, again, other = [(find_files(["memory://tagged/a.txt"]), tags.pop(0))[0] for _ in "123"]
+    assert first == again
+    assert first[0].stamp != other[0].stamp

@@ -1,0 +1,265 @@
+import gc
+import os
+import pickle
+import socket
+import threading
+import weakref
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roformer_tf.corpus import dask_cluster, engines
+from roformer_tf.corpus.engines import check_engine
+from roformer_tf.corpus.preparation import PreparationConfig, prepare
+from roformer_tf.corpus.workers import EngineError, Pool, in_order
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.tokenizer import check_length
+
+
+class Manual:
+    """A pool whose items are done when the test says so."""
+
+    def __init__(self, room):
+        self.size = room
+        self.futures = []
+        self.pool = Pool(self.submit, lambda: self.size)
+
+    def submit(self, item):
+        self.futures.append(Future())
+        return self.futures[-1].result
+
+    def do(self, *numbers):
+        for number in numbers:
+            self.futures[number].set_result(number)
+
+
+def test_results_come_in_the_order_of_the_items_and_few_are_under_way():
+    manual, read = Manual(4), []
+    results = in_order(manual.pool, (read.append(n) or n for n in range(10)))
+    threading.Timer(0.05, manual.do, (3, 2, 1, 0)).start()
+    assert next(results) == (0, 0)
+    assert read == [0, 1, 2, 3], "no more is read than there is room for"
+    assert next(results) == (1, 1)
+    assert read == [0, 1, 2, 3, 4]
+    manual.size = 6  # workers came
+    threading.Timer(0.05, manual.do, (4, 5, 6, 7)).start()
+    assert next(results) == (2, 2)
+    assert len(read) == 8
+    manual.size = 1  # and went
+    assert [next(results) for _ in range(5)] == [(n, n) for n in range(3, 8)]
+    assert len(read) == 8
+    threading.Timer(0.05, manual.do, (8,)).start()
+    assert next(results) == (8, 8)
+
+
+def opened(engine, task, folder, scheduler=None):
+    workers = {"alone": 1, "processes": 2}.get(engine)
+    kind = "dask" if engine == "dask" else "processes"
+    return engines.open_pool(task, folder, kind, scheduler, workers)
+
+
+@pytest.fixture(scope="module")
+def scheduler():
+    """The address of a cluster of two workers, threads of this process."""
+    distributed = pytest.importorskip("distributed")
+    sizes = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
+    place = {"host": "127.0.0.1", "protocol": "tcp", "dashboard_address": None}
+    with distributed.LocalCluster(**sizes, **place) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.mark.parametrize("engine", ["alone", "processes", "dask"])
+def test_every_engine_gives_the_same_and_leaves_no_file(engine, scheduler, tmp_path):
+    texts = ["你" * n for n in range(30)]
+    with opened(engine, len, tmp_path, scheduler) as pool:
+        assert list(in_order(pool, texts)) == [(text, len(text)) for text in texts]
+        assert list(in_order(pool, [])) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ["alone", "processes", "dask"])
+def test_bad_input_inside_a_task_comes_out_as_it_is(engine, scheduler, tmp_path):
+    with (
+        opened(engine, check_length, tmp_path, scheduler) as pool,
+        pytest.raises(InputError, match="at least") as raised,
+    ):
+        list(in_order(pool, [8, 8, 2, 8]))
+    assert type(raised.value) is InputError
+
+
+def test_a_killed_process_is_said(tmp_path):
+    with (
+        pytest.raises(EngineError, match=r"was killed.*The same command continues"),
+        opened("processes", os._exit, tmp_path) as pool,
+    ):
+        list(in_order(pool, [3, 3]))
+
+
+begun = []
+went_on = threading.Event()
+
+
+def square(item):
+    """Hang at the first go at item 3."""
+    begun.append(item)
+    if item == 3 and begun.count(3) == 1:
+        went_on.wait(30)
+    return item * item
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Workers that are threads here, and not waited for long."""
+    monkeypatch.setattr(dask_cluster, "_one_at_a_time", nullcontext())
+    for name, seconds in {"PATIENCE": 0.5, "GLANCE": 0.05, "LINGER": 0.2}.items():
+        monkeypatch.setattr(dask_cluster, name, seconds)
+
+
+def test_what_hangs_is_done_by_another_worker(scheduler, tmp_path, hurried):
+    try:
+        with dask_cluster.cluster(square, tmp_path, scheduler) as pool:
+            assert list(in_order(pool, range(8))) == [(n, n * n) for n in range(8)]
+        assert sorted(begun) == [0, 1, 2, 3, 3, 4, 5, 6, 7]
+    finally:
+        went_on.set()
+
+
+def test_an_item_that_is_done_is_not_kept(scheduler, tmp_path, monkeypatch):
+    """Not even until cycles are collected: a corpus has many gigabytes, and few objects."""
+    known = []
+
+    class Watched(dask_cluster._Attempts):
+        def __init__(self, *given):
+            super().__init__(*given)
+            known.append(weakref.ref(self))
+
+    monkeypatch.setattr(dask_cluster, "_Attempts", Watched)
+    gc.disable()
+    try:
+        with dask_cluster.cluster(len, tmp_path, scheduler) as pool:
+            for _ in in_order(pool, ["你" * n for n in range(30)]):
+                assert sum(each() is not None for each in known) <= pool.room() + 1
+        assert len(known) == 30
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "attempts", "late"),
+    [
+        ([], 1, False),  # nothing to compare with
+        ([1, 1, 9], 1, True),
+        ([1, 1, 9], 2, True),
+        ([1, 1, 9], 3, False),
+        ([9, 17, 99], 1, True),
+        ([9, 20, 21], 1, False),
+    ],
+)
+def test_what_takes_far_longer_than_others_is_late(seconds, attempts, late, scheduler, tmp_path):
+    with dask_cluster.cluster(len, tmp_path, scheduler) as pool:
+        work = pool.submit.__self__
+        work._seconds.extend(seconds)
+        tried = dask_cluster._Attempts(0, b"", {Future(): str(n) for n in range(attempts)})
+        tried.began -= 90  # seconds ago
+        assert work._is_late(tried) == late
+
+
+@pytest.fixture
+def job(tmp_path):
+    with dask_cluster._posted(len, tmp_path) as job:
+        yield job
+
+
+def test_a_worker_does_its_part_of_a_job(job):
+    assert dask_cluster._do(job, pickle.dumps("你好")) == 2
+    call = pickle.dumps(dask_cluster._Call(job, pickle.dumps("你好吗")))
+    assert pickle.loads(call) == 3
+
+
+def test_a_worker_with_other_versions_refuses(job):
+    with pytest.raises(EngineError, match=r"Python 3\.\d+, .*numpy .*not Python 2\.7"):
+        dask_cluster._do(replace(job, versions="Python 2.7"), pickle.dumps("你好"))
+
+
+def test_a_worker_that_does_not_see_the_folder_refuses(job):
+    with pytest.raises(EngineError, match=r"does not see .*/elsewhere\. Choose an --output"):
+        dask_cluster._do(replace(job, file="/elsewhere/.job.tmp"), pickle.dumps("你好"))
+
+
+def test_a_worker_that_sees_another_file_there_does_not_open_it(job):
+    Path(job.file).write_bytes(pickle.dumps(print))
+    with pytest.raises(EngineError, match="does not see"):
+        dask_cluster._do(job, pickle.dumps("你好"))
+
+
+def test_a_job_that_is_over_is_not_begun(tmp_path):
+    with dask_cluster._posted(len, tmp_path) as job:
+        assert dask_cluster._do(job, pickle.dumps("你好")) == 2
+    with pytest.raises(EngineError, match="does not see"):
+        dask_cluster._do(job, pickle.dumps("你好"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("processes", None, 0), "workers is 0, but must be 1 or more"),
+        (("processes", "tcp://a:1", None), "engine is processes.*Give --engine dask"),
+        (("dask", None, None), "needs a scheduler. Give --scheduler.*DASK_SCHEDULER_ADDRESS"),
+        (("dask", "tcp://a:1", 2), "workers is 2, but a cluster .*Leave workers out"),
+    ],
+)
+def test_contradictions_are_refused(settings, message, monkeypatch):
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    with pytest.raises(InputError, match=message):
+        check_engine(*settings)
+
+
+def test_the_scheduler_may_stand_in_the_environment(scheduler, tmp_path, monkeypatch):
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
+    check_engine("dask", None, None)
+    check_engine("processes", None, 3)
+    with opened("dask", len, tmp_path) as pool:
+        assert list(in_order(pool, ["你好"])) == [("你好", 2)]
+
+
+@pytest.fixture
+def closed_port():
+    """A port at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_a_scheduler_that_does_not_answer_is_said_and_nothing_is_left(
+    closed_port, tmp_path, vocab_file, write_corpus, monkeypatch
+):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(dask_cluster, "CONNECTING", 0.3)
+    address = f"tcp://127.0.0.1:{closed_port}"
+    config = PreparationConfig(
+        (str(write_corpus(tmp_path / "corpus.txt", 20)),),
+        output=str(tmp_path / "rows"),
+        vocab=str(vocab_file),
+        engine="dask",
+        scheduler=address,
+    )
+    with pytest.raises(InputError, match=rf"no Dask scheduler answers at {address}: .*--scheduler"):
+        prepare(config)
+    assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"type": "Scheduler"}'])
+def test_a_file_that_is_no_scheduler_file_is_refused(content, tmp_path):
+    pytest.importorskip("distributed")
+    (tmp_path / "scheduler.json").write_text(content)
+    with pytest.raises(InputError, match=r"scheduler\.json is no scheduler file"):
+        dask_cluster.check_cluster(str(tmp_path / "scheduler.json"))
+
+
+def test_without_the_extra_it_is_named(monkeypatch):
+    monkeypatch.setitem(dask_cluster.sys.modules, "distributed", None)
+    with pytest.raises(InputError, match=r"pip install 'roformer-tf\[dask\]'"):
+        dask_cluster.check_cluster("tcp://127.0.0.1:8786")

@@ -1,0 +1,189 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.corpus.masking import (
+    MaskingConfig,
+    mask_row,
+    mask_rows,
+    predictions_per_row,
+    replacement_ids,
+    row_generator,
+)
+from roformer_tf.corpus.packing import Documents, pack
+from roformer_tf.errors import InputError
+
+CLS, SEP, MASK = 1, 2, 3
+TEXT = np.arange(100, 200)  # ids of text
+RANDOM = np.arange(200, 300, dtype=np.int32)  # not ids of text, so that replaced tokens show
+
+
+def rows_of(word_sizes, length):
+    """Pack documents with words of these sizes: [[1, 2], [1]]; no two words alike in a row."""
+    tokens = [np.resize(TEXT, sum(sizes)) for sizes in word_sizes]
+    sizes = [size for sizes in word_sizes for size in sizes]
+    documents = Documents(
+        token_ids=np.concatenate(tokens),
+        words=np.repeat(np.arange(len(sizes)), sizes),
+        bounds=np.cumsum([0, *map(len, tokens)]),
+    )
+    return pack(documents, length, cls_id=CLS, sep_id=SEP, dtype=np.uint16)[0]
+
+
+def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig()):  # noqa: B008 (frozen)
+    return mask_row(
+        row,
+        predictions=predictions,
+        rng=row_generator(*which),
+        config=config,
+        mask_id=MASK,
+        random_ids=RANDOM,
+    )
+
+
+def chosen_words(row, masked):
+    return set(row[2][masked.positions[masked.weights > 0]].tolist())
+
+
+word_sizes = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=30), min_size=1, max_size=4)
+
+
+@given(word_sizes, st.integers(3, 64), st.integers(1, 20), st.integers(0, 2**40))
+def test_whole_words_and_nothing_else_are_predicted(sizes, length, predictions, seed):
+    for row in rows_of(sizes, length):
+        masked = mask(row, predictions, (seed, 0, 0))
+        used = int(masked.weights.sum())
+        positions = masked.positions[:used]
+        assert (np.diff(positions) > 0).all()
+        assert (row[2, positions] > 0).all(), "neither special nor padding"
+        np.testing.assert_array_equal(masked.labels[:used], row[0, positions])
+        for unused in (masked.positions[used:], masked.labels[used:], masked.weights[used:]):
+            assert not unused.any()
+        for array in masked[1:]:
+            assert array.shape == (predictions,)
+
+        everywhere = np.flatnonzero(np.isin(row[2], list(chosen_words(row, masked))))
+        np.testing.assert_array_equal(everywhere, positions)  # each chosen word with all its tokens
+        elsewhere = np.delete(np.arange(length), positions)
+        np.testing.assert_array_equal(masked.token_ids[elsewhere], row[0, elsewhere])
+
+
+@given(word_sizes, st.integers(3, 64), st.integers(1, 20), st.floats(0.01, 0.99))
+def test_so_many_tokens_are_predicted_that_no_word_left_would_fit(sizes, length, predictions, rate):
+    for row in rows_of(sizes, length):
+        masked = mask(row, predictions, config=MaskingConfig(rate))
+        limit = min(predictions, max(1, round(rate * np.count_nonzero(row[2]))))
+        space = limit - int(masked.weights.sum())
+        assert space >= 0
+        left = set(row[2].tolist()) - {0} - chosen_words(row, masked)
+        assert all(np.count_nonzero(row[2] == word) > space for word in left)
+
+
+@given(word_sizes, st.integers(3, 64))
+def test_a_word_has_one_fate(sizes, length):
+    for row in rows_of(sizes, length):
+        masked = mask(row, 20, config=MaskingConfig(0.5, 0.4, 0.3))
+        for word in chosen_words(row, masked):
+            before, after = row[0, row[2] == word], masked.token_ids[row[2] == word]
+            kept, hidden = (after == before).all(), (after == MASK).all()
+            assert kept or hidden or np.isin(after, RANDOM).all()
+
+
+def test_the_shares_are_those_that_were_asked_for():
+    row = rows_of([[1, 2, 1, 1, 3, 1] * 60], 512)[0]
+    words, tokens = np.zeros(3), 0  # masked, replaced, kept
+    for number in range(3_000):
+        masked = mask(row, predictions_per_row(512, 0.15), (0, 0, number))
+        used = int(masked.weights.sum())
+        tokens += used
+        positions = masked.positions[:used]
+        starts = positions[np.flatnonzero(np.diff(row[2, positions], prepend=0))]
+        after = masked.token_ids[starts]
+        replaced = after >= RANDOM[0]
+        words += [np.sum(after == MASK), np.sum(replaced), np.sum((after != MASK) & ~replaced)]
+    assert abs(tokens / 3_000 / np.count_nonzero(row[2]) - 0.15) < 0.001
+    np.testing.assert_allclose(words / words.sum(), [0.8, 0.1, 0.1], atol=0.003)  # over 4 sigma
+
+
+def test_every_word_and_every_replacement_has_its_chance():
+    row = rows_of([[1] * 62], 64)[0]
+    chosen, replacements = np.zeros(64), []
+    for number in range(6_000):
+        masked = mask(row, 9, (0, 0, number), MaskingConfig(0.15, 0.0, 1.0))
+        chosen[masked.positions] += 1
+        replacements += masked.token_ids[masked.positions].tolist()
+    assert chosen[0] == chosen[63] == 0
+    np.testing.assert_allclose(chosen[1:63] / 6_000, 9 / 62, atol=0.02)  # over 4 sigma
+    assert set(replacements) == set(RANDOM.tolist())
+    np.testing.assert_allclose(np.bincount(replacements)[200:] / 54_000, 0.01, atol=0.002)
+
+
+def test_the_same_seed_epoch_and_row_give_the_same_masks_and_any_other_give_others():
+    row = rows_of([[1, 2] * 100], 128)[0]
+    first = mask(row, 19, (5, 6, 7))
+    for array, again in zip(first, mask(row, 19, (5, 6, 7)), strict=True):
+        np.testing.assert_array_equal(array, again)
+    for other in ((4, 6, 7), (5, 7, 7), (5, 6, 8), (7, 6, 5)):
+        assert mask(row, 19, other).positions.tolist() != first.positions.tolist()
+
+
+def test_a_row_is_masked_the_same_whatever_is_in_its_batch():
+    rows = rows_of([[1, 2, 1] * 40, [2] * 9, [1], [7]], 32)
+    batch = mask_rows(
+        rows,
+        predictions=4,
+        rngs=[row_generator(0, 0, i) for i in range(len(rows))],
+        config=MaskingConfig(),
+        mask_id=MASK,
+        random_ids=RANDOM,
+    )
+    assert [array.dtype for array in batch] == [np.int32, np.int32, np.int32, np.float32]
+    for i, row in enumerate(rows):
+        for array, alone in zip(batch, mask(row, 4, (0, 0, i)), strict=True):
+            np.testing.assert_array_equal(array[i], alone)
+
+
+def test_masking_leaves_its_input_alone():
+    rows = rows_of([[1, 2, 1] * 9], 32)
+    before = rows.copy()
+    rows.flags.writeable = False  # as the rows of a memory map
+    mask(rows[0])
+    np.testing.assert_array_equal(rows, before)
+
+
+@pytest.mark.parametrize("row", [rows_of([[5]], 9)[0], np.zeros((3, 9), np.uint8)])
+def test_a_row_in_which_nothing_can_be_chosen_weighs_nothing(row):
+    masked = mask(row, 1)
+    assert not masked.weights.any()
+    np.testing.assert_array_equal(masked.token_ids, row[0])
+
+
+@given(word_sizes, st.integers(3, 64), st.floats(0.01, 0.99))
+def test_there_are_slots_for_every_prediction(sizes, length, rate):
+    predictions = predictions_per_row(length, rate)
+    for row in rows_of(sizes, length):
+        count = np.count_nonzero(row[2])
+        assert max(1, round(rate * count)) <= predictions
+    assert predictions == 1 or predictions <= rate * (length - 2) + 0.5
+
+
+def test_no_special_token_replaces_a_word():
+    vocabulary = {"[PAD]": 0, "字": 1, "[unused1]": 2, "[": 3, "]": 4, "[MASK]": 5, "##x": 9}
+    ids = replacement_ids(vocabulary)
+    assert ids.tolist() == [1, 3, 4, 9]
+    assert ids.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ((0, 0.8, 0.1), "rate is 0,"),
+        ((1, 0.8, 0.1), "rate is 1,"),
+        ((0.15, 0.8, 0.3), "together at most 1"),
+        ((0.15, -0.1, 0.3), "must be 0 or more"),
+    ],
+)
+def test_shares_that_contradict_each_other_are_refused(shares, message):
+    with pytest.raises(InputError, match=message):
+        MaskingConfig(*shares)

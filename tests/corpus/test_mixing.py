@@ -1,0 +1,213 @@
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.corpus.mixing import MixingConfig, endless_order, epoch_rows
+from roformer_tf.errors import InputError
+
+NAMES = [*"abcdefgh"]
+
+corpora = st.lists(st.integers(1, 40), min_size=1, max_size=6).map(
+    lambda counts: dict(zip(NAMES, counts, strict=False))
+)
+weights = st.floats(1e-3, 1e3)
+
+
+@st.composite
+def mixtures(draw):
+    """Rows of each corpus, and how to mix them."""
+    rows = draw(corpora)
+    if draw(st.booleans()):
+        return rows, MixingConfig({name: draw(weights) for name in draw(st.permutations([*rows]))})
+    return rows, MixingConfig(temperature=draw(st.floats(1, 20)))
+
+
+def parts_of(rows, config):
+    """Exact, as far as floats are."""
+    if config.weights:
+        return [Fraction(config.weights[name]) for name in rows]
+    return [Fraction(math.exp(math.log(n) / config.temperature)) for n in rows.values()]
+
+
+def corpus_of(rows, row):
+    """Which corpus a row is of, and its number there."""
+    for name, count in rows.items():
+        if row < count:
+            return name, row
+        row -= count
+    raise AssertionError
+
+
+@given(mixtures())
+def test_shares_add_up_and_are_exact_to_a_row_where_each_corpus_deserves_one(mixture):
+    rows, config = mixture
+    total, parts = sum(rows.values()), parts_of(*mixture)
+    shares = epoch_rows(rows, config)
+    assert list(shares) == list(rows)
+    assert sum(shares.values()) == total
+    assert min(shares.values()) >= 1
+    wanted = [total * part / sum(parts) for part in parts]
+    if min(wanted) >= 1:
+        for share, quota in zip(shares.values(), wanted, strict=True):
+            assert abs(share - quota) < 1 + Fraction(1, 10**6)
+    for share, quota in zip(shares.values(), wanted, strict=True):
+        assert share < quota + 1 + Fraction(1, 10**6), "who gives to the poor, never gets"
+
+
+@given(mixtures())
+def test_whoever_deserves_more_gets_no_less_but_for_what_is_given_to_the_poor(mixture):
+    rows, config = mixture
+    parts = dict(zip(rows, parts_of(*mixture), strict=True))
+    shares = epoch_rows(rows, config)
+    for one in rows:
+        for other in rows:
+            if parts[one] > parts[other] * (1 + Fraction(1, 10**6)):
+                assert shares[one] >= shares[other] - 1
+
+
+def test_examples_by_hand():
+    rows = {"news": 60, "wiki": 30, "law": 10}
+    weighed = MixingConfig({"law": 1, "news": 2, "wiki": 1})
+    assert epoch_rows(rows, weighed) == {"news": 50, "wiki": 25, "law": 25}
+    thirds = MixingConfig(dict.fromkeys(rows, 0.7))
+    assert epoch_rows(rows, thirds) == {"news": 34, "wiki": 33, "law": 33}
+    squares = {"a": 81, "b": 9, "c": 1}
+    assert epoch_rows(squares, MixingConfig(temperature=2)) == {"a": 63, "b": 21, "c": 7}
+    tiny = MixingConfig({"news": 1e-300, "wiki": 1e300, "law": 1e-300})
+    assert epoch_rows(rows, tiny) == {"news": 1, "wiki": 98, "law": 1}
+    assert epoch_rows({"a": 1, "b": 1}, MixingConfig({"a": 1, "b": 9})) == {"a": 1, "b": 1}
+
+
+@given(corpora)
+def test_a_high_temperature_makes_all_corpora_alike_and_1_leaves_them(rows):
+    assert epoch_rows(rows, MixingConfig()) == rows
+    shares = epoch_rows(rows, MixingConfig(temperature=1e9)).values()
+    assert max(shares) - min(shares) <= 1
+
+
+@given(corpora, st.floats(1, 10), st.floats(1, 10))
+def test_the_higher_the_temperature_the_less_the_largest_corpus_has(rows, one, other):
+    largest = max(rows, key=lambda name: rows[name])
+    cool, hot = (
+        epoch_rows(rows, MixingConfig(temperature=t))[largest] for t in sorted([one, other])
+    )
+    assert hot <= cool + len(rows), "but for rounding"
+
+
+@given(mixtures(), st.integers(0, 2**40), st.integers(1, 4))
+def test_every_row_of_a_corpus_is_seen_equally_often(mixture, seed, epochs):
+    rows, config = mixture
+    total, shares = sum(rows.values()), epoch_rows(rows, config)
+    row_at = endless_order(rows, config, seed)
+    seen = Counter()
+    for epoch in range(epochs):
+        places = [row_at(epoch * total + i) for i in range(total)]
+        assert Counter(corpus_of(rows, row)[0] for row, _ in places) == shares
+        seen.update(row for row, _ in places)
+        for name, count in rows.items():
+            own = [
+                seen[row] for row in range(sum(rows.values())) if corpus_of(rows, row)[0] == name
+            ]
+            assert len(own) == count
+            assert max(own) - min(own) <= 1
+
+
+@given(mixtures(), st.integers(0, 2**40), st.integers(1, 4))
+def test_a_row_is_never_twice_in_the_same_pass(mixture, seed, epochs):
+    rows, config = mixture
+    row_at = endless_order(rows, config, seed)
+    places = [row_at(place) for place in range(epochs * sum(rows.values()))]
+    assert len(set(places)) == len(places)
+    passes = {}
+    for row, passed in places:
+        passes.setdefault(row, set()).add(passed)
+    assert all(found == set(range(len(found))) for found in passes.values())
+
+
+@given(mixtures(), st.integers(0, 2**40), st.integers(0, 10**12))
+def test_an_epoch_walks_on_where_the_one_before_it_stopped(mixture, seed, epoch):
+    """By another road: the passes of each corpus, counted out."""
+    rows, config = mixture
+    total, shares = sum(rows.values()), epoch_rows(rows, config)
+    row_at = endless_order(rows, config, seed)
+    found = [row_at(epoch * total + i) for i in range(total)]
+    assert len(set(found)) == total  # no row twice in one pass
+    passes = Counter((corpus_of(rows, row)[0], passed) for row, passed in found)
+    walked = Counter(
+        (name, place // count)
+        for name, count in rows.items()
+        for place in range(epoch * shares[name], (epoch + 1) * shares[name])
+    )
+    assert passes == walked
+
+
+def test_a_corpus_with_a_small_share_is_not_walked_through_in_its_own_order():
+    """Its last files count in a run of less than a pass, too; and no two passes are alike."""
+    row_at = endless_order({"a": 1000, "b": 1000}, MixingConfig({"a": 1, "b": 9}), seed=0)
+    epochs = [[row_at(2000 * epoch + i) for i in range(2000)] for epoch in range(10)]
+    own = [[row for row, _ in epoch if row < 1000] for epoch in epochs]
+    assert [len(rows) for rows in own] == [200] * 10
+    assert all(400 < np.mean(rows) < 600 for rows in own)
+    assert set(own[0]) != set(own[5])
+
+
+@given(corpora, st.integers(0, 2**40), st.integers(0, 3), st.booleans())
+def test_without_mixing_the_order_is_that_of_all_rows_shuffled(rows, seed, epoch, alone):
+    rows = {"a": sum(rows.values())} if alone else rows
+    config = MixingConfig({"a": 0.3}) if alone else MixingConfig()
+    total = sum(rows.values())
+    row_at = endless_order(rows, config, seed)
+    numbers = np.arange(total, dtype=np.uint32)
+    want = np.random.default_rng([seed, epoch]).permutation(numbers)
+    assert [row_at(epoch * total + i) for i in range(total)] == [(row, epoch) for row in want]
+
+
+def test_orders_differ_by_epoch_and_by_seed_and_mix_the_corpora():
+    rows, config = {"a": 500, "b": 30}, MixingConfig(temperature=3)
+    orders = {
+        tuple(order(epoch * 530 + i) for i in range(530))
+        for order in (endless_order(rows, config, seed) for seed in range(3))
+        for epoch in range(3)
+    }
+    assert len(orders) == 9
+    from_b = np.array([row >= 500 for row, _ in min(orders)])
+    share = epoch_rows(rows, config)["b"] / 530
+    assert all(abs(np.mean(third) - share) < 0.12 for third in np.split(from_b[:528], 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.9}, r"temperature is 0\.9, but must be at least 1"),
+        ({"temperature": math.inf}, "temperature is inf"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"weights": {"a": 0.0}}, r"weight of the corpus 'a' is 0\.0, but must be above 0"),
+        ({"weights": {"a": -1.0, "b": 1.0}}, r"corpus 'a' is -1\.0"),
+        ({"weights": {"a": math.nan}}, "corpus 'a' is nan"),
+        ({"weights": {"a": math.inf}}, "corpus 'a' is inf"),
+        ({"weights": {"a": 1.0}, "temperature": 2.0}, "either weights or a temperature: 'a' say"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_once(settings, message):
+    with pytest.raises(InputError, match=message):
+        MixingConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "message"),
+    [
+        ({"a": 2, "b": 1}, {"a": 1, "c": 1}, "weights for 'c', but rows of 'a', 'b'. Name corpora"),
+        ({"a": 2, "b": 1}, {"a": 1}, "weights for 'a', but none for 'b'. Give every corpus one"),
+        ({"": 2, "b": 1}, {"b": 1}, "none for a corpus without a name.*'NAME=PATTERN'"),
+        ({"": 2}, {"b": 1}, "weights for 'b', but rows of a corpus without a name"),
+    ],
+)
+def test_weights_that_do_not_fit_the_corpora_are_refused(rows, weights, message):
+    for refuse in (epoch_rows, lambda *given: endless_order(*given, seed=0)):
+        with pytest.raises(InputError, match=message):
+            refuse(rows, MixingConfig(weights))

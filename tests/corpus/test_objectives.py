@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+
+from roformer_tf.corpus.masking import MaskingConfig, mask_rows, predictions_per_row, row_generator
+from roformer_tf.corpus.objectives import MaskedTokens, NextTokens, make_objective, predicted_ids
+from roformer_tf.corpus.packing import Documents, pack
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+VOCABULARY = {"[PAD]": PAD, "[UNK]": UNK, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": MASK}
+VOCABULARY |= {character: 5 + i for i, character in enumerate("今天气很好去公园")}
+LENGTH = 16
+
+
+@pytest.fixture
+def rows():
+    """Packed rows of documents of 1 to 14 tokens, whose ids tell the document and the place."""
+    sizes = np.random.default_rng(0).integers(1, LENGTH - 1, 40)
+    ids = np.concatenate([100 * (i + 1) + np.arange(size) for i, size in enumerate(sizes)])
+    documents = Documents(ids, np.arange(len(ids)), np.cumsum([0, *sizes]))
+    return pack(documents, LENGTH, cls_id=CLS, sep_id=SEP, fill=0.0)[0]
+
+
+def draws(rows, seed=0):
+    return [(seed, 0, number) for number in range(len(rows))]
+
+
+def test_the_next_token_is_the_label_wherever_the_document_goes_on(rows):
+    inputs, labels, weights = NextTokens()(rows, draws(rows))
+    assert set(inputs) == {"token_ids", "sequence_ids"}
+    assert {array.dtype for array in (*inputs.values(), labels)} == {np.dtype("int32")}
+    assert weights.dtype == np.float32
+    for row, (tokens, documents, _) in enumerate(rows):
+        np.testing.assert_array_equal(inputs["token_ids"][row], tokens)
+        np.testing.assert_array_equal(inputs["sequence_ids"][row], documents)
+        for place in range(LENGTH):
+            last = place + 1 == LENGTH or documents[place + 1] != documents[place]
+            counts = documents[place] != 0 and not last
+            assert weights[row, place] == counts
+            assert labels[row, place] == (tokens[place + 1] if counts else 0)
+
+
+def test_each_document_is_predicted_from_its_first_token_to_its_end(rows):
+    inputs, labels, weights = NextTokens()(rows, draws(rows))
+    several = 0
+    for row, document in ((i, d) for i in range(len(rows)) for d in range(1, rows[i, 1].max() + 1)):
+        own = inputs["sequence_ids"][row] == document
+        said = labels[row][own & (weights[row] == 1)]
+        np.testing.assert_array_equal(said, inputs["token_ids"][row][own][1:])
+        assert said[-1] == SEP
+        several += document > 1
+    assert several > 10  # neighbours, of which none is told from the other
+    assert CLS not in labels
+    assert (weights.sum(1) == (rows[:, 1] > 0).sum(1) - rows[:, 1].max(1)).all()
+
+
+def test_masked_tokens_are_those_of_mask_rows(rows):
+    config, random_ids = MaskingConfig(rate=0.3), np.arange(7, 12, dtype=np.int32)
+    inputs, labels, weights = MaskedTokens(MASK, random_ids, config)(rows, draws(rows, seed=3))
+    want = mask_rows(
+        rows,
+        predictions=predictions_per_row(LENGTH, 0.3),
+        rngs=[row_generator(3, 0, number) for number in range(len(rows))],
+        config=config,
+        mask_id=MASK,
+        random_ids=random_ids,
+    )
+    got = (inputs["token_ids"], inputs["masked_positions"], labels, weights)
+    for array, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(array, other)
+    np.testing.assert_array_equal(inputs["sequence_ids"], rows[:, 1])
+
+
+@pytest.mark.parametrize("rows", [8, 24, 64, 512])
+@pytest.mark.parametrize("length", [16, 128, 512, 1536])
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_next_tokens_are_scored_in_about_as_much_memory_as_masked_ones(rows, length, parts):
+    masked = MaskedTokens(MASK, np.zeros(0, np.int32))
+    assert masked.rows_to_score(rows, length, parts) == rows
+    found = NextTokens().rows_to_score(rows, length, parts)
+    assert found % parts == 0
+    assert 1 <= found <= rows
+    slots = rows * predictions_per_row(length, 0.15)
+    assert found * length <= max(slots, parts * length)
+    assert (found + parts) * length > slots
+
+
+def test_what_a_new_model_expects_are_words_and_to_write_ends_too():
+    tokenizer = RoFormerTokenizer(VOCABULARY, "char")
+    words = set(range(5, len(VOCABULARY)))
+    assert set(predicted_ids("masked", tokenizer)) == words
+    assert set(predicted_ids("causal", tokenizer)) == words | {UNK, SEP}
+
+
+def test_an_objective_is_made_by_its_name():
+    tokenizer = RoFormerTokenizer(VOCABULARY, "char")
+    assert make_objective("causal", tokenizer, MaskingConfig()) == NextTokens()
+    masked = make_objective("masked", tokenizer, MaskingConfig(rate=0.2))
+    assert (masked.mask_id, masked.masking.rate) == (MASK, 0.2)
+    assert masked.random_ids.tolist() == [*range(5, len(VOCABULARY))]

@@ -1,0 +1,746 @@
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections import Counter
+
+import fsspec
+import jieba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.corpus import preparation
+from roformer_tf.corpus.documents import without_repeated_lines
+from roformer_tf.corpus.preparation import PreparationConfig, is_held_out, prepare
+from roformer_tf.corpus.shards import PreparedRows, read_manifest
+from roformer_tf.errors import InputError
+from roformer_tf.tokenizers import segmentation
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+
+@pytest.fixture
+def corpus(tmp_path, write_news, monkeypatch):
+    """Two files of news, which make a dozen parts; a namespace of what the tests need."""
+    monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    texts = [write_news(folder / f"{n}.jsonl", 80, seed=n) for n in range(2)]
+    (folder / "2.txt.gz").write_bytes(gzip.compress("一行。\n第二行。\n".encode()))
+    return folder, [*texts[0], *texts[1], "一行。", "第二行。"]
+
+
+@pytest.fixture
+def configure(corpus, tmp_path, vocab_file):
+    def make(**changes):
+        settings = {
+            "corpus": (str(corpus[0] / "*"),),
+            "output": str(tmp_path / "rows"),
+            "vocab": str(vocab_file),
+            "length": 64,
+            "held_out": 0.1,
+            "workers": 1,
+        }
+        return PreparationConfig(**(settings | changes))
+
+    return make
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def stamps(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def tokens_of(folder, split):
+    """All tokens of a split that are text, counted."""
+    rows = np.stack(list(PreparedRows.open(folder, split)))
+    return Counter(rows[:, 0][rows[:, 2] > 0].tolist())
+
+
+def test_every_token_of_the_corpus_is_in_the_rows_of_its_split(configure, corpus, vocab_file):
+    folder = prepare(configure())
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    for split, wanted in (("train", False), ("held_out", True)):
+        texts = [text for text in corpus[1] if is_held_out(text, 0.1) == wanted]
+        assert texts
+        counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+        assert tokens_of(folder, split) == counts
+        described = read_manifest(folder)["splits"][split]
+        assert described["documents"] == len(texts)
+        assert described["characters"] == sum(map(len, texts))
+
+
+def test_the_manifest_counts_what_is_there(configure):
+    folder = prepare(configure())
+    manifest = read_manifest(folder)
+    documents = [
+        np.stack(list(PreparedRows.open(folder, split)))[:, 1] for split in ("train", "held_out")
+    ]
+    rows = np.concatenate(documents)
+    assert len(manifest["shards"]) > 10
+    assert manifest["rows"] == len(rows)
+    assert manifest["tokens"] == np.count_nonzero(rows)
+    assert manifest["utilization"] == np.count_nonzero(rows) / rows.size
+    assert manifest["utilization"] > 0.97
+    assert 0 < manifest["splits"]["train"]["cut"] < manifest["splits"]["train"]["documents"]
+    for split, found in zip(("train", "held_out"), documents, strict=True):
+        assert manifest["splits"][split]["rows"] == len(found)
+        assert manifest["splits"][split]["tokens"] == np.count_nonzero(found)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {shard["file"] for shard in manifest["shards"]} | {
+        *("manifest.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
+    }
+
+
+def test_documents_that_fit_are_cut_only_to_fill_rows(configure, tmp_path):
+    """Two documents of two thirds of a row never go into one row."""
+    text = "的一是在不了有和人这中大为上个国我以要他" * 2
+    (tmp_path / "alike.txt").write_text(40 * f"{text}\n", encoding="utf-8")
+    alike = {"corpus": (str(tmp_path / "alike.txt"),), "held_out": 0.0, "tokenization": "char"}
+    manifests = [
+        read_manifest(prepare(configure(**alike, fill=fill, output=str(tmp_path / f"{fill}"))))
+        for fill in (0.0, 0.99)
+    ]
+    assert [manifest["splits"]["train"]["documents"] for manifest in manifests] == [40, 40]
+    assert [manifest["rows"] for manifest in manifests] == [40, 27]  # 27 is as few as there can be
+    assert [manifest["splits"]["train"]["cut"] for manifest in manifests] == [0, 13]
+    assert manifests[0]["utilization"] < 0.7
+    assert manifests[1]["utilization"] >= 0.98  # one row is what is left
+
+
+@pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
+def test_the_number_of_workers_changes_not_a_byte(configure, tmp_path, choice):
+    one = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
+    two = prepare(configure(**choice, workers=2, output=str(tmp_path / "two")))
+    assert content(one) == content(two)
+
+
+def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, capsys):
+    folder = prepare(configure())
+    before = stamps(folder)
+    monkeypatch.setattr(preparation, "_PartWriter", None)  # any work would fail
+    capsys.readouterr()
+    assert prepare(configure(workers=2)) == folder
+    assert stamps(folder) == before
+    assert "is prepared already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"length": 32}, r"length \(64 there, 32 now\)"),
+        ({"held_out": 0.2}, r"held_out \(0\.1 there, 0\.2 now\)"),
+        ({"lower_case": False}, "lower_case"),
+        ({"tokenization": "char"}, "tokenization"),
+        ({"vocab": None, "vocab_size": 500}, "vocab_size.*vocabulary"),
+        ({"min_characters": 9}, r"min_characters \(0 there, 9 now\)"),
+        ({"drop_repeated_lines": True}, r"drop_repeated_lines \(False there, True now\)"),
+        ({"duplicates": "near"}, r"duplicates \(keep there, near now\), similarity \(None there"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_folder_of_other_settings_is_not_touched(configure, changes, named, finished):
+    folder = prepare(configure())
+    if not finished:
+        make_unfinished(folder)
+    before = content(folder)
+    with pytest.raises(InputError, match=rf"prepared from other inputs or settings.*{named}"):
+        prepare(configure(**changes))
+    assert content(folder) == before
+
+
+def test_a_folder_of_another_corpus_is_not_touched(configure, corpus):
+    folder = prepare(configure())
+    before = content(folder)
+    with (corpus[0] / "1.jsonl").open("a") as file:
+        file.write('{"text": "more"}\n')
+    (corpus[0] / "0.jsonl").rename(corpus[0] / "3.jsonl")
+    told = r"files \(1\.jsonl has changed, 0\.jsonl is gone, 3\.jsonl is new\)\. Choose .*--rows "
+    with pytest.raises(InputError, match=told):
+        prepare(configure())
+    assert content(folder) == before
+
+
+def test_many_changed_files_are_not_all_named(configure, corpus):
+    prepare(configure())
+    for number in range(9):
+        (corpus[0] / f"n{number}.txt").write_text("多")
+    with pytest.raises(InputError, match=r"n0\.txt is new, .*, n4\.txt is new, and 4 more\)"):
+        prepare(configure())
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_same_corpus_touched_or_copied_is_the_same(configure, corpus, finished, capsys):
+    folder = prepare(configure())
+    want = content(folder)
+    if not finished:
+        make_unfinished(folder)
+    shutil.move(corpus[0], corpus[0].with_name("moved"))
+    for path in shutil.copytree(corpus[0].with_name("moved"), corpus[0]).iterdir():
+        os.utime(path, (1, 1))
+    prepare(configure())
+    assert ("is prepared already" in capsys.readouterr().out) == finished
+    assert content(folder) == want
+
+
+def hashed_as_it_stands(text, share):
+    """What was held out in format 3."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
+def as_in_format_3(settings, corpus):
+    """The same settings, as they were recorded then: with times instead of hashes."""
+    files = [
+        [name, file, size, (corpus / file).stat().st_mtime_ns - 1]
+        for name, file, size, _ in settings["files"]
+    ]
+    return settings | {"format": 3, "files": files}
+
+
+def test_a_finished_folder_of_the_format_before_is_found_finished(configure, corpus, capsys):
+    folder = prepare(configure())
+    manifest = read_manifest(folder)
+    manifest["settings"] = as_in_format_3(manifest["settings"], corpus[0])
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    before = content(folder)
+    prepare(configure())
+    assert "is prepared already" in capsys.readouterr().out
+    assert len(PreparedRows.open(folder))
+    with (corpus[0] / "1.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(InputError, match=r"differs: files \(1\.jsonl has changed\)"):
+        prepare(configure())
+    with pytest.raises(InputError, match=r"differs: files \(1\.jsonl has changed\), length"):
+        prepare(configure(length=32))
+    assert content(folder) == before
+
+
+def test_a_folder_that_was_begun_in_the_format_before_is_finished_in_it(
+    configure, corpus, vocab_file
+):
+    """Else a document of a part that is done and one of the rest might change sides."""
+    folder = prepare(configure(output=configure().output + "-other"))
+    settings = as_in_format_3(read_manifest(folder)["settings"], corpus[0])
+    begun = preparation.Path(configure().output, "unfinished")
+    begun.mkdir(parents=True)
+    (begun / "settings.json").write_text(json.dumps(settings))
+    folder = prepare(configure())
+    assert read_manifest(folder)["settings"] == settings
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    texts = [text for text in corpus[1] if hashed_as_it_stands(text, 0.1)]
+    counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+    assert tokens_of(folder, "held_out") == counts
+
+
+def test_a_folder_of_something_else_is_not_touched(configure, tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="holds something else than prepared rows"):
+        prepare(configure())
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["thesis.tex"]
+    with pytest.raises(InputError, match="holds something else than prepared rows"):
+        prepare(configure(output=str(tmp_path / "rows" / "thesis.tex")))
+
+
+def make_unfinished(folder):
+    """Take a finished folder back to where the manifest was missing, no part recorded."""
+    settings = read_manifest(folder)["settings"]
+    (folder / "unfinished").mkdir()
+    (folder / "unfinished" / "settings.json").write_text(json.dumps(settings))
+    (folder / "manifest.json").unlink()
+
+
+def test_what_a_killed_run_left_half_written_is_removed(configure):
+    folder = prepare(configure())
+    want = content(folder)
+    for finished in (True, False):
+        if not finished:
+            make_unfinished(folder)
+            (folder / "unfinished" / ".part-00000.json.abcdefgh.tmp").write_text("{")
+        (folder / ".train-00000.npy.abcdefgh.tmp").write_bytes(b"half")
+        (folder / ".unfinished.abcdefgh.tmp").mkdir()
+        prepare(configure())
+        assert content(folder) == want
+        assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_folder_in_which_only_a_first_temporary_file_lies_is_free(configure, tmp_path):
+    (tmp_path / "rows" / ".unfinished.abcdefgh.tmp").mkdir(parents=True)
+    assert (prepare(configure()) / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("harm", [lambda p: p.unlink(), lambda p: p.write_bytes(b"x")])
+def test_a_recorded_part_whose_shard_is_not_whole_is_redone(configure, monkeypatch, harm):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    want = content(prepare(configure()))
+    shutil.rmtree(configure().output)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "make_manifest", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(configure())
+    folder = preparation.Path(configure().output)
+    harm(folder / "train-00003.npy")
+    before = stamps(folder)
+    prepare(configure())
+    assert content(folder) == want
+    redone = {p.name for p, stamp in before.items() if p.is_file() and p.stat().st_mtime_ns > stamp}
+    assert {name for name in redone if name.endswith("npy")} <= {
+        *("train-00003.npy", "held_out-00003.npy")
+    }
+
+
+def lines_of(*lines):
+    return lambda folder: (folder / "0.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "changes", "message"),
+    [
+        (None, {"corpus": ("missing/*.txt",)}, "no file matches the corpus pattern"),
+        (lines_of(), {}, "is empty: 0 documents"),
+        (lines_of('{"title": "甲"}'), {}, r'is empty(.|\n)*0\.jsonl:1: no field "text"'),
+        (lines_of('{"text": "\u200b"}'), {}, "no row to train on"),
+        (lines_of('{"text": "甲"}', "{"), {"strict": True}, r"0\.jsonl:2: not JSON"),
+        (None, {"vocab": "missing.txt"}, "cannot read the vocabulary"),
+        (None, {"vocab": None, "vocab_size": 20}, "a vocabulary of 20 tokens has no room"),
+        (lines_of('{"text": "甲"}'), {"held_out": 0.999999}, "no row to train on"),
+    ],
+)
+def test_bad_input_gives_one_message_and_leaves_nothing(configure, corpus, spoil, changes, message):
+    if spoil:
+        shutil.rmtree(corpus[0])
+        corpus[0].mkdir()
+        spoil(corpus[0])
+    with pytest.raises(InputError, match=message):
+        prepare(configure(**changes))
+    assert not preparation.Path(configure().output).exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_strict_stops_also_late_and_leaves_nothing(configure, corpus, workers):
+    with (corpus[0] / "1.jsonl").open("ab") as file:
+        file.write(b"\xff\n")
+    with pytest.raises(InputError, match=r"1\.jsonl:81: not UTF-8.*without --strict"):
+        prepare(configure(strict=True, workers=workers))
+    assert not preparation.Path(configure().output).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 1}, "length is 1, but a row holds at least"),
+        ({"vocab": None}, "give either a vocabulary"),
+        ({"vocab_size": 100}, "give either a vocabulary"),
+        ({"held_out": 1.0}, "held_out is 1.0"),
+        ({"held_out": -0.1}, "held_out is -0.1"),
+        ({"workers": 0}, "workers is 0"),
+        ({"min_characters": -1}, "min_characters is -1"),
+        ({"similarity": 1.0}, r"similarity is 1\.0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_once(configure, changes, message):
+    with pytest.raises(InputError, match=message):
+        configure(**changes)
+
+
+def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
+    clean = tokens_of(prepare(configure(output=configure().output + "-clean")), "train")
+    good = (corpus[0] / "1.jsonl").read_bytes()
+    (corpus[0] / "1.jsonl").write_bytes(b"\xff\n{\n" + good)
+    (corpus[0] / "3.txt.gz").write_bytes(gzip.compress(b"")[:-4])
+    capsys.readouterr()
+    folder = prepare(configure())
+    assert tokens_of(folder, "train") == clean
+    kinds = {"not UTF-8": 1, "not JSON": 1, "gz data cut off or damaged here": 1}
+    assert read_manifest(folder)["bad_lines"] == kinds
+    told = capsys.readouterr().out
+    assert f"{corpus[0] / '1.jsonl'}:2: not JSON" in told
+    assert f"{corpus[0] / '3.txt.gz'}:1: gz data" in told
+
+
+def test_what_is_held_out_stays_held_out_as_the_corpus_grows(configure, write_news, corpus):
+    before = tokens_of(prepare(configure()), "held_out")
+    write_news(corpus[0] / "00.jsonl", 100, seed=9)  # read first
+    after = tokens_of(prepare(configure(output=configure().output + "-2")), "held_out")
+    assert before < after
+
+
+@given(st.text(st.characters(exclude_categories=())), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_holds_out_the_same_documents_and_more(text, share, other):
+    small, large = sorted([share, other])
+    assert is_held_out(text, large) or not is_held_out(text, small)
+    assert not is_held_out(text, 0)
+    assert is_held_out(text, 1)
+
+
+@given(
+    st.text("甲乙ＡA １1", min_size=1), st.floats(0, 1), st.sampled_from(["{} ", "\n{}", "　{}"])
+)
+def test_texts_that_are_equal_but_for_white_space_and_width_are_on_one_side(text, share, form):
+    side = is_held_out(text, share)
+    assert is_held_out(form.format(text), share) == side
+    assert is_held_out(" ".join(text), share) == side
+    assert is_held_out(unicodedata.normalize("NFKC", text), share) == side
+    assert is_held_out(text, share, 3) == hashed_as_it_stands(text, share)
+
+
+def test_the_share_is_that_of_the_documents():
+    share = np.mean([is_held_out(str(number), 0.03) for number in range(20_000)])
+    assert abs(share - 0.03) < 0.005
+
+
+@pytest.mark.parametrize("tokenization", [None, "word", "char"])
+def test_a_vocabulary_is_built_from_what_is_not_held_out(configure, corpus, tokenization):
+    rare = next(c for c in map(chr, range(0x3400, 0x4DBF)) if is_held_out(c, 0.1))
+    (corpus[0] / "3.txt").write_text(f"{rare}\n")
+    settings = {"vocab": None, "vocab_size": 50_000, "tokenization": tokenization}
+    folder = prepare(configure(**settings))
+    tokenizer = RoFormerTokenizer.from_pretrained(folder)
+    assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
+    assert tokenizer.tokenization == (tokenization or "word")
+    assert rare not in tokenizer.vocabulary
+    assert tokens_of(folder, "held_out")[tokenizer.unk_id] >= 1
+    assert tokens_of(folder, "train")[tokenizer.unk_id] == 0, "there was room for every word"
+
+
+def words_in(folder):
+    """Every word of the rows, spelled out, and how often it stands there."""
+    tokens = RoFormerTokenizer.from_pretrained(folder).tokens
+    counts = Counter()
+    for row in PreparedRows.open(folder):
+        words = [""] * (row[2].max() + 1)
+        for token, word in zip(row[0], row[2], strict=True):
+            words[word] += tokens[token].removeprefix("##")
+        counts.update(words[1:])
+    return counts
+
+
+def test_characters_are_words_of_their_own_unless_words_are_to_be_whole(configure, corpus):
+    settings = {"vocab": None, "vocab_size": 50_000, "tokenization": "char", "held_out": 0.0}
+    settings |= {"length": 8000, "fill": 0.0}  # no document is cut
+    apart = prepare(configure(**settings))
+    whole = prepare(configure(**settings, whole_words=True, output=configure().output + "-whole"))
+    texts = [segmentation.normalize(text) for text in corpus[1]]
+    by_character = Counter(part for text in texts for part in segmentation.split(text))
+    by_word = Counter(word for text in texts for word in jieba.cut(text, HMM=False))
+    assert words_in(apart) == by_character
+    assert words_in(whole) == by_word
+    assert any(len(word) > 1 for word in by_word)
+    for row, other in zip(PreparedRows.open(apart), PreparedRows.open(whole), strict=True):
+        np.testing.assert_array_equal(row[:2], other[:2])
+    assert (apart / "vocab.txt").read_bytes() == (whole / "vocab.txt").read_bytes()
+    assert RoFormerTokenizer.from_pretrained(whole).tokenization == "char"
+
+
+def test_whole_words_are_a_setting_of_the_rows(configure):
+    prepare(configure(tokenization="char"))
+    with pytest.raises(InputError, match="prepared from other inputs"):
+        prepare(configure(tokenization="char", whole_words=True))
+
+
+def test_counting_keeps_the_frequent_words_when_there_are_too_many(configure, monkeypatch):
+    settings = {"vocab": None, "vocab_size": 150}
+    whole = prepare(configure(**settings, output=configure().output + "-whole"))
+    monkeypatch.setattr(preparation, "COUNTED_WORDS", 500)
+    pruned = prepare(configure(**settings))
+    words = [set((folder / "vocab.txt").read_text().split()) for folder in (whole, pruned)]
+    assert len(words[0] & words[1]) > 140
+
+
+def test_the_folder_of_the_vocabulary_says_whether_to_lower_case(configure, tmp_path, vocab_file):
+    cased = tmp_path / "cased"
+    RoFormerTokenizer.from_pretrained(vocab_file, "char", lower_case=False).save_pretrained(cased)
+    manifest = read_manifest(prepare(configure(vocab=str(cased))))
+    assert (manifest["lower_case"], manifest["tokenization"]) == (False, "char")
+    tokenizer = RoFormerTokenizer.from_pretrained(configure().output)
+    assert (tokenizer.lower_case, tokenizer.tokenization) == (False, "char")
+
+
+# Several corpora, and what is left out of them
+
+
+@pytest.fixture
+def web(tmp_path, write_news, monkeypatch):
+    """Two corpora, with menus, short and repeated documents; their entries, and a reference.
+
+    The reference gives the documents that are to be left, with their corpora, in order.
+    """
+    monkeypatch.setattr(preparation, "PART_CHARACTERS", 3_000)
+    folder = tmp_path / "web"
+    folder.mkdir()
+    news = write_news(folder / "source.jsonl", 24, seed=5)
+    wiki = write_news(folder / "source.jsonl", 20, seed=6)
+    menu = "首页\n 新闻\n"
+    news = [f"{menu}{text}\n首页\n\n新闻" for text in news] + ["短", "短 "] * 4
+    wiki[3:3] = [news[2], f" {wiki[0]}\n", unicodedata.normalize("NFKC", wiki[1])]  # the same
+    wiki[9:9] = [_altered(text) for text in (news[7], wiki[0])]  # nearly the same
+    wiki += [f"{wiki[-1]}\n{wiki[-1]}", *news[5:7]]
+    assert len({is_held_out(text, 0.3) for text in news + wiki}) == 2
+    for name, texts in (("b", news[:9]), ("a", wiki), ("c", news[9:])):
+        records = [json.dumps({"text": text}) for text in texts]
+        (folder / f"{name}.jsonl").write_text("\n".join(records))
+    (folder / "source.jsonl").unlink()
+    entries = (f"news={folder}/b.jsonl", f"wiki={folder}/a.jsonl", f"news={folder}/c.jsonl")
+
+    def left(min_characters=0, drop_repeated_lines=False, duplicates="keep"):
+        kept, sets = [], []
+        for corpus, texts in (("news", news), ("wiki", wiki)):
+            for text in texts:
+                text = without_repeated_lines(text)[0] if drop_repeated_lines else text
+                plain = "".join(unicodedata.normalize("NFKC", text).split())
+                pieces = {plain[i : i + 5] for i in range(max(1, len(plain) - 4))}
+                shares = [len(pieces & other) / len(pieces | other) for other in sets]
+                assert not [share for share in shares if 0.6 < share < 0.95], "not a clear case"
+                least = {"keep": 2, "exact": 1, "near": 0.8}[duplicates]
+                if len(text.strip()) >= min_characters and max(shares, default=0) < least:
+                    kept.append((corpus, text))
+                    sets.append(pieces)
+        return kept
+
+    return entries, left
+
+
+def _altered(text):
+    return f"{text[: len(text) // 2]}？{text[len(text) // 2 + 1 :]}"
+
+
+CHOICES = [
+    {},
+    {"min_characters": 2},
+    {"drop_repeated_lines": True},
+    {"duplicates": "exact"},
+    {"duplicates": "near", "min_characters": 2},
+    {"duplicates": "exact", "drop_repeated_lines": True},
+]
+ALL = {"duplicates": "near", "min_characters": 2, "drop_repeated_lines": True, "held_out": 0.3}
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_what_is_left_is_in_the_rows_of_its_split_and_corpus(configure, web, vocab_file, choice):
+    if "near" in choice.values():
+        pytest.importorskip("datasketch")
+    entries, left = web
+    folder = prepare(configure(corpus=entries, held_out=0.3, **choice))
+    manifest = read_manifest(folder)
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    kept, everything = left(**choice), left()
+    for split, wanted in (("train", False), ("held_out", True)):
+        texts = [text for _, text in kept if is_held_out(text, 0.3) == wanted]
+        counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+        assert tokens_of(folder, split) == counts
+        assert manifest["splits"][split]["documents"] == len(texts)
+    assert list(manifest["corpora"]) == ["news", "wiki"]
+    for name, files in (("news", 2), ("wiki", 1)):
+        described = manifest["corpora"][name]
+        texts = [text for corpus, text in kept if corpus == name]
+        shards = [shard for shard in manifest["shards"] if shard["corpus"] == name]
+        assert described["files"] == files
+        assert described["documents"] == len(texts)
+        assert described["characters"] == sum(map(len, texts))
+        assert described["rows"] == sum(shard["rows"] for shard in shards)
+        assert described["tokens"] == sum(shard["tokens"] for shard in shards)
+    if choice == {"drop_repeated_lines": True}:
+        lines = sum(without_repeated_lines(text)[1] for _, text in everything)
+        assert manifest["left_out"]["repeated_lines"] == lines > 40
+    documents = len(everything) - len(kept)
+    assert manifest["left_out"]["short"] + manifest["left_out"]["duplicates"] == documents
+    assert manifest["left_out"]["short"] == (8 if "min_characters" in choice else 0)
+
+
+def test_the_rows_of_a_corpus_lie_behind_each_other(configure, web, vocab_file):
+    entries, left = web
+    folder = prepare(configure(corpus=entries, held_out=0.3))
+    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
+    for split, wanted in (("train", False), ("held_out", True)):
+        rows = PreparedRows.open(folder, split)
+        assert list(rows.corpora) == ["news", "wiki"]
+        assert sum(rows.corpora.values()) == len(rows)
+        content = np.stack(list(rows))
+        for name, part in zip(rows.corpora, np.split(content, [rows.corpora["news"]]), strict=True):
+            texts = [t for corpus, t in left() if corpus == name and is_held_out(t, 0.3) == wanted]
+            counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
+            assert Counter(part[:, 0][part[:, 2] > 0].tolist()) == counts
+
+
+def test_what_is_left_out_is_told(configure, web, capsys):
+    pytest.importorskip("datasketch")
+    folder = prepare(configure(corpus=web[0], **ALL))
+    counts = read_manifest(folder)["left_out"]
+    assert min(counts.values()) > 3
+    assert (
+        f"left out: 8 documents under 2 characters, {counts['duplicates']} duplicates, "
+        f"{counts['repeated_lines']} repeated lines\n"
+    ) in capsys.readouterr().out
+
+
+def test_with_everything_left_out_the_number_of_workers_changes_not_a_byte(
+    configure, web, tmp_path
+):
+    pytest.importorskip("datasketch")
+    settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL}
+    one, two = (
+        prepare(configure(**settings, workers=workers, output=str(tmp_path / f"{workers}")))
+        for workers in (1, 2)
+    )
+    assert content(one) == content(two)
+
+
+@pytest.mark.parametrize(
+    ("choice", "known"),
+    [
+        ({}, [True, True, True]),
+        ({"min_characters": 2}, [False, True, True]),
+        ({"duplicates": "near", "similarity": 0.5}, [True, True, False]),
+    ],
+)
+def test_what_is_left_out_has_no_word_in_the_vocabulary(configure, corpus, choice, known):
+    if "near" in choice.values():
+        pytest.importorskip("datasketch")
+    texts = ["\u3400", "甲" * 400 + "\u3401", "甲" * 400 + "\u3401\u3402"]
+    (corpus[0] / "9.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    settings = {"vocab": None, "vocab_size": 50_000, "tokenization": "char", "held_out": 0.0}
+    vocabulary = (prepare(configure(**settings, **choice)) / "vocab.txt").read_text("utf-8")
+    assert [word in vocabulary for word in "\u3400\u3401\u3402"] == known
+
+
+def test_a_hash_tells_whether_a_corpus_is_the_same(configure, tmp_path):
+    def hashes(*texts, **changes):
+        for name in "ab":
+            (tmp_path / f"{name}.jsonl").write_text(
+                "\n".join(json.dumps({"text": text}) for text in texts)
+            )
+            texts = ("乙二", "甲一")
+        entries = (f"a={tmp_path}/a.jsonl", f"b={tmp_path}/b.jsonl")
+        output = str(tmp_path / f"rows-{len(list(tmp_path.iterdir()))}")
+        settings = {"corpus": entries, "output": output, "held_out": 0.0} | changes
+        manifest = read_manifest(prepare(configure(**settings)))
+        return [corpus["blake2b"] for corpus in manifest["corpora"].values()]
+
+    first, other = hashes("甲一", "乙二")
+    assert hashes("甲一", "乙二", length=32, tokenization="char") == [first, other]
+    assert hashes("甲一", "乙二 ", min_characters=2)[0] != first
+    changed = [hashes(*texts)[0] for texts in (("甲", "一乙二"), ("甲一乙二",), ("乙二", "甲一"))]
+    assert len({first, *changed}) == 4
+    assert changed[2] == other, "the same texts in the same order"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_no_document_is_trained_on_that_is_like_one_held_out(configure, tmp_path, first):
+    pytest.importorskip("datasketch")
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    alike = sorted((f"{text}{i}" for i in range(40)), key=lambda t: is_held_out(t, 0.5) != first)
+    assert len({is_held_out(text, 0.5) for text in alike}) == 2
+    (tmp_path / "a.txt").write_text("\n".join([*alike, *"甲乙丙丁戊己庚"]))
+    settings = {"corpus": (str(tmp_path / "a.txt"),), "duplicates": "near", "held_out": 0.5}
+    splits = read_manifest(prepare(configure(**settings)))["splits"]
+    others = sum(is_held_out(text, 0.5) for text in "甲乙丙丁戊己庚")
+    assert splits["held_out"]["documents"] == others + first
+    assert splits["train"]["documents"] == 7 - others + (not first)
+
+
+@pytest.mark.parametrize("stopped", ["_built_tokenizer", "make_manifest"])
+def test_duplicates_that_were_found_are_not_looked_for_again(configure, web, monkeypatch, stopped):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, "duplicates": "exact"}
+    want = content(prepare(configure(**settings)))
+    shutil.rmtree(configure().output)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, stopped, stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(configure(**settings))
+    monkeypatch.setattr(preparation, "find_exact", None)  # looking for them would fail
+    assert content(prepare(configure(**settings))) == want
+
+
+def test_without_the_library_near_duplicates_leave_nothing(configure, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasketch", None)
+    with pytest.raises(InputError, match=r"pip install 'roformer-tf\[duplicates\]'"):
+        prepare(configure(duplicates="near"))
+    assert not preparation.Path(configure().output).exists()
+    assert prepare(configure(duplicates="exact"))
+
+
+def test_where_all_is_left_out_it_is_said(configure):
+    message = r"no row to train on came out of 162 documents.*\nleft out: 162 documents under 99999"
+    with pytest.raises(InputError, match=message):
+        prepare(configure(min_characters=99_999))
+    assert not preparation.Path(configure().output).exists()
+
+
+# Corpora that are far away
+
+
+class PayloadError(Exception):
+    """As aiohttp's, which is no OSError."""
+
+
+@pytest.mark.parametrize(
+    ("workers", "error", "choice", "readings"),
+    [
+        (2, OSError, {}, 1),
+        (1, PayloadError, {"vocab": None, "vocab_size": 500, "duplicates": "exact"}, 3),
+    ],
+)
+def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
+    configure, corpus, tmp_path, monkeypatch, workers, error, choice, readings
+):
+    """In the middle of the second file, when it is read the last time."""
+    storage = fsspec.filesystem("memory")
+    for path in corpus[0].iterdir():
+        storage.pipe(f"/far/{path.name}", path.read_bytes())
+    settings = {"corpus": ("memory://far/*",)} | choice
+    want = content(prepare(configure(**settings, output=str(tmp_path / "undisturbed"))))
+    fetch = type(storage)._open
+    opened = []
+
+    class BreaksOff(io.RawIOBase):
+        def __init__(self, file):
+            self.file = file
+
+        def readable(self):
+            return True
+
+        def tell(self):
+            return self.file.tell()
+
+        def readinto(self, buffer):
+            data = self.file.read(min(len(buffer), 5_000))
+            if self.file.tell() > 60_000:
+                raise error("transfer closed with bytes outstanding")
+            buffer[: len(data)] = data
+            return len(data)
+
+    def fetched(self, path, *others, **named):
+        file = fetch(self, path, *others, **named)
+        if path.endswith("1.jsonl"):
+            opened.append(path)
+        return io.BufferedReader(BreaksOff(file)) if len(opened) == readings else file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(storage), "_open", fetched)
+        told = r"cannot read memory:/+far/1\.jsonl: transfer closed.*the same command continues"
+        with pytest.raises(InputError, match=told):
+            prepare(configure(**settings, workers=workers))
+    folder = preparation.Path(configure().output)
+    assert len([*(folder / "unfinished").glob("part-*.json")]) > 2
+    assert not (folder / "manifest.json").exists()
+    before = stamps(folder)
+    prepare(configure(**settings))
+    assert content(folder) == want
+    done = [path for path in folder.glob("train-*.npy") if path in before]
+    assert len(done) > 2
+    assert all(path.stat().st_mtime_ns == before[path] for path in done)

@@ -1,0 +1,149 @@
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.corpus import shards
+from roformer_tf.corpus.shards import PreparedRows, row_dtype, write_shard
+from roformer_tf.errors import InputError
+
+
+def prepared(folder, sizes, length=7, split="train"):
+    """Write shards of so many rows and a manifest; give the folder and all rows."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(1, 200, (size, 3, length)).astype(np.uint8) for size in sizes]
+    entries = [
+        vars(write_shard(folder, f"{split}-{number:05}.npy", split, array))
+        for number, array in enumerate(arrays)
+    ]
+    manifest = {"length": length, "splits": {"train": {}, "held_out": {}}, "shards": entries}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder, np.concatenate(arrays)
+
+
+@given(st.integers(1, 100_000), st.integers(3, 100_000))
+def test_the_row_type_is_the_smallest_that_holds_vocabulary_and_length(vocab_size, length):
+    dtype = row_dtype(vocab_size, length)
+    largest = max(vocab_size - 1, length)
+    assert largest <= np.iinfo(dtype).max
+    assert dtype.itemsize == 1 or largest > np.iinfo(f"u{dtype.itemsize // 2}").max
+
+
+def test_rows_come_back_from_several_shards_at_random(tmp_path):
+    folder, want = prepared(tmp_path, [3, 1, 5])
+    rows = PreparedRows.open(folder)
+    assert len(rows) == 9
+    assert rows.length == 7
+    for index in np.random.default_rng(0).permutation(9):
+        np.testing.assert_array_equal(rows[index], want[index])
+    np.testing.assert_array_equal(np.stack(list(rows)), want)
+    for outside in (-1, 9):
+        with pytest.raises(IndexError):
+            rows[outside]
+
+
+def test_a_row_cannot_change_the_file(tmp_path):
+    row = PreparedRows.open(prepared(tmp_path, [2])[0])[0]
+    with pytest.raises(ValueError, match="read-only"):
+        row[0, 0] = 1
+
+
+def test_the_record_counts_real_tokens(tmp_path):
+    rows = np.zeros((2, 3, 5), np.uint8)
+    rows[0, 1, :4] = 1
+    rows[1, 1, :3] = 1
+    shard = write_shard(tmp_path, "train-00000.npy", "train", rows)
+    assert (shard.rows, shard.tokens) == (2, 7)
+    assert shard.bytes == (tmp_path / shard.file).stat().st_size
+    assert shard.is_whole(tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / shard.file), rows)
+
+
+def test_the_rows_of_each_corpus_are_told_in_order(tmp_path):
+    corpora = ["wiki", "wiki", "", "news"]
+    entries = [
+        vars(write_shard(tmp_path, f"{n}.npy", split, np.ones((n + 1, 3, 5), np.uint8), corpus))
+        for n, (corpus, split) in enumerate(zip(corpora, ["train"] * 3 + ["held_out"], strict=True))
+    ]
+    del entries[2]["corpus"]  # as it was before corpora had names
+    manifest = {"length": 5, "splits": {"train": {}, "held_out": {}}, "shards": entries}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    corpora = PreparedRows.open(tmp_path).corpora
+    assert corpora == {"wiki": 3, "": 3}
+    assert list(corpora) == ["wiki", ""]
+    assert PreparedRows.open(tmp_path, "held_out").corpora == {"news": 4}
+
+
+def test_a_changed_byte_is_seen(tmp_path):
+    shard = write_shard(tmp_path, "train-00000.npy", "train", np.ones((2, 3, 5), np.uint8))
+    content = bytearray((tmp_path / shard.file).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / shard.file).write_bytes(content)
+    assert not shard.is_whole(tmp_path)
+
+
+def test_another_process_opens_the_rows_itself(tmp_path):
+    folder, want = prepared(tmp_path, [3, 2])
+    rows = PreparedRows.open(folder)
+    rows[0]
+    copy = pickle.loads(pickle.dumps(rows))
+    np.testing.assert_array_equal(copy[4], want[4])
+    assert len(pickle.dumps(rows)) < 1_000
+
+
+def test_a_split_may_be_empty(tmp_path):
+    rows = PreparedRows.open(prepared(tmp_path, [3])[0], "held_out")
+    assert len(rows) == 0
+    assert list(rows) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts file descriptors in /proc")
+def test_thousands_of_shards_do_not_use_up_the_file_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "OPEN_MAPS", 4)
+    folder, want = prepared(tmp_path, [1] * 40)
+    rows = PreparedRows.open(folder)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    np.testing.assert_array_equal(np.stack([rows[i] for i in range(40)]), want)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda folder: (folder / "train-00001.npy").unlink(), r"train-00001\.npy.*it is missing"),
+        (lambda folder: cut_off(folder / "train-00001.npy"), "has 169 bytes instead of 170"),
+        (lambda folder: (folder / "manifest.json").unlink(), "holds no prepared rows"),
+        (lambda folder: cut_off(folder / "manifest.json"), r"manifest\.json is no manifest"),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "is no manifest"),
+        (lambda folder: (folder / "manifest.json").write_text("{}"), "keys are missing"),
+    ],
+)
+def test_a_harmed_folder_is_refused_when_it_is_opened(tmp_path, harm, message):
+    folder, _ = prepared(tmp_path, [3, 2])
+    harm(folder)
+    with pytest.raises(InputError, match=message):
+        PreparedRows.open(folder)
+
+
+def test_a_shard_of_another_shape_is_refused_when_it_is_read(tmp_path):
+    folder, _ = prepared(tmp_path, [2, 2])
+    with (folder / "train-00001.npy").open("wb") as file:
+        np.save(file, np.ones((2, 7, 3), np.uint8))  # as many bytes
+    rows = PreparedRows.open(folder)
+    rows[1]
+    with pytest.raises(InputError, match=r"train-00001\.npy.*shape \(2, 7, 3\)"):
+        rows[2]
+
+
+def test_an_unknown_split_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no split 'test', only train, held_out"):
+        PreparedRows.open(prepared(tmp_path, [1])[0], "test")

@@ -1,0 +1,745 @@
+import base64
+import html as markup
+import io
+import json
+import re
+import warnings
+from collections import Counter
+from html.parser import HTMLParser
+from statistics import mean, pstdev, stdev
+
+import numpy as np
+import pytest
+from fontTools.ttLib import TTFont
+
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.finetuning.report.analysis import Part, Run, analyse, write_report
+from roformer_tf.finetuning.report.details import CHARACTERS, MISTAKES, calibration, mark, mistakes
+from roformer_tf.finetuning.report.pages import html_page, markdown_page
+from roformer_tf.finetuning.report.words import duration, figure
+from roformer_tf.labelled.splits import duplicates
+from roformer_tf.labelled.task import RANKED, Example, Prediction, Task
+from roformer_tf.tasks.metrics import METRICS, intervals, score
+
+TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
+EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
+
+
+def example(rng, name, number, text=None):
+    """An example of a task: its text and label by chance."""
+    units = tuple(
+        text.split()
+        if text
+        else rng.choice(list("酒店房间服务很好太差北京上海"), rng.integers(3, 30))
+    )
+    label = {
+        "classification": str(rng.integers(0, 2)),
+        "pair": str(rng.integers(0, 2)),
+        "multilabel": tuple(label for label in ("甲", "乙") if rng.random() < 0.5),
+        "regression": float(rng.normal()),
+        "ranking": str(rng.choice(RANKED)),
+        "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
+    }[name]
+    texts = (text or "".join(units),) * {"pair": 2, "ranking": 3}.get(name, 1)
+    return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
+
+
+def answer(task, one, sureness, noise=0.0):
+    """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
+    if task.name == "regression":
+        return task.answer(np.array([one.label + 9 - sureness + noise]))
+    target = task.target(one)
+    hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
+    return task.answer(
+        sureness * (2 * hot - 1) + noise * np.sin(np.arange(hot.size)).reshape(hot.shape)
+    )
+
+
+LABELS = {
+    "classification": ("0", "1"),
+    "pair": ("0", "1"),
+    "multilabel": ("甲", "乙"),
+    "tagging": TAGS,
+}
+COLUMNS = {"pair": ("text_a", "text_b"), "ranking": ("A", "B", "C")}
+
+
+def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
+    """A run: `leaked` of its test examples stand in training, too."""
+    rng = np.random.default_rng(0)
+    task = Task(
+        name=name,
+        labels=LABELS.get(name, ()),
+        text_columns=COLUMNS.get(name, ("text",)),
+        max_length=16,
+    )
+    train, valid, test = ([example(rng, name, i) for i in range(examples)] for _ in range(3))
+    if text:
+        test[0] = example(rng, name, 0, text)
+    test[:leaked] = train[:leaked]
+
+    def part(examples, **more):
+        return Part(
+            examples=examples, lengths=np.array([len(x.texts[0]) for x in examples]), **more
+        )
+
+    def answers(examples):
+        return [
+            answer(task, one, 1, noise)
+            for one, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
+        ]
+
+    return Run(
+        **{
+            "task": task,
+            "metric": METRICS[name][0],
+            "train": part(train),
+            "valid": part(valid, predictions=answers(valid)),
+            "test": part(
+                test,
+                predictions=answers(test),
+                baseline=answers(test),
+                duplicates=duplicates(train, test),
+            ),
+            "baseline": "simple method",
+            "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
+            "evaluations": [
+                {"step": 10 * (i + 1), "epoch": float(i + 1), METRICS[name][0]: 0.5}
+                for i in range(3)
+            ],
+            "settings": {"checkpoint": "某.zip", "train": "a.tsv", "valid": None},
+            "hardware": {"device": "CPU"},
+            "seconds": {"training": 75.0},
+        }
+        | changes
+    )
+
+
+TASKS = ("classification", "pair", "multilabel", "regression", "ranking", "tagging")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_undefined_and_no_glyph_missing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def font(request, monkeypatch):
+    """Cutting the font takes most of a page's time: only the test that looks at it has it cut."""
+    if "the_page_needs_no_other_file" not in request.node.name:
+        monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, text, and table rows."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.text, self.open, self.addresses = [], "", [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append(tag)
+        self.open.append(tag)
+        self.addresses += [v for k, v in attributes if k in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        while self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if not {"style", "script"} & {*self.open}:
+            self.text += data
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_has_its_report(name, tmp_path):
+    report = analyse(make_run(name))
+    write_report(tmp_path, report)
+    assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.md", "report.html"}
+    kept = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert kept["test"] == report["test"]
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    # What is written is all there is: the same pages come of what was read back.
+    assert markdown_page(kept) == markdown
+    assert html_page(kept) == html
+    titles = ["Figures", "Data", "Training", "Worst mistakes", "Settings", "Hardware and time"]
+    for page in (Page(html).text, markdown):
+        places = [
+            page.index(f"\n{title}\n" if page is not markdown else f"## {title}")
+            for title in titles
+        ]
+        assert places == sorted(places)
+        assert figure(report["metric"], report["test_unseen"][report["metric"]]) in page
+        assert "nan" not in page.lower()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_figures_are_those_of_the_answers(name):
+    run = make_run(name)
+    report = analyse(run)
+    seen = {one.texts for one in run.train.examples}
+    new = [i for i, one in enumerate(run.test.examples) if one.texts not in seen]
+    assert report["leaks"]["in_train"] == 10
+    assert len(new) == 30
+    for source, answers in (
+        (report, run.test.predictions),
+        (report["baseline"], run.test.baseline),
+    ):
+        gold = [one.label for one in run.test.examples]
+        assert source["test"] == score(run.task, gold, answers)
+        unseen = score(run.task, [gold[i] for i in new], [answers[i] for i in new])
+        assert source["test_unseen"] == unseen != source["test"]
+        assert source["intervals"]["test"].keys() == source["test"].keys()
+    assert report["data"][0]["longer"] == np.mean(
+        [len(x.texts[0]) > 16 for x in run.train.examples]
+    )
+
+
+# The tables, cell by cell, against figures counted in plain Python
+
+WORDS = ("差", "好", "中")
+SIZES = {"train": 201, "valid": 101, "test": 301}  # a hundredth of each is whole examples
+LEVELS = {"median": 0.5, "90th": 0.9, "99th": 0.99, "longest": 1}
+CONFUSED = {
+    "差": ("差", "好", "好"),
+    "好": ("好", "好", "好", "中"),
+    "中": ("中", "差", "差", "差"),
+}
+
+
+def cells_of(page):
+    """Every table of report.md or report.html, by the heading above it: lists of rows of cells."""
+    if page.startswith("#"):
+        parts = re.split(r"^## (.*)$", page, flags=re.M)[1:]
+        rows = r"(?:^\|.*\n)+"
+        found = {
+            title: [
+                [
+                    line.removeprefix("| ").removesuffix(" |").split(" | ")
+                    for line in table.splitlines()
+                ]
+                for table in re.findall(rows, text, flags=re.M)
+            ]
+            for title, text in zip(parts[::2], parts[1::2], strict=True)
+        }
+        return {title: [[t[0], *t[2:]] for t in tables] for title, tables in found.items()}
+    parts = re.split(r"<h2>(.*?)</h2>", page)[1:]
+    return {
+        title: [
+            [
+                [markup.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+                for row in re.findall(r"<tr>(.*?)</tr>", table)
+            ]
+            for table in re.findall(r"<table>(.*?)</table>", text, flags=re.S)
+        ]
+        for title, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def drawn(rng, name, size):
+    """Examples of uneven labels, each text new."""
+    return [
+        Example(
+            (f"{name}{number}",), str(rng.choice(WORDS, p=(0.5, 0.35, 0.15))), f"{name}:{number}"
+        )
+        for number in range(size)
+    ]
+
+
+def replies(rng, examples):
+    """Answers, wrong in one direction more than in the other."""
+    for one in examples:
+        said = str(rng.choice(CONFUSED[one.label]))
+        likely = rng.choice([0.45, 0.55, 0.65, 0.75, 0.85, 0.95])
+        scores = dict.fromkeys(WORDS, (1 - likely) / 2) | {said: likely}
+        yield Prediction(said, np.array([scores[word] for word in WORDS], np.float32))
+
+
+@pytest.fixture(scope="module")
+def counted_run():
+    """A run of three labels: 9 texts of its test set stand in train, 5 in valid, 4 twice."""
+    rng = np.random.default_rng(3)
+    sets = {name: drawn(rng, name, size) for name, size in SIZES.items()}
+    test = sets["test"]
+    for number in range(14):
+        other = sets["train"][number] if number < 9 else sets["valid"][number]
+        test[number] = test[number]._replace(texts=other.texts)
+    for number in range(20, 24):
+        test[number] = test[number]._replace(texts=test[99 + number].texts)
+    parts = {
+        name: {"examples": examples, "lengths": rng.permutation(np.arange(len(examples)) + 28)}
+        for name, examples in sets.items()
+    }
+    for name in ("valid", "test"):
+        parts[name]["predictions"] = [*replies(rng, sets[name])]
+    parts["test"]["baseline"] = [*replies(rng, test)]
+    parts["test"]["duplicates"] = duplicates(sets["train"], test, sets["valid"])
+    return Run(
+        task=Task(name="classification", labels=WORDS, max_length=128),
+        metric="macro_f1",
+        baseline="simple method",
+        evaluations=[
+            {"step": 10 * i, "epoch": float(i), "accuracy": 0.5 + i / 9, "macro_f1": 0.9 - i / 7}
+            for i in (1, 2, 3)
+        ],
+        trials=[
+            {"name": f"rate-{rate:g}-seed-{i}", "learning_rate": rate, "seconds": 60.0 + i}
+            | {"valid": {"accuracy": 0.5 + i / 9}, "test": {"accuracy": 0.4 + i / 11}}
+            for i, rate in enumerate([1e-5, 2e-5, 2e-5, 2e-5])
+        ],
+        **{name: Part(**part) for name, part in parts.items()},
+    )
+
+
+@pytest.fixture(scope="module")
+def written(counted_run, tmp_path_factory):
+    """The report's dictionary, as report.json has it, and the tables of its two pages."""
+    folder = tmp_path_factory.mktemp("written")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")
+        write_report(folder, analyse(counted_run))
+    read = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    tables = cells_of(read["report.md"])
+    assert tables == cells_of(read["report.html"])
+    return json.loads(read["report.json"]), tables, read
+
+
+def labels_of(answers):
+    return [one.label for one in answers]
+
+
+def by_hand(gold, said):
+    """Accuracy and macro F1, counted."""
+    f1 = []
+    for word in WORDS:
+        right = sum(a == b == word for a, b in zip(gold, said, strict=True))
+        f1.append(2 * right / (gold.count(word) + said.count(word)))
+    right = sum(a == b for a, b in zip(gold, said, strict=True))
+    return {"accuracy": right / len(gold), "macro_f1": mean(f1)}
+
+
+def test_the_figures_table_is_right_in_each_cell(counted_run, written):
+    report, tables, read = written
+    test, valid = counted_run.test, counted_run.valid
+    known = {x.texts for x in (*counted_run.train.examples, *valid.examples)}
+    texts = [one.texts for one in test.examples]
+    new = [i for i, one in enumerate(texts) if one not in known and one not in texts[:i]]
+    assert len(new) == SIZES["test"] - 9 - 5 - 4
+    every = range(len(texts))
+    rows = []
+    for name, part, answers, chosen in (
+        ("test", test, test.predictions, every),
+        ("new test texts", test, test.predictions, new),
+        ("baseline on test", test, test.baseline, every),
+        ("baseline on new test texts", test, test.baseline, new),
+        ("valid", valid, valid.predictions, range(len(valid.examples))),
+    ):
+        gold, answers = [part.gold[i] for i in chosen], [answers[i] for i in chosen]
+        figures = by_hand(gold, labels_of(answers))
+        source = report["baseline"] if name.startswith("baseline") else report
+        key = "valid" if name == "valid" else "test" if chosen is every else "test_unseen"
+        assert source[key] == pytest.approx(figures)
+        ends = intervals(counted_run.task, gold, answers)
+        assert source["intervals"][key] == {metric: [*pair] for metric, pair in ends.items()}
+        spelled = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
+        rows.append([name, f"{len(gold)}", *spelled])
+    assert tables["Figures"] == [[["", "examples", "accuracy", "macro F1"], *rows]]
+    assert len({row[2] for row in rows}) == 5  # else nothing would show
+    assert "in 95 of 100 sets drawn anew" in read["report.md"]
+    tile = "<span>{}</span> <b>{}</b> <small>{}</small>"
+    for row in rows[:-1]:
+        value, ends = row[3].split(" ", 1)
+        name = row[0] if row[0].startswith("baseline") else f"macro F1 on {row[0]}"
+        assert tile.format(name, value, ends) in read["report.html"]
+
+
+def test_the_data_tables_are_right_in_each_cell(counted_run, written):
+    report, tables, _ = written
+    parts = {name: getattr(counted_run, name) for name in SIZES}
+    lengths, balance, again = tables["Data"]
+    rows = []
+    for name, part in parts.items():
+        of = sorted(part.lengths.tolist())
+        longer = sum(x > 128 for x in of) / len(of)
+        levels = [str(of[round(share * (len(of) - 1))]) for share in LEVELS.values()]
+        rows.append([name, str(len(of)), *levels, f"{longer:.1%}"])
+    assert lengths[1:] == rows
+    head = ["set", "examples", *(f"tokens: {x}" for x in LEVELS), "longer than a row"]
+    assert lengths[0] == head
+    counts = {name: Counter(part.gold) for name, part in parts.items()}
+    assert [one["labels"] for one in report["data"]] == [dict(x) for x in counts.values()]
+    assert balance == [
+        ["label (by the example)", *parts],
+        *(
+            [word, *(f"{x[word]} ({x[word] / SIZES[name]:.1%})" for name, x in counts.items())]
+            for word in ("差", "好", "中")  # the commonest first
+        ),
+    ]
+    known = {"test: stand in train, too": 9, "test: stand in valid, too": 5}
+    assert [[name, str(x)] for name, x in known.items()] == again[1:3]
+    assert again[3:5] == [
+        ["test: repeat another that does not", "4"],
+        ["train: repeat another", "0"],
+    ]
+    labels = {}
+    for one in (*counted_run.train.examples, *counted_run.test.examples):
+        labels.setdefault(one.texts, set()).add(one.label)
+    more = sum(len(x) > 1 for x in labels.values())
+    assert again[5] == ["different texts with more than one label", str(more)]
+    assert more
+
+
+def test_the_tables_of_labels_are_right_in_each_cell(counted_run, written):
+    report, tables, _ = written
+    gold, said = counted_run.test.gold, labels_of(counted_run.test.predictions)
+    pairs = Counter(zip(gold, said, strict=True))
+    rows, numbers = [], []
+    for word in WORDS:
+        right, of, answered = pairs[word, word], gold.count(word), said.count(word)
+        precision, recall = right / answered, right / of
+        f1 = 2 * precision * recall / (precision + recall)
+        rows.append([word, *(f"{x:.1%}" for x in (precision, recall, f1)), str(of), str(answered)])
+        numbers.append({"precision": precision, "recall": recall, "f1": f1})
+    head = ["label", "precision", "recall", "F1", "in the data", "answered"]
+    assert tables["Each label"] == [[head, *rows]]
+    for row, want in zip(report["per_class"], numbers, strict=True):
+        assert {name: row[name] for name in want} == pytest.approx(want)
+    matrix = [[word, *(str(pairs[word, other]) for other in WORDS)] for word in WORDS]
+    assert tables["Confusion"] == [[["in the data ↓, answered →", *WORDS], *matrix]]
+    assert pairs["差", "好"] > 3 * max(1, pairs["好", "差"])  # else nothing would show
+    assert {(x["gold"], x["predicted"]): x["count"] for x in report["confusion"]} == pairs
+
+
+def test_the_calibration_table_is_right_in_each_cell(counted_run, written):
+    report, tables, read = written
+    test = counted_run.test
+    bins = {}
+    for one, answer in zip(test.gold, test.predictions, strict=True):
+        likely = float(max(answer.scores))
+        bins.setdefault(int(10 * likely), []).append((likely, one == answer.label))
+    rows, off = [], 0
+    for number, found in sorted(bins.items()):
+        likely, right = mean(x for x, _ in found), mean(float(y) for _, y in found)
+        off += len(found) * abs(likely - right) / len(test.gold)
+        place = f"{number * 10}% to {number * 10 + 10}%"
+        rows.append([place, str(len(found)), f"{likely:.1%}", f"{right:.1%}"])
+    head = ["said to be likely", "how many", "mean probability", "was so"]
+    assert tables["Calibration"] == [[head, *rows]]
+    assert report["calibration"]["ece"] == pytest.approx(off)
+    assert f"they differ by {off:.1%} on average" in read["report.md"]
+
+
+def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
+    _, tables, _ = written
+    assert tables["Training"] == [
+        [
+            ["epoch", "step", "accuracy on valid", "macro F1 on valid"],
+            *([str(i), str(10 * i), f"{0.5 + i / 9:.1%}", f"{0.9 - i / 7:.1%}"] for i in (1, 2, 3)),
+        ]
+    ]
+    found = [[0.5 + i / 9 for i in range(4)], [0.4 + i / 11 for i in range(4)]]
+    names = [one["name"] for one in counted_run.trials]
+    of_one_rate = [f"{mean(x[1:]):.1%} ± {stdev(x[1:]):.1%}" for x in found]
+    assert tables["Trainings"] == [
+        [
+            ["training", "accuracy on valid", "accuracy on test", "time"],
+            *(
+                [name, f"{found[0][i]:.1%}", f"{found[1][i]:.1%}", f"1 min {i} s"]
+                for i, name in enumerate(names)
+            ),
+            ["mean ± deviation of 3 at 2e-05", *of_one_rate, ""],
+        ]
+    ]
+
+
+def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run, written):
+    _, _, read = written
+    test = counted_run.test
+    wrong = [
+        (float(max(answer.scores)), one, answer.label)
+        for one, answer in zip(test.examples, test.predictions, strict=True)
+        if one.label != answer.label
+    ]
+    wrong.sort(key=lambda found: -found[0])
+    lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
+    assert lines == [
+        (one.place, f"· in the data: {one.label} · answered: {said} · {sure:.1%} sure")
+        for sure, one, said in wrong[:MISTAKES]
+    ]
+
+
+def test_of_many_labels_the_confusions_are_right_in_each_cell():
+    words = tuple(f"类{i}" for i in range(16))
+    task = Task(name="classification", labels=words)
+    examples = [Example((f"{i}",), words[i % 16], f"t:{i}") for i in range(64)]
+    said = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
+    predictions = [Prediction(one, np.full(16, 1 / 16, np.float32)) for one in said]
+    part = Part(examples=examples, lengths=np.full(64, 5), predictions=predictions)
+    page = markdown_page(analyse(Run(task=task, metric="accuracy", train=part, valid=part)))
+    wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
+    assert cells_of(page)["Confusion"] == [[["in the data", "answered", "times"], *wrong]]
+
+
+def test_the_numbers_of_a_regression_are_right_in_each_cell():
+    run = make_run("regression")
+    rows = [
+        [name, *(f"{x:.4g}" for x in (min(of), mean(of), max(of), pstdev(of)))]
+        for name, of in ((name, getattr(run, name).gold) for name in SIZES)
+    ]
+    head = ["set", "lowest", "mean", "highest", "deviation"]
+    assert cells_of(markdown_page(analyse(run)))["Data"][1] == [head, *rows]
+
+
+def test_the_leak_is_said_first():
+    report = analyse(make_run(leaked=7))
+    share, (low, high) = (
+        report["test_unseen"]["accuracy"],
+        report["intervals"]["test_unseen"]["accuracy"],
+    )
+    said = (
+        "7 of 40 test texts also stand in train; without them the accuracy is "
+        f"{share:.1%} [{low:.1%}, {high:.1%}]."
+    )
+    assert report["warnings"][0] == said
+    for page in (Page(html_page(report)).text, markdown_page(report)):
+        assert said in page
+        assert page.index(said) < page.index("In brackets")
+
+
+def test_without_a_leak_nothing_is_said_of_one():
+    report = analyse(make_run(leaked=0))
+    assert "test_unseen" not in report
+    assert not [sentence for sentence in report["warnings"] if "stand in train" in sentence]
+
+
+def test_where_every_text_is_leaked_no_figure_is_for_new_texts():
+    report = analyse(make_run(leaked=40))
+    assert "test_unseen" not in report
+    assert "40 of 40 test texts also stand in train" in report["warnings"][0]
+    assert "new texts" in report["warnings"][0]
+    html_page(report)
+
+
+def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
+    run = make_run()
+    report = analyse(make_run(test=None, baseline=""))
+    assert report["judged"] == "valid"
+    assert not {"test", "test_unseen", "baseline"} & report.keys()
+    assert report["valid"] == score(
+        run.task, [one.label for one in run.valid.examples], run.valid.predictions
+    )
+    assert "There is no test set" in report["warnings"][0]
+    assert report["warnings"][0] in Page(html_page(report)).text
+    assert report["warnings"][0] in markdown_page(report).replace("\\", "")
+
+
+def warned(part, **changes):
+    """The one warning of a report that has the part in it."""
+    report = analyse(make_run(**changes))
+    (found,) = [sentence for sentence in report["warnings"] if part in sentence]
+    return found
+
+
+def test_few_examples_and_a_better_baseline_are_said():
+    assert "only 40 examples" in warned("The test set has")
+    run = make_run()
+    perfect = [Prediction(one.label, np.float32([0.5, 0.5])) for one in run.test.examples]
+    ours, best = (
+        run.test.__dict__ | {"baseline": perfect},
+        run.test.__dict__ | {"predictions": perfect},
+    )
+    assert "no better" in warned("simple baseline", test=Part(**ours))
+    assert not [x for x in analyse(make_run(test=Part(**best)))["warnings"] if "baseline" in x]
+    right = score(run.task, [one.label for one in run.test.examples], run.test.predictions)
+    assert 0.5 < right["accuracy"] < 1
+    worse = [*run.test.predictions]  # by one answer
+    found = next(
+        i for i, one in enumerate(run.test.examples) if i > 10 and one.label == worse[i].label
+    )
+    worse[found] = answer(run.task, run.test.examples[found], -1)
+    hardly = run.test.__dict__ | {"baseline": worse}
+    assert "hardly better" in warned("simple baseline", test=Part(**hardly))
+
+
+def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
+    run = make_run()
+    assert "longer than 16 tokens" in warned("tokens")
+    one = [x._replace(label="1") for x in run.train.examples[:39]] + [
+        run.train.examples[39]._replace(label="0")
+    ]
+    train = Part(examples=one, lengths=run.train.lengths)
+    assert "1 stands 39 times in train, 0 1 time." in warned("uneven", train=train)
+    always = [Prediction("1", np.float32([0.1, 0.9]))] * 40
+    test = Part(**run.test.__dict__ | {"predictions": always})
+    assert warned("Never answered", test=test).endswith(": 0.")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_text_of_the_data_means_nothing_in_a_page(name):
+    run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
+    first, *others = run.test.examples
+    answers = [answer(run.task, first, -9), *(answer(run.task, one, 9) for one in others)]
+    report = analyse(
+        Run(**run.__dict__ | {"test": Part(**run.test.__dict__ | {"predictions": answers})})
+    )
+    assert report["mistakes"][0]["place"] == "test.tsv:2"
+    if name == "tagging":
+        assert ["<script>alert(1)</script>", "人名"] in report["mistakes"][0]["gold"]
+    else:
+        assert report["mistakes"][0]["texts"][0] == EVIL
+    html, markdown = html_page(report), markdown_page(report)
+    page = Page(html)
+    assert "script" not in page.elements
+    assert "<script>alert(1)</script>" in page.text
+    assert "<script" not in markdown.replace("\\<", "")
+    assert not re.search(r"(?<!\\)\]\(", markdown)
+    for line in markdown.splitlines():
+        if line.startswith("|"):  # no cell is torn by the text's own bars
+            assert len(re.findall(r"(?<!\\)\|", line)) >= 3
+
+
+def test_the_page_needs_no_other_file_and_brings_its_characters():
+    text = "生僻字龘靐𠀀测试"
+    html = html_page(analyse(make_run(leaked=0, text=text)))
+    page = Page(html)
+    assert page.addresses
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in page.addresses)
+    addresses = re.findall(r"url\(([^)]*)\)", html)
+    assert len(addresses) == 1
+    font = TTFont(io.BytesIO(base64.b64decode(addresses[0].partition(",")[2])))
+    assert {ord(x) for x in page.text if "\u4e00" <= x < "\u9fff"} <= font.getBestCmap().keys()
+    assert len(html) < 1_000_000
+    for address in page.addresses:  # letters are shapes, and nothing tells when they were drawn
+        drawing = base64.b64decode(address.partition(",")[2]).decode()
+        assert "<text" not in drawing
+        assert "<dc:date>" not in drawing
+
+
+def test_mistakes_are_the_surest_wrong_answers_cut_short():
+    task = Task(name="classification", labels=("0", "1"))
+    examples = [Example(("长" * number,), "0", f"f:{number}") for number in range(1, 400)]
+    predictions = [
+        task.answer(np.array([0, (-1) ** number * number / 30])) for number in range(1, 400)
+    ]
+    found = mistakes(task, examples, predictions)
+    assert [one["place"] for one in found] == [f"f:{398 - 2 * i}" for i in range(MISTAKES)]
+    assert found[0]["sureness"] == pytest.approx(1, abs=1e-5)
+    assert found[0]["texts"] == ["长" * CHARACTERS + "…"]
+    assert (found[0]["gold"], found[0]["predicted"]) == ("0", "1")
+
+
+def test_mistakes_of_other_tasks_are_ordered_by_how_wrong_they_are():
+    several = Task(name="multilabel", labels=("a", "b"))
+    sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # of ("a",): right, right, both wrong
+    examples = [Example(("x",), ("a",), str(i)) for i in range(3)]
+    found = mistakes(several, examples, [several.answer(np.array(x)) for x in sigmoids])
+    assert [(one["place"], one["predicted"]) for one in found] == [("2", ("b",))]
+    assert found[0]["sureness"] == pytest.approx(1 / (1 + np.exp(-5)))
+    numbers = Task(name="regression")
+    examples = [Example(("x",), 1.0, str(i)) for i in range(3)]
+    found = mistakes(numbers, examples, [numbers.answer(np.array([x])) for x in (2.0, 1.0, -3.0)])
+    assert [(one["place"], one["sureness"]) for one in found] == [("2", 4), ("0", 1)]
+
+
+def test_entities_are_marked_within_what_is_shown():
+    units = list("他在北京大学见李白")
+    entities = [("LOC", 2, 6), ("PER", 7, 9)]
+    whole = [["他在", ""], ["北京大学", "LOC"], ["见", ""], ["李白", "PER"]]
+    assert mark(units, entities, range(9), "") == whole
+    part = [["…", ""], ["大学", "LOC"], ["见", ""], ["李", "PER"], ["…", ""]]
+    assert mark(units, entities, range(4, 8), "") == part
+    assert mark(["New", "York", "is"], [("LOC", 0, 2)], range(3), " ") == [
+        ["New York", "LOC"],
+        ["is", ""],
+    ]
+
+
+def test_a_sentence_is_shown_from_before_its_first_mistake():
+    task = Task(name="tagging", labels=("B-X", "O"))
+    units = tuple("甲" * 500)
+    gold = ("O",) * 500
+    said = np.tile([0.0, 5.0], (500, 1))
+    said[300] = 9, 0
+    shown = mistakes(task, [Example(("".join(units),), gold, "f:1", units)], [task.answer(said)])[0]
+    assert shown["predicted"] == [
+        ["…", ""],
+        ["甲" * 60, ""],
+        ["甲", "X"],
+        ["甲" * 139, ""],
+        ["…", ""],
+    ]
+    assert shown["sureness"] == pytest.approx(1, abs=1e-3)
+
+
+def test_calibration_is_the_mean_distance_of_saying_and_being():
+    task = Task(name="classification", labels=("0", "1"))
+    gold = ["1"] * 10
+    said = [Prediction("1" if i < 5 else "0", np.float32([0.25, 0.75])) for i in range(8)]
+    said += [Prediction("1", np.float32([0.45, 0.55]))] * 2  # surer than it says
+    found = calibration(task, gold, said)
+    assert found["ece"] == pytest.approx(0.8 * (0.75 - 5 / 8) + 0.2 * (1 - 0.55))
+    assert [(one["from"], one["count"], one["right"]) for one in found["bins"]] == [
+        (0.5, 2, 1),
+        (0.7, 8, 5 / 8),
+    ]
+
+
+def test_many_labels_make_no_page_burst():
+    rng = np.random.default_rng(0)
+    labels = tuple(f"类{i}" for i in range(60))
+    task = Task(name="classification", labels=labels, max_length=16)
+    examples = [Example((f"文{i}",), labels[rng.integers(60)], f"f:{i}") for i in range(500)]
+    predictions = [task.answer(x) for x in rng.normal(size=(500, 60))]
+    part = Part(examples=examples, lengths=np.full(500, 5), predictions=predictions)
+    report = analyse(Run(task=task, metric="accuracy", train=part, valid=part))
+    markdown = markdown_page(report)
+    assert "The 40 of 60 labels with the lowest F1." in markdown
+    assert "| in the data | answered | times |" in markdown
+    assert max(map(len, markdown.splitlines())) < 600
+
+
+def test_several_trainings_have_mean_and_deviation():
+    trials = [
+        {"name": f"seed-{i}", "learning_rate": rate, "seconds": 60.0, "valid": {"accuracy": x}}
+        for i, (rate, x) in enumerate([(1e-5, 0.5), (2e-5, 0.8), (2e-5, 0.9)])
+    ]
+    markdown = markdown_page(analyse(make_run(trials=trials)))
+    assert "| seed-0 | 50.0% | 1 min 0 s |" in markdown
+    assert "| mean ± deviation of 2 at 2e-05 | 85.0% ± 7.1% |" in markdown
+    assert "of 1 at" not in markdown
+
+
+def test_curves_are_thinned_without_losing_their_mean():
+    run = make_run(losses=[{"step": step, "loss": float(step)} for step in range(1, 2501)])
+    losses = analyse(run)["losses"]
+    assert len(losses) <= 1000
+    assert losses[0] == {"step": 3, "loss": 2.0}
+    assert losses[-1]["step"] == 2500
+
+
+def test_a_failure_leaves_the_old_report(tmp_path):
+    report = analyse(make_run())
+    write_report(tmp_path, report)
+    before = (tmp_path / "report.html").read_bytes()
+    with pytest.raises(KeyError):
+        write_report(tmp_path, {name: x for name, x in report.items() if name != "mistakes"})
+    assert (tmp_path / "report.html").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "want"),
+    [
+        (0.04, "0.0 s"),
+        (59.9, "59.9 s"),
+        (60, "1 min 0 s"),
+        (3599.7, "1 h 0 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_durations_are_spelled(seconds, want):
+    assert duration(seconds) == want

@@ -1,0 +1,197 @@
+"""A fine-tuned run from three files to its report: what each figure is of, and every label's place.
+
+Figures are counted here in plain Python, from the files and from what `predict` answers.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.finetuning.command import FinetuneConfig, read_sets
+from roformer_tf.inference.serve import as_example, as_json, load
+from roformer_tf.labelled.reading import ColumnsConfig, find_layout
+from roformer_tf.labelled.task import Example, Task
+from roformer_tf.tasks.baselines import baseline
+
+LETTERS = {
+    "差": "今天气很好我们",
+    "10": "学习中国经济发展",
+    "好": "人民生活改革工作",
+    "9": "新闻记者报道",
+}
+LABELS = ("9", "10", "好", "差")  # numbers by size, then words by their characters
+SIZES = {"train": 96, "valid": 40, "test": 60}
+
+
+def rows_of(size, seed):
+    """Texts of mostly one label's letters, every fourth with another label; the first commonest."""
+    rng = np.random.default_rng(seed)
+    for number in range(size):
+        own = str(rng.choice([*LETTERS], p=(0.4, 0.3, 0.2, 0.1)))
+        letters = [*rng.choice(list(LETTERS[own]), 12), *rng.choice(list("的了在和是"), 4)]
+        label = own if number % 4 else str(rng.choice([*LETTERS]))
+        yield "".join(map(str, rng.permutation(letters))), label
+
+
+DATA = {name: list(rows_of(size, seed)) for seed, (name, size) in enumerate(SIZES.items())}
+for number, (name, row) in enumerate((("train", 5), ("train", 8), ("valid", 3))):  # leaks
+    DATA["test"][number] = DATA[name][row]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with three files, whose texts are in a column called `label`."""
+    folder = tmp_path_factory.mktemp("results")
+    for name, rows in DATA.items():
+        lines = "".join(f"{text}\t{label}\n" for text, label in rows)
+        (folder / f"{name}.tsv").write_text("label\t情绪\n" + lines, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(released, folder):
+    """The folder of a run on the three files."""
+    settings = {
+        "checkpoint": released("char"),
+        "output": folder / "run",
+        "text-columns": 1,
+        "label-column": 2,
+        "epochs": 5,
+        "batch-size": 16,
+        "learning-rate": 1e-2,
+        "layer-decay": 1.0,
+        "precision": "float32",
+    } | {name: folder / f"{name}.tsv" for name in DATA}
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    assert main(["finetune", *flags]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def report(run):
+    return json.loads((run / "report.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def answered(run, tmp_path_factory):
+    """By file, what `predict` answers to each of its lines: a dictionary by column."""
+    folder, found = tmp_path_factory.mktemp("answers"), {}
+    for name in ("valid", "test"):
+        source, target = run.parent / f"{name}.tsv", folder / f"{name}.tsv"
+        flags = ["--model", run / "model", "--input", source, "--output", target]
+        assert main(["predict", *map(str, flags)]) == 0
+        found[name] = table(target)
+    return found
+
+
+def table(path):
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    return [dict(zip(header.split("\t"), x.split("\t"), strict=True)) for x in lines]
+
+
+def share(gold, answers):
+    return sum(one == other for one, other in zip(gold, answers, strict=True)) / len(gold)
+
+
+@pytest.mark.parametrize("given", [(), ("valid",), ("test",), ("valid", "test")])
+def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, given):
+    """No set holds an example of another one, and none of training is lost."""
+    columns = ColumnsConfig(text_columns=("1",), label_column="2")
+    files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *given)}
+    config = FinetuneConfig(checkpoint="", output="", columns=columns, **files)
+    sets = read_sets(config, find_layout(config.train, columns, None))
+    of_train = []
+    for name in DATA:
+        found = [(one.texts[0], one.label) for one in getattr(sets, name)]
+        if name in given:
+            assert found == DATA[name]
+        else:
+            of_train += found
+    assert sorted(of_train) == sorted(DATA["train"])
+    assert sets.valid
+    assert bool(sets.test) == (given != ("valid",))  # by --valid alone the report judges, too
+
+
+def test_each_figure_is_of_its_own_set(report, answered):
+    assert {one["name"]: one["examples"] for one in report["data"]} == SIZES
+    for one in report["data"]:
+        gold = [label for _, label in DATA[one["name"]]]
+        assert one["labels"] == {label: gold.count(label) for label in LABELS}
+    found = {}
+    for name in ("valid", "test"):
+        found[name] = share(
+            [label for _, label in DATA[name]], [row["label"] for row in answered[name]]
+        )
+        assert report[name]["accuracy"] == pytest.approx(found[name])
+        low, high = report["intervals"][name]["accuracy"]
+        assert low < found[name] < high
+    assert report["judged"] == "test"
+    assert found["valid"] != found["test"]  # else nothing would show
+    assert found["test"] > 0.6  # the labels in another order would be below chance
+    assert len({row["label"] for row in answered["test"]}) >= 3
+
+
+def test_leaks_are_counted_in_training_and_in_validation(report, answered):
+    seen = {name: {text for text, _ in DATA[name]} for name in ("train", "valid")}
+    test = [text for text, _ in DATA["test"]]
+    assert report["leaks"]["in_train"] == sum(text in seen["train"] for text in test) == 2
+    assert report["leaks"]["in_valid"] == sum(text in seen["valid"] for text in test) == 1
+    new = [number for number, text in enumerate(test) if text not in seen["train"] | seen["valid"]]
+    assert len({test[number] for number in new}) == len(new) == report["leaks"]["unseen"]
+    right = [DATA["test"][n][1] == answered["test"][n]["label"] for n in new]
+    assert report["test_unseen"]["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+def test_the_best_epoch_is_the_best_on_valid(run, report):
+    assert report["valid"]["accuracy"] == max(x["accuracy"] for x in report["evaluations"])
+    lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
+    assert report["evaluations"] == [*map(json.loads, lines)]
+
+
+def test_the_baselines_figures_are_of_its_own_answers(report):
+    examples = {
+        name: [Example((text,), label, "") for text, label in rows] for name, rows in DATA.items()
+    }
+    task = Task(name="classification", labels=LABELS)
+    name, answers = baseline(task, examples["train"], examples["test"])
+    gold = [label for _, label in DATA["test"]]
+    assert report["baseline"]["name"] == name
+    found = share(gold, [one.label for one in answers])
+    assert (
+        report["baseline"]["test"]["accuracy"] == pytest.approx(found) != report["test"]["accuracy"]
+    )
+
+
+def test_predictions_are_the_tests_lines_with_what_predict_answers(run, answered):
+    """A text's column called as one of ours stands beside it under another name."""
+    rows = table(run / "predictions.tsv")
+    scores = [f"p({label})" for label in LABELS]
+    assert list(rows[0]) == ["text:label", "gold", "label", *scores, "error"]
+    assert [(row["text:label"], row["gold"]) for row in rows] == DATA["test"]
+    for row, again in zip(rows, answered["test"], strict=True):
+        assert (row["label"], row["error"]) == (again["label"], "")
+        numbers = [float(again[name]) for name in scores]
+        assert [float(row[name]) for name in scores] == pytest.approx(numbers, abs=1e-5)
+        assert scores[int(np.argmax(numbers))] == f"p({row['label']})"
+
+
+def test_the_labels_have_one_order_everywhere(run, answered):
+    """In the folder, in the service and in its exports, as in training."""
+    folder = run / "model"
+    assert tuple(json.loads((folder / "task.json").read_text(encoding="utf-8"))["labels"]) == LABELS
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["id2label"] == {str(i): label for i, label in enumerate(LABELS)}
+    assert config["label2id"] == {label: i for i, label in enumerate(LABELS)}
+    texts = [text for text, _ in DATA["test"]]
+    want = [[float(row[f"p({label})"]) for label in LABELS] for row in answered["test"]]
+    served = load(folder)
+    examples = [as_example([text], served.task) for text in texts]
+    for example, answer, row, scores in zip(
+        examples, served.answer(examples), answered["test"], want, strict=True
+    ):
+        found = as_json(example, answer, served.task)
+        assert found["label"] == row["label"]
+        assert list(found["probabilities"]) == list(LABELS)
+        assert [*found["probabilities"].values()] == pytest.approx(scores, abs=1e-5)

@@ -1,0 +1,62 @@
+"""Which trainings a run consists of. How good each turns out is made up here."""
+
+import pytest
+
+from roformer_tf.errors import DivergedError
+from roformer_tf.finetuning import search
+from roformer_tf.finetuning.losses import ObjectiveConfig
+from roformer_tf.finetuning.search import Search, Sets
+from roformer_tf.finetuning.trial import Outcome, Recipe
+from roformer_tf.labelled.task import Task
+from roformer_tf.runs.optimizers import FinetuneOptimizerConfig
+
+TASK = Task(name="classification", labels=("a", "b"))
+
+
+@pytest.fixture
+def trainings(tmp_path, monkeypatch):
+    """trainings(accuracy, …) → (learning rate, seed) of each, whose accuracy the function gives."""
+
+    def searched(accuracy, **asked):
+        tried = []
+
+        def outcome(trial, start, task, test):
+            rate = trial.recipe.optimizer.learning_rate
+            tried.append((pytest.approx(rate), trial.seed))
+            assert trial.folder.parent.name == "trials"
+            scores = {"valid": {"accuracy": accuracy(rate)}, "test": {"accuracy": -rate}}
+            return Outcome(trial, {}, scores, task, 0.0)
+
+        monkeypatch.setattr(search, "run_trial", outcome)
+        optimizer = FinetuneOptimizerConfig(learning_rate=1e-3)
+        recipe = Recipe(optimizer, ObjectiveConfig(), "accuracy", 1, 8, 0, 10, 10)
+        sets = Sets(["train"], ["valid"], ["test"], [])
+        given = {"seed": 7, "seeds": 1, "sweep": False} | asked
+        found = Search(tmp_path, sets, None, TASK, recipe, **given).run()
+        assert len({one.trial.folder for one in found}) == len(found)
+        return tried
+
+    return searched
+
+
+def test_further_seeds_train_at_the_best_rate_of_the_sweep_on_valid(trainings):
+    rates = [5e-4, 1e-3, 2e-3, 4e-3]
+    tried = trainings(lambda rate: 0.9 if rate == 2e-3 else 0.5, sweep=True, seeds=3)
+    assert tried == [*((rate, 7) for rate in rates), (2e-3, 8), (2e-3, 9)]
+
+
+def test_a_rate_that_diverges_is_left_out_of_the_sweep(trainings, capsys):
+    def accuracy(rate):
+        if rate > 1e-3:
+            raise DivergedError("the loss is not finite.")
+        return rate
+
+    tried = trainings(accuracy, sweep=True, seeds=2)
+    assert tried[-1] == (1e-3, 8)
+    assert capsys.readouterr().out.count("is too high") == 2
+    with pytest.raises(DivergedError):
+        trainings(lambda rate: accuracy(1.0), sweep=True)
+
+
+def test_seeds_alone_keep_the_rate(trainings):
+    assert trainings(lambda rate: 0.5, seeds=3) == [(1e-3, 7), (1e-3, 8), (1e-3, 9)]

@@ -1,0 +1,289 @@
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.encoding import (
+    bucket,
+    combine,
+    encode_examples,
+    judging_windows,
+    padded,
+    pick_max_length,
+    row_targets,
+    windows,
+)
+from roformer_tf.labelled.task import Example, Task
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+TOKENIZERS = {
+    name: RoFormerTokenizer.from_pretrained(
+        Path(__file__).parents[1] / "fixtures" / "tokenizer" / name
+    )
+    for name in ("word", "char")
+}
+WORD = TOKENIZERS["word"]
+SENTENCE = "今天天气很好，我们去北京的公园学习中国经济。Playing 2022 unaffable!"
+
+texts = st.text(st.sampled_from("今天气很好我们去北京公园 ab1,。\u3000龘"), max_size=80)
+units = st.lists(st.sampled_from(["今", "天", "公园", " ", "\u200b", "playful", "龘", "2022"]))
+
+
+def example(*texts, label=None, units=()):
+    return Example(texts=texts or ("".join(units),), label=label, place="x:1", units=tuple(units))
+
+
+def task(name="classification", labels=("好", "坏"), **settings):
+    return Task(name=name, labels=() if name in ("regression", "ranking") else labels, **settings)
+
+
+def encoded_texts(*texts, tokenizer=WORD, **settings):
+    return encode_examples([example(text) for text in texts], tokenizer, task(**settings))
+
+
+def plain_ids(text, tokenizer=WORD):
+    """Ids without special tokens, from the tokens' names."""
+    find = tokenizer.vocabulary.get
+    return [find(token, tokenizer.vocabulary["[UNK]"]) for token in tokenizer.tokenize(text)]
+
+
+@pytest.mark.parametrize("name", ["word", "char"])
+@pytest.mark.parametrize("max_length", [3, 8, 512])
+def test_a_text_is_encoded_as_the_tokenizer_does(name, max_length):
+    tokenizer = TOKENIZERS[name]
+    given = [SENTENCE, "", "好", SENTENCE * 3]
+    found = encoded_texts(*given, tokenizer=tokenizer, max_length=max_length)
+    want = [tokenizer.encode(text, max_length=max_length) for text in given]
+    assert [ids.tolist() for ids in found.token_ids] == [ids for ids, _ in want]
+    assert [ids.tolist() for ids in found.segment_ids] == [segments for _, segments in want]
+    assert {ids.dtype for ids in found.token_ids + found.segment_ids} == {np.dtype(np.int32)}
+    assert found.example.tolist() == [0, 1, 2, 3]
+    assert found.lengths.tolist() == [len(tokenizer.encode(text)[0]) for text in given]
+    assert found.first_units == []
+    assert found.units.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("max_length", [5, 20, 512])
+@pytest.mark.parametrize("name", ["pair", "regression"])
+def test_a_pair_is_encoded_as_the_tokenizer_does(name, max_length):
+    pairs = [(SENTENCE, "好"), ("", SENTENCE * 2), (SENTENCE, SENTENCE)]
+    found = encode_examples(
+        [example(*pair) for pair in pairs], WORD, task(name, max_length=max_length)
+    )
+    want = [WORD.encode(*pair, max_length=max_length) for pair in pairs]
+    assert [ids.tolist() for ids in found.token_ids] == [ids for ids, _ in want]
+    assert [ids.tolist() for ids in found.segment_ids] == [segments for _, segments in want]
+    assert found.lengths.tolist() == [len(WORD.encode(*pair)[0]) for pair in pairs]
+
+
+def test_a_ranking_is_two_rows():
+    triples = [("今天", "天气", SENTENCE), ("北京", "公园", "中国")]
+    found = encode_examples([example(*x) for x in triples], WORD, task("ranking", max_length=16))
+    want = [WORD.encode(a, x, max_length=16)[0] for a, *others in triples for x in others]
+    assert [ids.tolist() for ids in found.token_ids] == want
+    assert found.example.tolist() == [0, 0, 1, 1]
+    assert found.lengths[0] == len(WORD.encode("今天", SENTENCE)[0])  # the longer of its rows
+
+
+@given(text=texts, max_length=st.integers(4, 40))
+def test_head_tail_keeps_both_ends(text, max_length):
+    found = encoded_texts(text, max_length=max_length, long_texts="head-tail")
+    (row,) = found.token_ids
+    ids, kept = plain_ids(text), row[1:-1].tolist()
+    assert (row[0], row[-1]) == (WORD.cls_id, WORD.sep_id)
+    if len(ids) + 2 <= max_length:
+        assert kept == ids
+        return
+    assert len(row) == max_length
+    head = (max_length - 2) // 4
+    assert kept[:head] == ids[:head]
+    assert kept[head:] == ids[len(ids) - len(kept[head:]) :]
+
+
+@given(text=texts, max_length=st.integers(3, 40))
+def test_windows_cover_a_text_and_overlap(text, max_length):
+    found = encoded_texts(text, max_length=max_length, long_texts="windows")
+    assert set(found.example.tolist()) == {0}
+    pieces = [row[1:-1].tolist() for row in found.token_ids]
+    ids, room = plain_ids(text), max_length - 2
+    assert found.lengths.tolist() == [len(ids) + 2]
+    if len(ids) <= room:
+        assert pieces == [ids]
+        return
+    assert {len(piece) for piece in pieces} == {room}
+    assert pieces[-1] == ids[-room:]
+    step = room - room // 4
+    for number, piece in enumerate(pieces[:-1]):
+        assert piece == ids[number * step : number * step + room]
+    assert (len(pieces) - 2) * step + room < len(ids) <= (len(pieces) - 1) * step + room
+
+
+unit_sizes = st.integers(1, 40).flatmap(
+    lambda room: st.tuples(
+        st.just(room), st.lists(st.integers(1, max(1, room // 4)), min_size=1, max_size=90)
+    )
+)
+
+
+@given(unit_sizes)
+def test_spans_of_units_cover_all_and_fit(drawn):
+    room, sizes = drawn
+    bounds = np.cumsum([0, *sizes])
+    spans = windows(bounds, room)
+    assert {u for first, last in spans for u in range(first, last)} == set(range(len(sizes)))
+    assert all(sum(sizes[first:last]) <= room for first, last in spans)
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(spans))  # each goes on
+
+
+@given(unit_sizes)
+def test_a_unit_is_judged_where_it_is_farthest_from_an_edge(drawn):
+    room, sizes = drawn
+    bounds = np.cumsum([0, *sizes])
+    spans = windows(bounds, room)
+    for unit, judge in enumerate(judging_windows(bounds, spans)):
+        context = [
+            min(sum(sizes[first:unit]), sum(sizes[unit + 1 : last])) if first <= unit < last else -1
+            for first, last in spans
+        ]
+        assert context[judge] == max(context) >= 0
+
+
+@given(units=units, max_length=st.integers(3, 30), name=st.sampled_from(["word", "char"]))
+def test_every_unit_is_judged_once_at_its_first_token(units, max_length, name):
+    """The round trip: a model that answers with the token it sees tells of each unit its first."""
+    tokenizer = TOKENIZERS[name]
+    tagging = task("tagging", labels=("O",), max_length=max_length)
+    found = encode_examples([example(units=units)], tokenizer, tagging)
+    assert all(len(ids) <= max_length for ids in found.token_ids)
+    judged = np.concatenate([units[units >= 0] for units in found.first_units])
+    assert sorted(judged) == list(range(len(units)))
+    (answer,) = combine([ids[:, None].astype("float32") for ids in found.token_ids], found, tagging)
+    want = [(plain_ids(unit, tokenizer) or [tokenizer.unk_id])[0] for unit in units]
+    assert answer.tolist() == [[number] for number in want]
+
+
+def test_the_tokens_of_a_unit_stay_together():
+    units = ["今天", "playful", " ", "龘", "2022"]
+    found = encode_examples([example(units=units)], WORD, task("tagging"))
+    ids = [plain_ids(unit) or [WORD.unk_id] for unit in units]
+    assert len(ids[1]) > 1
+    (row,), (first_units,) = found.token_ids, found.first_units
+    assert row.tolist() == [
+        WORD.cls_id,
+        *(number for tokens in ids for number in tokens),
+        WORD.sep_id,
+    ]
+    want = [-1]
+    for number, tokens in enumerate(ids):
+        want += [number] + [-1] * (len(tokens) - 1)
+    assert first_units.tolist() == [*want, -1]
+
+
+def test_logits_of_windows_are_averaged_and_those_of_triples_joined():
+    found = encoded_texts("好", SENTENCE, max_length=10, long_texts="windows")
+    assert len(found.token_ids) > 3
+    logits = np.random.default_rng(0).normal(size=(len(found.token_ids), 2)).astype("float32")
+    alone, several = combine(logits, found, task())
+    np.testing.assert_array_equal(alone, logits[0])
+    np.testing.assert_allclose(several, logits[1:].mean(axis=0), rtol=1e-6)
+
+    triples = [example("甲", "乙", "丙"), example("丁", "戊", "己")]
+    ranked = encode_examples(triples, WORD, task("ranking"))
+    answers = combine(np.float32([[1], [2], [3], [4]]), ranked, task("ranking"))
+    assert [answer.tolist() for answer in answers] == [[1, 2], [3, 4]]
+
+
+def test_targets_and_weights_of_rows():
+    def of(name, *examples, **settings):
+        asked = task(name, **settings)
+        return row_targets(encode_examples(examples, WORD, asked), examples, asked)
+
+    targets, weights = of(
+        "classification",
+        example("好", label="坏"),
+        example("今天" * 10, label="好"),
+        max_length=10,
+        long_texts="windows",
+    )
+    assert targets.tolist() == [1, 0, 0]
+    assert targets.dtype == np.int32
+    np.testing.assert_array_equal(weights, np.float32([1, 1 / 2, 1 / 2]))
+    assert weights.dtype == np.float32
+
+    targets, _ = of("multilabel", example("好", label=("坏",)), example("好", label=()))
+    np.testing.assert_array_equal(targets, np.float32([[0, 1], [0, 0]]))
+    targets, _ = of("regression", example("好", label=5.0), mean=1.0, deviation=2.0)
+    np.testing.assert_array_equal(targets, np.float32([[2]]))
+    targets, weights = of("ranking", example("甲", "乙", "丙", label="C"))
+    np.testing.assert_array_equal(targets, np.float32([[0], [1]]))
+    np.testing.assert_array_equal(weights, np.float32([1, 1]))
+    (target,), (weight,) = of("tagging", example(units=["playful", "好"], label=("坏", "坏")))
+    first = [1, 1 + len(plain_ids("playful"))]
+    assert np.flatnonzero(weight).tolist() == first == np.flatnonzero(target).tolist()
+    assert (target.dtype, weight.dtype, weight.max()) == (np.int32, np.float32, 1)
+
+
+@given(units=units, max_length=st.integers(3, 30))
+def test_each_unit_has_its_label_as_target_once(units, max_length):
+    labels = tuple(f"T{number}" for number in range(len(units)))
+    tagged, tagging = example(units=units, label=labels), task("tagging", labels=labels)
+    found = encode_examples([tagged], WORD, tagging)
+    targets, weights = row_targets(found, [tagged], tagging)
+    weighing = np.concatenate([t[w > 0] for t, w in zip(targets, weights, strict=True)])
+    assert sorted(weighing) == list(range(len(units)))
+    assert sum(weight.sum() for weight in weights) == len(units)
+
+
+def test_nothing_to_encode_is_no_row():
+    found = encode_examples([], WORD, task())
+    assert (found.examples, found.row_lengths.tolist(), found.token_ids) == (0, [], [])
+    assert combine([], found, task()) == []
+
+
+def test_an_example_without_units_has_no_answer():
+    found = encode_examples([example(units=())], WORD, task("tagging"))
+    assert [ids.tolist() for ids in found.token_ids] == [[WORD.cls_id, WORD.sep_id]]
+    (answer,) = combine([np.ones((2, 2), "float32")], found, task("tagging"))
+    assert answer.shape == (0, 2)
+
+
+def test_a_length_without_room_for_a_token_is_refused():
+    with pytest.raises(InputError, match="length is 2"):
+        encoded_texts("好", max_length=2)
+
+
+def test_a_very_long_text_is_many_windows():
+    found = encoded_texts("今天天气很好，" * 15_000, max_length=512, long_texts="windows")
+    assert len(found.token_ids) == -(-(found.lengths[0] - 2 - 510) // (510 - 127)) + 1
+    assert found.row_lengths.max() == 512
+
+
+def test_buckets_are_few_and_pad_little():
+    lengths = range(1, 5000)
+    buckets = [bucket(length) for length in lengths]
+    assert all(length <= b for length, b in zip(lengths, buckets, strict=True))
+    assert all(
+        3 * length > 2 * b for length, b in zip(lengths, buckets, strict=True) if length > 16
+    )
+    assert buckets == sorted(buckets)
+    assert len(set(buckets)) < 20
+    assert all(bucket(b) == b for b in buckets)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "picked"),
+    [([20] * 99 + [900], 24), ([20] * 98 + [300, 900], 384), ([5000] * 3, 1024), ([7], 16)],
+)
+def test_max_length_leaves_99_of_100_whole(lengths, picked):
+    assert pick_max_length(np.array(lengths)) == picked
+
+
+def test_padding_is_zero_at_the_end():
+    got = padded([np.int32([1, 2]), np.int32([3])], (3, 4))
+    np.testing.assert_array_equal(got, [[1, 2, 0, 0], [3, 0, 0, 0], [0, 0, 0, 0]])
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(padded(np.float32([5]), (2,)), [5, 0])

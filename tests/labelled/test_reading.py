@@ -1,0 +1,625 @@
+import csv
+import gzip
+import io
+import json
+import math
+import sys
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.reading import (
+    BadLine,
+    ColumnsConfig,
+    Layout,
+    find_layout,
+    read_examples,
+    stream_examples,
+    words_are_units,
+)
+from roformer_tf.labelled.task import Example, Task
+
+ROWS = [("房间很干净", "好"), ("早餐冷了，服务差", "坏"), ("下次还来", "好")]
+CONLL = "北 B-LOC\n京 I-LOC\n人 O\n\n-DOCSTART- -X- O\n\n她 O\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write("a.tsv", text or bytes) → its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        content = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return path
+
+    return write
+
+
+def lines(*rows, delimiter="\t"):
+    return "".join(delimiter.join(row) + "\n" for row in rows)
+
+
+def read(path, task=None, **columns):
+    """The examples of a file as a command reads them, without their places."""
+    config = ColumnsConfig(**columns)
+    layout = find_layout(path, config, task)
+    return layout, [(e.texts, e.label) for e in read_examples(path, layout, config)]
+
+
+def stream(path, name="classification", **settings):
+    return list(stream_examples(path, Task(name=name, **settings)))
+
+
+def parquet(columns):
+    import pyarrow
+    from pyarrow.parquet import write_table
+
+    target = io.BytesIO()
+    write_table(pyarrow.table(columns), target)
+    return target.getvalue()
+
+
+def as_jsonl(rows):
+    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+
+
+FILES = {
+    "a.tsv": lines(("text", "label"), *ROWS),
+    "a.csv": lines(("标签", "文本"), *((b, a) for a, b in ROWS), delimiter=","),
+    "a.jsonl": as_jsonl(ROWS),
+    "a.parquet": parquet({"text": [a for a, _ in ROWS], "label": [b for _, b in ROWS]}),
+}
+
+
+@pytest.mark.parametrize("name", [*FILES, "a.tsv.gz", "a.csv.gz", "a.jsonl.gz"])
+def test_every_kind_of_file_gives_the_same_examples(write, name):
+    layout, examples = read(write(name, FILES[name.removesuffix(".gz")]))
+    assert layout.task == "classification"
+    assert examples == [((text,), label) for text, label in ROWS]
+
+
+def test_a_place_is_the_file_and_the_line(write):
+    path = write("a.csv", 'text,label\n"zwei\nZeilen",x\nc,y\n')
+    config = ColumnsConfig()
+    found = read_examples(path, find_layout(path, config, None), config)
+    assert [example.place for example in found] == [f"{path}:2", f"{path}:4"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
+def test_encodings_are_found_and_the_unusual_said(write, encoding):
+    path = write("a.tsv", lines(("text", "label"), *ROWS).encode(encoding))
+    layout, examples = read(path)
+    assert examples == [((text,), label) for text, label in ROWS]
+    assert (encoding.upper() in layout.said) == (encoding != "utf-8-sig")
+
+
+# Columns
+
+
+@pytest.mark.parametrize(
+    ("header", "texts", "label"),
+    [
+        (("标签", "内容"), ("内容",), "标签"),
+        (("id", "Text", "Label"), ("Text",), "Label"),
+        (("评价", "label"), ("评价",), "label"),  # what is left
+        (("text_a", "text_b", "score"), ("text_a", "text_b"), "score"),
+        (("label", "query", "title"), ("query", "title"), "label"),
+        (("A", "B", "C", "label"), ("A", "B", "C"), "label"),
+    ],
+)
+def test_columns_are_found_by_their_names(write, header, texts, label):
+    rows = [[f"{name}{i}" for name in header] for i in range(3)]
+    path = write("a.tsv", lines(header, *rows))
+    layout = find_layout(path, ColumnsConfig(), None)
+    assert (layout.text_columns, layout.label_column) == (texts, label)
+    assert all(name in layout.said for name in (*texts, label))
+
+
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("given", ["names", "numbers"])
+def test_columns_are_those_that_the_user_gives(write, header, given):
+    rows = [("7", "好书", "x"), ("8", "坏书", "y"), ("9", "书", "x"), ("10", "旧书", "y")]
+    path = write("a.csv", lines(*([("nr", "评价", "情感")] * header), *rows, delimiter=","))
+    columns = {"text_columns": ("2",), "label_column": "3"}
+    if given == "names":
+        columns = {"text_columns": ("评价",), "label_column": "情感"}
+        if not header:
+            with pytest.raises(InputError, match="no column '情感'"):
+                read(path, **columns)
+            return
+    assert read(path, **columns)[1] == [((text,), label) for _, text, label in rows]
+
+
+WORDS = [(f"文{i}", "好坏"[i % 2]) for i in range(40)]
+NUMBERS = [(f"文{i}", f"{i}.5") for i in range(40)]  # each once
+SEVERAL = [(f"文{i}", ("甲,乙", "丙", "")[i % 3]) for i in range(40)]
+HEADER = ("短评", "情绪")  # names that are not known
+FIRST_LINES = [  # the first line, those under it, and whether it names columns
+    (HEADER, WORDS, True),
+    (HEADER, [*WORDS, ("文", "中")], True),  # a rare label
+    (HEADER, [(text, str(i % 3)) for i, (text, _) in enumerate(WORDS)], True),
+    (HEADER, NUMBERS, True),
+    (HEADER, SEVERAL, True),
+    (("文", "坏"), WORDS, False),
+    (("文", "坏"), [("文", "好")] * 500 + [("文", "坏")], False),  # its label comes late
+    (("文", "99"), NUMBERS, False),
+    (("文", "nan"), NUMBERS, False),  # a number that is missing
+    (("文", "乙"), SEVERAL, False),
+    (("文", ""), SEVERAL, False),
+]
+
+
+@pytest.mark.parametrize("columns", [{"text_columns": ("1",)}, {"label_column": "2"}])
+@pytest.mark.parametrize(("first", "others", "names"), FIRST_LINES)
+def test_where_columns_go_by_number_the_labels_tell_a_header(write, first, others, names, columns):
+    layout = find_layout(write("a.tsv", lines(first, *others)), ColumnsConfig(**columns), None)
+    found = ((HEADER[0],), HEADER[1]) if names else (("1",), "2")
+    assert (layout.text_columns, layout.label_column) == found
+    assert ("the first line is a header" in layout.said) == names
+    assert ("the first line is an example" in layout.said) == (not names)
+
+
+@pytest.mark.parametrize("others", [WORDS[:1], [*WORDS, *((f"又{i}", f"名{i}") for i in range(9))]])
+def test_a_first_line_that_could_be_both_is_asked_and_can_be_given(write, others):
+    path = write("a.tsv", lines(HEADER, *others))
+    columns = {"text_columns": ("1",), "label_column": "2"}
+    with pytest.raises(InputError, match=r"a\.tsv: cannot tell.*'情绪'.*Give --first-line"):
+        read(path, **columns)
+    examples = [((text,), label) for text, label in (HEADER, *others)]
+    assert read(path, **columns, first_line="header")[1] == examples[1:]
+    assert read(path, **columns, first_line="example")[1] == examples
+
+
+def test_what_the_user_says_of_the_first_line_stands_above_what_is_in_it(write):
+    path = write("a.tsv", lines(("text", "label"), *ROWS))
+    assert len(read(path, first_line="header")[1]) == 3
+    columns = {"text_columns": ("1",), "label_column": "2"}
+    layout, examples = read(path, **columns, first_line="example")
+    assert examples[0] == (("text",), "label")
+    task = Task(name="classification", text_columns=layout.text_columns)
+    assert [one.texts for one in stream_examples(path, task, first_line="example")] == [
+        texts for texts, _ in examples
+    ]
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_other_files_of_the_layout_are_read_as_the_one_of_training(write, names):
+    """A few lines of a file tell too little; what its layout is was seen in training."""
+    path = write("train.tsv", lines(*([HEADER] * names), *WORDS))
+    few = write("few.tsv", lines(*([HEADER] * names), ("新", "好"), ("旧", "坏")))
+    config = ColumnsConfig(text_columns=("1",), label_column="2")
+    layout = find_layout(path, config, None)
+    want = [(("新",), "好"), (("旧",), "坏")]
+    assert [(one.texts, one.label) for one in read_examples(few, layout, config)] == want
+    task = Task(name="classification", text_columns=layout.text_columns)
+    assert [one.texts for one in stream_examples(few, task)] == [texts for texts, _ in want]
+
+
+def test_numbers_of_columns_work_with_a_known_header(write):
+    path = write("a.tsv", lines(("text", "label"), *ROWS))
+    layout, examples = read(path, text_columns=("1",), label_column="2")
+    assert layout.text_columns == ("text",)
+    assert len(examples) == 3
+
+
+def test_without_a_header_columns_are_guessed_and_it_is_said(write):
+    rows = [(label, text) for text, label in ROWS] + [("坏", "太吵")]
+    layout, examples = read(write("a.tsv", lines(*rows)))
+    assert layout.label_column == "1"
+    assert "not a header" in layout.said
+    assert examples == [((text,), label) for label, text in rows]
+
+
+def test_a_label_that_is_called_as_a_column_makes_no_header(write):
+    rows = [("某文", "title"), ("别的", "text"), ("另一篇", "title"), ("最后", "text")]
+    assert len(read(write("a.tsv", lines(*rows)))[1]) == 4
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("id1", "甲", "x"), ("id2", "甲", "x"), ("id3", "乙", "y"), ("id4", "乙", "y")],
+        [("评论文字", "情感"), *zip("abcdefgh", "xyxyxyxy", strict=True)],  # a header?
+        [("1", "甲", "0"), ("2", "乙", "1"), ("3", "丙", "0")],  # which is the label?
+        [("title", "content", "label"), ("a", "b", "0"), ("c", "d", "1")],
+        [("text", "label", "score"), ("a", "0", "0.5"), ("c", "1", "0.7")],
+        [("nr", "words", "label"), ("1", "b", "0"), ("2", "d", "1")],
+    ],
+)
+def test_what_is_ambiguous_is_asked(write, rows):
+    with pytest.raises(InputError, match=r"cannot tell which column.*Give --(text|label)-column"):
+        find_layout(write("a.tsv", lines(*rows)), ColumnsConfig(), None)
+
+
+def test_numbers_beside_a_label_are_no_text(write):
+    path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
+    with pytest.raises(InputError, match="cannot tell which columns hold the texts: 1 or 2;"):
+        read(path, label_column="3")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"text_columns": ("a", "a")},
+        {"text_columns": ("a", "b", "c", "d")},
+        {"text_columns": ("a",), "label_column": "a"},
+        {"label_separator": " "},
+        {"encoding": "utf-9"},
+    ],
+)
+def test_impossible_columns_are_refused(columns):
+    with pytest.raises(InputError):
+        ColumnsConfig(**columns)
+
+
+# The task
+
+
+@pytest.mark.parametrize(
+    ("columns", "labels", "task"),
+    [
+        ("text", ["0", "1", "0"], "classification"),
+        ("text", ["1.0", "2.0", "1.0"], "classification"),
+        ("text", ["0.5", "1", "2"], "regression"),
+        ("text", ["0.5", "nan", "2"], "regression"),
+        ("text", ["nan", "nü", "nan"], "classification"),
+        ("text", ["甲,乙", "乙", "甲", "乙"], "multilabel"),
+        ("text", ["食品,饮料", "家电,数码", "家电,数码"], "classification"),
+        ("text", [["甲"], []], "multilabel"),
+        ("text_a text_b", [0, 1], "pair"),
+        ("text_a text_b", [0.5, 1], "regression"),
+        ("A B C", ["B", "C"], "ranking"),
+    ],
+)
+def test_the_task_is_guessed_from_columns_and_labels(write, columns, labels, task):
+    records = [{name: name for name in columns.split()} | {"label": x} for x in labels]
+    path = write("a.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    layout = find_layout(path, ColumnsConfig(), None)
+    assert layout.task == task
+    assert "a guess" in layout.said
+
+
+def test_a_column_named_labels_means_several(write):
+    assert read(write("a.tsv", "text\tlabels\n甲\tx\n乙\t\n"))[0].task == "multilabel"
+
+
+@pytest.mark.parametrize("labels", [[str(i) for i in range(60)], [f"名{i}" for i in range(60)]])
+def test_a_task_that_cannot_be_told_is_asked_and_can_be_given(write, labels):
+    path = write("a.tsv", lines(("text", "label"), *(("x", label) for label in labels)))
+    with pytest.raises(InputError, match="Give --task"):
+        read(path)
+    assert read(path, "classification")[1][7] == (("x",), labels[7])
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("a.tsv", "ranking"),
+        ("a.tsv", "pair"),
+        ("a.tsv", "tagging"),
+        ("a.conll", "classification"),
+        ("pair.tsv", "classification"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_refused(write, name, task):
+    pair = lines(("text_a", "text_b", "label"), ("x", "y", "0"))
+    content = {"a.tsv": FILES["a.tsv"], "a.conll": CONLL, "pair.tsv": pair}[name]
+    with pytest.raises(InputError, match=task):
+        find_layout(write(name, content), ColumnsConfig(), task)
+
+
+# Labels
+
+
+@pytest.mark.parametrize("name", [*FILES, "a.tsv.gz"])
+def test_a_label_may_be_called_nan(write, name):
+    """As 男 and 南 are in pinyin: text, whatever pandas would make of it."""
+    rows = [
+        ("他来了", "nan"),
+        ("她来了", "nü"),
+        ("他走了", "nan"),
+        ("没有", "None"),
+        ("空", "NULL"),
+    ]
+    content = {
+        "tsv": lines(("text", "label"), *rows),
+        "csv": lines(("text", "label"), *rows, delimiter=","),
+        "jsonl": as_jsonl(rows),
+        "parquet": parquet({"text": [a for a, _ in rows], "label": [b for _, b in rows]}),
+    }[name.removesuffix(".gz").partition(".")[2]]
+    layout, examples = read(write(name, content))
+    assert layout.task == "classification"
+    assert examples == [((text,), label) for text, label in rows]
+
+
+@pytest.mark.parametrize(
+    ("task", "written", "label"),
+    [
+        ("classification", " 好 ", "好"),
+        ("classification", 3, "3"),
+        ("regression", "-1.5e1", -15.0),
+        ("regression", 2, 2.0),
+        ("multilabel", "甲, 乙,,甲", ("乙", "甲")),
+        ("multilabel", ["x", 2], ("2", "x")),
+        ("multilabel", "", ()),
+        ("multilabel", None, ()),
+    ],
+)
+def test_a_label_is_read_as_the_task_wants_it(write, task, written, label):
+    path = write("a.jsonl", as_jsonl([("x", written), ("y", "0")]))
+    assert read(path, task)[1][0] == (("x",), label)
+
+
+def test_the_separator_of_labels_can_be_given(write):
+    path = write("a.csv", "text,label\nx,甲|乙\ny,甲\n")
+    layout, examples = read(path, label_separator="|")
+    assert (layout.task, examples[0]) == ("multilabel", (("x",), ("乙", "甲")))
+
+
+# CoNLL
+
+
+@pytest.mark.parametrize("spaces", [" ", "\t", "   "])
+def test_conll_gives_units_and_tags(write, spaces):
+    path = write("a.conll.gz", CONLL.replace(" ", spaces))
+    config = ColumnsConfig()
+    layout = find_layout(path, config, None)
+    assert layout.task == "tagging"
+    assert read_examples(path, layout, config) == [
+        Example(("北京人",), ("B-LOC", "I-LOC", "O"), f"{path}:1", ("北", "京", "人")),
+        Example(("她",), ("O",), f"{path}:7", ("她",)),
+    ]
+
+
+def test_units_may_be_white_space_and_words(write):
+    path = write("a.conll", "New NN B-LOC\nYork NN E-LOC\n\u3000 O\n")
+    config = ColumnsConfig()
+    (example,) = read_examples(path, find_layout(path, config, None), config)
+    assert example.units == ("New", "York", "\u3000")
+    assert example.texts == ("New York \u3000",)
+    assert words_are_units([example])
+    assert not words_are_units([example._replace(units=(*"北京有1998", "NBA"))])
+
+
+# Quotes
+
+
+def test_quotes_in_a_tsv_are_text(write):
+    rows = [('"好"和"坏"', "1"), ('"没有关上', "0"), ('他说"好"', "1"), ('开始"', "0")]
+    assert read(write("a.tsv", lines(("text", "label"), *rows)))[1] == [
+        ((text,), label) for text, label in rows
+    ]
+
+
+def test_one_text_with_an_opening_and_one_with_a_closing_quote_swallow_no_lines(write):
+    rows = [('"甲', "1"), ("乙", "0"), ('丙"', "1")]
+    assert len(read(write("a.tsv", lines(("text", "label"), *rows)))[1]) == 3
+
+
+def test_a_tsv_that_keeps_the_rules_of_quoting_is_unquoted(write):
+    rows = [("zwei\nZeilen", "1"), ('er sagte "ja"', "0"), ("ein\tTab", "1")]
+    target = io.StringIO()
+    csv.writer(target, "excel-tab").writerows([("text", "label"), *rows])
+    assert read(write("a.tsv", target.getvalue()))[1] == [((text,), label) for text, label in rows]
+
+
+def test_a_line_break_in_a_tsv_that_does_not_is_one_clear_line(write):
+    path = write("a.tsv", 'text\tlabel\n"好"书\t1\n"zwei\nZeilen"\t0\n')
+    with pytest.raises(
+        InputError, match=r"a\.tsv:3 has 1 column, the first line 2 .is there a line br"
+    ):
+        read(path)
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1).filter(str.strip)
+LABEL = TEXT.map(str.strip).filter(lambda label: label.casefold() != "nan")  # among numbers
+
+
+@given(st.lists(st.tuples(TEXT, LABEL), min_size=1), st.sampled_from(["csv", "jsonl", "parquet"]))
+def test_what_others_write_is_read_back(tmp_path_factory, rows, kind):
+    path = tmp_path_factory.mktemp("any") / f"a.{kind}"
+    if kind == "csv":
+        with path.open("w", newline="", encoding="utf-8") as out:
+            csv.writer(out).writerows([("text", "label"), *rows])
+    elif kind == "jsonl":
+        path.write_text(as_jsonl(rows))
+    else:
+        path.write_bytes(parquet({"text": [a for a, _ in rows], "label": [b for _, b in rows]}))
+    assert read(path, "classification", encoding="utf-8")[1] == [((a,), b) for a, b in rows]
+
+
+def test_a_text_of_200000_characters_is_read(write):
+    long = "很长" * 100_000
+    for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
+        path = write(name, lines(("text", "label"), (f'"{long}"', "0"), delimiter=delimiter))
+        assert read(path)[1] == [((long,), "0")]
+
+
+# What is bad
+
+
+BAD = {  # name: content, task, what the message says
+    "other.json": ("{}", None, "of no kind that can be read"),
+    "empty.tsv": ("", None, r"empty\.tsv is empty"),
+    "blank.csv": ("\n \n", None, r"blank\.csv is empty"),
+    "empty.jsonl": ("\n", None, r"empty\.jsonl is empty"),
+    "empty.conll": ("\n\n", None, r"empty\.conll has no example"),
+    "empty.parquet": (parquet({"text": [], "label": []}), None, r"empty\.parquet is empty"),
+    "header.tsv": ("text\tlabel\n", None, r"header\.tsv has a header, but no example"),
+    "twice.tsv": ("text\ttext\tlabel\nx\ty\t0\n", None, "two columns named 'text'"),
+    "no.parquet": (b"PAR1 no", None, "no Parquet file"),
+    "texts.txt": ("x\n", None, r"a \.txt file holds texts alone"),
+    "long.tsv": ("text\tlabel\nx\t0\ny\t1\t2\n", None, r"long\.tsv:3 has 3 columns"),
+    "short.csv": ("text,label\nx,0\ny\n", None, r"short\.csv:3 has 1 column, the first line 2"),
+    "none.tsv": ("text\tlabel\n\nx\t0\ny\t\n", None, r"none\.tsv:4 has no label"),
+    "nan.tsv": ("text\tlabel\nx\t0\ny\tNaN\n", None, r"nan\.tsv:3 has the label 'NaN', .*numbers"),
+    "nan.jsonl": ('{"text": "x", "label": NaN}\n', None, r"nan\.jsonl:1 has no label"),
+    "nans.jsonl": ('{"text": "x", "labels": ["a", NaN]}', None, r"nans\.jsonl:1 has no label"),
+    "nan_labels.jsonl": ('{"text": "x", "labels": NaN}', None, r"labels\.jsonl:1 has no label"),
+    "nan.parquet": (
+        parquet({"text": ["x", "y"], "label": [0.0, math.nan]}),
+        None,
+        r"nan\.parquet:2 has no label",
+    ),
+    "void.tsv": ("text\tlabel\nx\t0\n \t0\n", None, r"void\.tsv:3 has an empty text in 'text'"),
+    "word.tsv": (
+        "text\tlabel\nx\t0.5\ny\tbad\n",
+        "regression",
+        r"word\.tsv:3 has .*'bad'.* no num",
+    ),
+    "inf.tsv": ("text\tlabel\nx\t0.5\ny\tinf\n", "regression", r"inf\.tsv:3 has .*'inf'.* no num"),
+    "order.jsonl": (
+        '{"A": "x", "B": "y", "C": "z", "label": "C"}\n{"A": "x", "B": "y", "C": "z", "label": 1}',
+        None,
+        r"order\.jsonl:2 has the label '1', but it is B or C",
+    ),
+    "many.jsonl": (
+        as_jsonl([("x", ["a"])]),
+        "classification",
+        r"many\.jsonl:1 has the label \['a'\], but the task takes a single one",
+    ),
+    "number.jsonl": (as_jsonl([("x", 1), (12, 1)]), None, r"jsonl:2 has 12 in 'text'.* no text"),
+    "lacks.jsonl": (as_jsonl([("x", 1)]) + '{"label": 1}', None, r"lacks\.jsonl:2 has no 'text'"),
+    "unlabelled.jsonl": (
+        '{"text": "x", "labels": ["a"]}\n{"text": "y"}',
+        None,
+        r"unlabelled\.jsonl:2 has no 'labels'",
+    ),
+    "broken.jsonl": (as_jsonl([("x", 1)]) + "{", None, r"broken\.jsonl:2 is not JSON"),
+    "list.jsonl": ("[1]\n", None, r"list\.jsonl:1 is not a JSON object"),
+    "half.jsonl": (
+        '{"text": "\\ud83d", "label": 1}',
+        None,
+        r"half\.jsonl:1 is not in the encoding",
+    ),
+    "untagged.conll": ("北 B-LOC\n京\n", None, r"untagged\.conll:2 has no tag beside '京'"),
+    "void.conll": ("北\tO\n\tO\n", None, r"void\.conll:2 has no character or word"),
+    "odd.conll": ("北 B-LOC\n\n京 LOC\n", None, r"odd\.conll:3 has the tag 'LOC'"),
+    "open.csv": ('text,label\nx,0\n"y,1\nz,0\n', None, r"open\.csv:3 breaks the rules of quoting"),
+    "inner.csv": ('text,label\n"x"y,0\nz,1\n', None, r"inner\.csv:2 breaks the rules of quoting"),
+    "mixed.tsv": (
+        "text\tlabel\n很好的书\t0\n再来一本\t1\n".encode() + "不好\t0\n".encode("gb18030"),
+        None,
+        r"mixed\.tsv:4 is not in the encoding",
+    ),
+    "wide.tsv": (
+        "text\tlabel\nx\t0\n".encode("utf-16-le"),
+        None,
+        r"wide\.tsv:1 holds a NUL character, as UTF-16",
+    ),
+    "cut.tsv.gz": (None, None, r"cut\.tsv\.gz is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_data_is_one_line_that_says_where_and_what(write, name):
+    content, task, message = BAD[name]
+    if content is None:
+        path = write(name, FILES["a.tsv"] * 9)
+        path.write_bytes(path.read_bytes()[:-12])
+    else:
+        path = write(name, content)
+    with pytest.raises(InputError, match=message) as error:
+        read(path, task)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_folder_and_a_missing_file_are_named(tmp_path):
+    with pytest.raises(InputError, match="is a folder"):
+        read(tmp_path)
+    with pytest.raises(InputError, match="there is no file"):
+        read(tmp_path / "a.tsv")
+
+
+def test_a_test_file_without_the_columns_of_training_says_so(write):
+    layout = Layout("classification", ("text",), "label", "")
+    with pytest.raises(
+        InputError, match=r"b\.tsv has no column 'label': its columns are text, tag"
+    ):
+        read_examples(write("b.tsv", "text\ttag\nx\t0\n"), layout, ColumnsConfig())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("tagging", "tsv"), ("classification", "conll")])
+def test_a_test_file_of_another_kind_says_so(write, name, kind):
+    layout = Layout(name, ("text",), None, "")
+    with pytest.raises(InputError, match=rf"b\.{kind}.*tagging"):
+        read_examples(write(f"b.{kind}", "text\ttag\nx\tO\n"), layout, ColumnsConfig())
+
+
+# Streams
+
+
+def test_a_stream_keeps_order_and_drops_nothing(write):
+    path = write("a.tsv", "label\ttext\n0\t甲\n\n1\t \n1\t乙\t丙\n0\t丁\n")
+    found = stream(path)
+    assert [one.place for one in found] == [f"{path}:{i}" for i in range(2, 7)]
+    assert [type(one) for one in found] == [Example, BadLine, BadLine, BadLine, Example]
+    assert [one.label for one in found if isinstance(one, Example)] == [None, None]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_stream_needs_no_labels(write, name):
+    found = stream(write(name, FILES[name]), text_columns=("文本" if name == "a.csv" else "text",))
+    assert [one.texts[0] for one in found] == [text for text, _ in ROWS]
+
+
+def test_of_a_txt_every_line_is_a_text(write):
+    path = write("a.txt", b"\xef\xbb\xbftext\r\n\n" + '"乙\t丙'.encode() + b"\n\xff\n")
+    assert stream(path) == [
+        Example(("text",), None, f"{path}:1"),
+        BadLine(f"{path}:2", "has an empty text in 'text'"),
+        Example(('"乙\t丙',), None, f"{path}:3"),
+        BadLine(f"{path}:4", "is not in the encoding of the rest of the file, or of --encoding"),
+    ]
+
+
+def test_two_texts_a_line_have_a_tab_between(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("甲\t乙\n丙\n".encode())))
+    pair, bad = stream("-", "pair", text_columns=("a", "b"))
+    assert pair == Example(("甲", "乙"), None, "stdin:1")
+    assert bad == BadLine("stdin:2", "has 1 of 2 texts with tabs between them")
+
+
+def test_raw_text_to_tag_is_cut_into_units(write):
+    path = write("a.txt", "北京 人\n")
+    (by_character,) = stream(path, "tagging")
+    (by_word,) = stream(path, "tagging", spaced_units=True)
+    assert by_character.units == ("北", "京", " ", "人")
+    assert by_word.units == ("北京", "人")
+    assert by_word.texts == ("北京 人",)
+
+
+@pytest.mark.parametrize("content", [CONLL, "北\n京\n人\n\n她\n"])
+def test_conll_to_tag_needs_no_tags(write, content):
+    found = stream(write("a.conll", content), "tagging", spaced_units=True)
+    assert [(one.texts[0], one.label) for one in found] == [("北 京 人", None), ("她", None)]
+
+
+def test_a_stream_without_the_training_columns_says_so(write):
+    with pytest.raises(InputError, match="no column 'text'"):
+        stream_examples(write("a.csv", "甲,乙\n丙,丁\n"), Task(name="classification"))
+
+
+def test_quotes_of_a_csv_that_never_close_end_no_stream(write):
+    path = write("a.csv", 'text\n甲\n"乙\n丙\n')
+    good, bad = stream(path)
+    assert (good.texts, bad.place) == (("甲",), f"{path}:3")
+
+
+@pytest.mark.parametrize("kind", ["txt", "tsv", "csv", "jsonl"])
+def test_a_large_file_takes_little_memory(write, kind):
+    text = "很好" * 500
+    line = json.dumps({"text": text}) if kind == "jsonl" else text
+    path = write(f"a.{kind}", ("text\n" if kind in ("tsv", "csv") else "") + f"{line}\n" * 3000)
+    tracemalloc.start()
+    count = sum(isinstance(one, Example) for one in stream_examples(path, Task(name="multilabel")))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 3000
+    assert path.stat().st_size > 9e6
+    assert peak < 3 << 20

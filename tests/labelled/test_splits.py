@@ -1,0 +1,204 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.splits import duplicates, example_key, folds, split
+from roformer_tf.labelled.task import Example
+from roformer_tf.readers.text_key import text_key
+
+SHORT = st.text("aｂb 　c", max_size=3)
+EXAMPLES = st.lists(
+    st.builds(lambda *x: Example(x[:2], x[2], ""), SHORT, SHORT, st.sampled_from("01"))
+)
+
+
+def plain(example):
+    """A text with full width made half and white space gone, letter by letter."""
+    half = {"ｂ": "b", " ": "", "　": ""}
+    return tuple("".join(half.get(letter, letter) for letter in text) for text in example.texts)
+
+
+def either_way(example):
+    """A pair's texts, made plain, in no order."""
+    return sorted(plain(example))
+
+
+def made(labels, prefix="text"):
+    return [Example((f"{prefix} {i}",), label, f"f:{i}") for i, label in enumerate(labels)]
+
+
+@given(EXAMPLES, EXAMPLES, EXAMPLES)
+def test_duplicates_are_those_of_a_double_loop(train, test, valid):
+    found = duplicates(train, test, valid)
+    keys, held = list(map(either_way, train)), list(map(either_way, test))
+    chosen_by = [key for key in map(either_way, valid) if key not in keys]
+    assert found.in_valid.tolist() == [key in chosen_by for key in held]
+    assert found.in_train.tolist() == [any(key == k for k in keys) for key in held]
+    assert found.repeated.tolist() == [key in held[:i] for i, key in enumerate(held)]
+    assert found.within == sum(key in keys[:i] for i, key in enumerate(keys))
+    every = [*train, *test]  # where another order may have another label
+    labels = {plain(e): {other.label for other in every if plain(other) == plain(e)} for e in every}
+    assert found.contradicting == sum(len(x) > 1 for x in labels.values())
+    assert (found.unseen == ~(found.in_train | found.in_valid | found.repeated)).all()
+    assert found.in_train.dtype == found.repeated.dtype == bool
+
+
+def test_pairs_are_equal_only_in_both_texts():
+    assert text_key(("ab", "c")) != text_key(("a", "bc"))
+    assert text_key(("a b", "ｃ")) == text_key(("ab", "c"))
+
+
+def test_mirrored_pairs_and_triples_are_met_again():
+    train = [Example(("甲", "乙"), "1", ""), Example(("丙", "丁"), "0", "")]
+    test = [
+        Example(("乙", "甲 "), "1", ""),
+        Example(("丙", "丁"), "1", ""),
+        Example("甲丁", "1", ""),
+    ]
+    found = duplicates(train, test)
+    assert found.in_train.tolist() == [True, True, False]
+    assert found.unseen.tolist() == [False, False, True]
+    assert duplicates([], [*train, *test]).repeated.tolist() == [False, False, True, True, False]
+    assert duplicates(train, [], test).within == 0
+    assert duplicates([*train, *test], []).within == 2
+    assert found.contradicting == 1  # 丙, 丁: read in the same order
+
+    train = [Example(("甲", "乙", "丙"), "B", "")]
+    test = [Example(texts, "C", "") for texts in (("甲", "丙", "乙"), ("乙", "甲", "丙"))]
+    found = duplicates(train, test)
+    assert (found.in_train.tolist(), found.contradicting) == ([True, False], 0)
+    assert duplicates(train, [Example(("甲", "丙", "乙"), "B", "")]).contradicting == 1
+
+
+def test_a_triples_first_text_has_a_place_of_its_own():
+    assert example_key("甲乙丙") == example_key("甲丙乙") != example_key("乙甲丙")
+    assert example_key("甲乙") == example_key("乙甲") != example_key("甲甲")
+    assert example_key(["甲"]) == text_key(["甲"])
+
+
+@pytest.mark.parametrize("task", ["pair", "regression", "ranking"])
+def test_a_split_keeps_mirrored_examples_together(task):
+    rng = np.random.default_rng(0)
+    ways = [("a{}", "b{}"), ("b{}", "a{}")]
+    if task == "ranking":
+        ways = [("x{}", *way) for way in ways]
+    examples = [
+        Example(tuple(text.format(i) for text in way), LABELS[task](rng), "")
+        for i in range(60)
+        for way in ways
+    ]
+    for sides in (split(examples, task, (0.2, 0.2)), *folds(examples, task, 3)):
+        met = [{example.texts[-1][1:] for example in side} for side in sides]
+        assert sum(map(len, met)) == len(set.union(*met)) == 60
+
+
+LABELS = {
+    "classification": lambda rng: str(rng.choice(3, p=[0.7, 0.2, 0.1])),
+    "pair": lambda rng: str(rng.integers(2)),
+    "multilabel": lambda rng: tuple(np.array(["x", "y", "z"])[rng.random(3) < 0.3]),
+    "regression": lambda rng: float(rng.normal()),
+    "ranking": lambda rng: str(rng.choice(["B", "C"])),
+    "tagging": lambda rng: ("O", *rng.choice(["B-LOC", "O"], 2)),
+}
+
+
+@pytest.mark.parametrize("task", LABELS)
+def test_a_split_parts_the_examples_and_no_equal_texts(task):
+    rng = np.random.default_rng(0)
+    examples = [
+        Example((f"{rng.integers(150)}{' ' * int(rng.integers(2))}",), LABELS[task](rng), f"f:{i}")
+        for i in range(400)
+    ]
+    sides = split(examples, task, (0.2, 0.1), seed=3)
+    assert sorted(e for side in sides for e in side) == sorted(examples)
+    assert [len(side) for side in sides] == pytest.approx([280, 80, 40], abs=5)
+    texts = [set(map(plain, side)) for side in sides]
+    assert len(set.union(*texts)) == sum(map(len, texts))
+    places = [[int(e.place[2:]) for e in side] for side in sides]
+    assert places == [sorted(side) for side in places]
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel", "tagging"])
+def test_a_split_gives_every_side_its_share_of_every_label(task):
+    rng = np.random.default_rng(0)
+    several = task != "classification"
+    examples = made([LABELS[task](rng) for _ in range(1000)])
+
+    def every(side):
+        return Counter(label for e in side for label in (e.label if several else [e.label]))
+
+    total = every(examples)
+    for side, share in zip(split(examples, task), (0.8, 0.1, 0.1), strict=True):
+        for label, count in every(side).items():
+            assert count == pytest.approx(share * total[label], abs=6)
+
+
+def test_a_split_of_numbers_has_small_and_large_ones_on_every_side():
+    numbers = np.random.default_rng(0).lognormal(size=1000)
+    for side in split(made(numbers.tolist()), "regression"):
+        side_numbers = [example.label for example in side]
+        for tenth in range(1, 10):
+            below = np.mean(side_numbers < np.quantile(numbers, tenth / 10))
+            assert below == pytest.approx(tenth / 10, abs=0.02)
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_every_label_is_trained_on(task):
+    labels = ["common"] * 50 + [f"rare {i}" for i in range(10)]
+    examples = made([(x, "common") for x in labels] if task == "multilabel" else labels)
+    train, valid, test = split(examples, task, (0.2, 0.2))
+    assert {e.label for e in train} == {e.label for e in examples}
+    assert {e.label for e in (*valid, *test)} == {examples[0].label}
+
+
+def test_a_split_is_a_function_of_its_seed():
+    examples = made(["0", "1"] * 50)
+    assert split(examples, "classification", seed=1) == split(examples, "classification", seed=1)
+    assert split(examples, "classification", seed=1) != split(examples, "classification", seed=2)
+
+
+def test_a_share_of_nothing_gives_nothing():
+    train, valid, test = split(made(["0", "1"] * 50), "classification", (0.0, 0.2))
+    assert (len(train), len(valid), len(test)) == (80, 0, 20)
+
+
+def test_too_few_examples_are_an_input_error():
+    with pytest.raises(InputError, match=r"3 examples are too few .* none is left for validation"):
+        split(made("010"), "classification")
+    repeated = [Example(("one",), "0", ""), Example(("two",), "1", "")] * 50
+    with pytest.raises(InputError, match="Give --valid and --test"):
+        split(repeated, "classification")
+
+
+@pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.5, 0.5)])
+def test_impossible_shares_are_an_input_error(shares):
+    with pytest.raises(InputError, match="leave something for training"):
+        split(made("01" * 50), "classification", shares)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_folds_hold_every_example_out_once(k):
+    examples = made(np.random.default_rng(0).choice(["0", "1"], 103, p=[0.8, 0.2]).tolist())
+    examples += [example._replace(texts=(example.texts[0] + " ",)) for example in examples[:9]]
+    pairs = folds(examples, "classification", k, seed=2)
+    assert len(pairs) == k
+    assert sorted(e for _, held_out in pairs for e in held_out) == sorted(examples)
+    ones = sum(example.label == "1" for example in examples)
+    for train, held_out in pairs:
+        assert sorted(train + held_out) == sorted(examples)
+        assert not set(map(plain, train)) & set(map(plain, held_out))
+        assert len(held_out) == pytest.approx(len(examples) / k, abs=4)
+        assert sum(e.label == "1" for e in held_out) == pytest.approx(ones / k, abs=3)
+
+
+def test_impossible_folds_are_input_errors():
+    with pytest.raises(InputError, match="1 folds are too few"):
+        folds(made("0101"), "classification", 1)
+    with pytest.raises(InputError, match="too few for 5 folds"):
+        folds(made("0101"), "classification", 5)
+    with pytest.raises(InputError, match="label '2' fall into one of 2 folds"):
+        folds(made("01012"), "classification", 2)

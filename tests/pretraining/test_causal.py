@@ -1,0 +1,242 @@
+"""`pretrain --objective causal`: a model that tells each next token from those before it."""
+
+import json
+import math
+import shutil
+from importlib.util import find_spec
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.corpus.batches import held_out_batches
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.objectives import NextTokens
+from roformer_tf.corpus.packing import DOCUMENT, TOKEN
+from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
+from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate, score_tokens
+from roformer_tf.pretraining.initialization import new_model
+from roformer_tf.pretraining.settings import PretrainConfig
+from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+CHANCE, ANSWERS = "今天气很好我们去公园学习中国", "经济发展人民生活改革工作北京"
+PAIRS = 15
+"""Of a document: a character by chance, then the one that answers it."""
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def flags(pretrain_flags, tmp_path_factory):
+    """flags(output, …) for a tiny causal model of texts of which every other character is told."""
+    rng = np.random.default_rng(0)
+    chosen = rng.integers(0, len(CHANCE), (400, PAIRS))
+    corpus = tmp_path_factory.mktemp("answers") / "corpus.txt"
+    lines = ["".join(CHANCE[i] + ANSWERS[i] for i in line) for line in chosen]
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    settings = {
+        "corpus": corpus,
+        "objective": "causal",
+        "length": 40,
+        "dropout": 0.01,
+        "steps": STEPS,
+        "save_every": 60,
+        "log_every": 30,
+        "learning_rate": 1e-2,
+        "precision": "float32",
+    }
+    return lambda output, **changes: pretrain_flags(output, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def run(flags, tmp_path_factory):
+    """The folder of a finished run; copy it before a change."""
+    output = tmp_path_factory.mktemp("causal") / "run"
+    assert main(["pretrain", *flags(output)]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return RoFormerForCausalLM.from_pretrained(run / "model")
+
+
+@pytest.fixture(scope="module")
+def held_out(run):
+    rows = PreparedRows.open(run / "rows", "held_out")
+    return held_out_batches(rows, batch_size=4, seed=0, objective=NextTokens())
+
+
+def logits_of(model, inputs):
+    return keras.ops.convert_to_numpy(model(inputs)).astype("float64")
+
+
+def test_it_tells_what_can_be_told_and_never_what_it_is_yet_to_see(run, model, held_out):
+    """An answer is certain. What comes by chance nobody tells, but for its frequency: a model that
+    saw its own labels would. Counting characters alone leaves both at the logarithm of 28."""
+    scores = score_tokens(MaskedTokenScores(model), held_out)
+    counts = scores["weights"] == 1
+    tokens = np.array(model.tokenizer.tokens)[scores["labels"]]
+    losses = -scores["log_likelihood"].astype("float64")
+    answers, by_chance = (counts & np.isin(tokens, list(kind)) for kind in (ANSWERS, CHANCE))
+    assert min(answers.sum(), by_chance.sum()) > 400
+    assert losses[answers].mean() < 0.1
+    uniform = math.log(len(CHANCE))
+    assert 0.98 * uniform < losses[by_chance].mean() < 1.1 * uniform
+    first, *_, last = read_lines(run / "evaluations.jsonl")
+    assert first["held_out_loss"] > uniform
+    assert last["held_out_loss"] == pytest.approx(losses[counts].mean(), rel=1e-5)
+    assert last["held_out_loss"] < 0.55 * math.log(2 * len(CHANCE))
+    assert read_lines(run / "metrics.jsonl")[-1]["loss"] == pytest.approx(
+        last["held_out_loss"], rel=0.1
+    )
+
+
+def test_evaluation_equals_one_document_after_the_other(run, model, held_out):
+    losses, hits = [], []
+    for row in PreparedRows.open(run / "rows", "held_out"):
+        for document in range(1, row[DOCUMENT].max() + 1):
+            ids = row[TOKEN][row[DOCUMENT] == document].astype("int32")
+            logits = logits_of(model, {"token_ids": ids[None]})[0, :-1]  # of the next tokens
+            logits -= logits.max(-1, keepdims=True)
+            own = np.take_along_axis(logits, ids[1:, None], -1)[:, 0]
+            losses += list(np.log(np.exp(logits).sum(-1)) - own)
+            hits += list(logits.argmax(-1) == ids[1:])
+    scores = evaluate(MaskedTokenScores(model), held_out)
+    assert scores.predictions == len(losses)
+    assert scores.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert scores.accuracy == pytest.approx(np.mean(hits))
+    assert str(scores).endswith(f"of {len(losses):,} tokens")
+    assert "masked" not in str(scores)
+
+
+def test_stopped_it_continues_to_the_same_weights_bit_for_bit(run, flags, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    last = f"checkpoints/step-{STEPS:08}"
+    shutil.rmtree(copy / last)
+    shutil.rmtree(copy / "model")
+    assert main(["pretrain", *flags(copy)]) == 0
+    assert "step-00000120" in capsys.readouterr().out
+    for file in ("model/model.safetensors", f"{last}/training.safetensors"):
+        assert (copy / file).read_bytes() == (run / file).read_bytes()
+    assert read_lines(copy / "evaluations.jsonl") == read_lines(run / "evaluations.jsonl")
+    losses = [[line["loss"] for line in read_lines(x / "metrics.jsonl")] for x in (copy, run)]
+    assert losses[0] == losses[1]
+
+
+def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, model, tmp_path):
+    inputs = model.tokenizer([f"{CHANCE[:3]}{ANSWERS[:4]}", CHANCE])
+    want = logits_of(model, inputs)
+    source = run / "model"
+    for to, name in [("tf1", "tiny.zip"), ("huggingface", "hf"), ("own", "own")]:
+        target = tmp_path / name
+        words = ["checkpoints", "convert", str(source), str(target), "--to", to]
+        assert main(words) == 0
+        back = RoFormerForCausalLM.from_pretrained(target)
+        assert back.config.attention_type == "causal"
+        np.testing.assert_array_equal(logits_of(back, inputs), want)
+        source = target
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["RoFormerForCausalLM"]
+    assert config["is_decoder"] is True
+
+
+@pytest.mark.skipif(
+    not (find_spec("bert4keras") and find_spec("tf_keras")),
+    reason="bert4keras is not installed: `make test` does it",
+)
+def test_bert4keras_computes_the_same_of_it(flags, tmp_path, capsys):
+    """Of a model that has begun to learn. The finished one attends so sharply that float32 itself
+    is further from float64 than `verify` allows, in either library (docs/LOG.md)."""
+    run, target = tmp_path / "run", tmp_path / "tiny.zip"
+    assert main(["pretrain", *flags(run, steps=20)]) == 0
+    assert main(["checkpoints", "convert", str(run / "model"), str(target), "--to", "tf1"]) == 0
+    assert main(["checkpoints", "verify", str(target), "--against", "bert4keras"]) == 0
+    assert "attention causal" in capsys.readouterr().out
+
+
+def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_corpus):
+    """Nothing in a released gpt-char says that it is causal: the objective does."""
+    output = tmp_path / "run"
+    settings = {"init_from": released("gpt_char"), "vocab_size": None, "architecture": None}
+    settings |= {"tokenization": None, "dropout": None, "steps": 4, "learning_rate": 1e-3}
+    corpus = write_corpus(tmp_path / "corpus.txt", 60)
+    assert main(["pretrain", *flags(output, corpus=corpus, **settings)]) == 0
+    before = RoFormerForCausalLM.from_pretrained(released("gpt_char"))
+    rows = PreparedRows.open(output / "rows", "held_out")
+    batches = held_out_batches(rows, batch_size=4, seed=0, objective=NextTokens())
+    first, last = read_lines(output / "evaluations.jsonl")
+    found = evaluate(MaskedTokenScores(before), batches).loss
+    assert first["held_out_loss"] == pytest.approx(found, rel=1e-6)
+    assert last["held_out_loss"] < first["held_out_loss"]
+    after = RoFormerForCausalLM.from_pretrained(output / "model")
+    assert after.config.attention_type == "causal"
+
+
+@pytest.mark.parametrize("embeddings", ["random", "neighbours"])
+def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
+    rows = PreparedRows.open(run / "rows")
+    tokenizer = RoFormerTokenizer.from_pretrained(run / "rows")
+    config = RoFormerConfig.from_file(run / "model" / "config.json")
+    keras.utils.set_random_seed(0)
+    model = new_model(config, tokenizer, rows, embeddings=embeddings, objective="causal")
+    assert isinstance(model, RoFormerForCausalLM)
+    shares = np.exp(keras.ops.convert_to_numpy(model.mlm.bias).astype("float64"))
+    _, labels, weights = NextTokens()(np.stack([rows[i] for i in range(len(rows))]), [])
+    counts = np.bincount(labels[weights == 1], minlength=tokenizer.vocab_size)
+    assert shares == pytest.approx((counts + 0.5) / (counts + 0.5).sum(), rel=1e-5)
+    entropy = -(counts[counts > 0] / counts.sum() * np.log(shares[counts > 0])).sum()
+    found = evaluate(MaskedTokenScores(model), held_out).loss
+    assert found == pytest.approx(entropy, rel=0.1)
+
+
+def test_embeddings_from_neighbours_begin_a_run(flags, tmp_path):
+    output = tmp_path / "run"
+    assert main(["pretrain", *flags(output, embeddings="neighbours", steps=2)]) == 0
+    assert len(read_lines(output / "evaluations.jsonl")) == 2
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "masking", [MaskingConfig(rate=0.3), MaskingConfig(mask_share=1.0, random_share=0.0)]
+)
+def test_masking_is_no_setting_of_it(masking):
+    settings = {"corpus": ("x.txt",), "output": "run", "vocab_size": 9, "masking": masking}
+    PretrainConfig(**settings)
+    with pytest.raises(InputError, match="--objective causal masks none"):
+        PretrainConfig(**settings, objective="causal")
+
+
+def test_a_run_keeps_its_objective(run, flags, capsys):
+    assert main(["pretrain", *flags(run, objective="masked")]) == 2
+    assert "objective was 'causal' and is 'masked'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["init_from", "architecture"])
+def test_masked_words_are_not_told_from_one_side(run, flags, tmp_path, capsys, given):
+    changes = {"init_from": run / "model", "vocab_size": None, "architecture": None}
+    if given == "architecture":
+        changes = {"architecture": run / "model" / "config.json"}
+    words = flags(tmp_path / "run", objective="masked", **changes)
+    assert main(["pretrain", *words]) == 2
+    message = capsys.readouterr().err
+    assert "reads from left to right (attention_type is causal)" in message
+    assert "Give --objective causal" in message
+
+
+def test_causal_is_what_it_says_whatever_the_architecture_sees(run, flags, tmp_path):
+    """UniLM's mask would show a text of segment 0 its own next tokens."""
+    architecture = tmp_path / "architecture.json"
+    config = RoFormerConfig.from_file(run / "model" / "config.json")
+    architecture.write_text(json.dumps(config.replace(attention_type="unilm").to_dict()))
+    output = tmp_path / "run"
+    assert main(["pretrain", *flags(output, architecture=architecture, steps=1)]) == 0
+    trained = RoFormerForMaskedLM.from_pretrained(output / "model")
+    assert trained.config.attention_type == "causal"

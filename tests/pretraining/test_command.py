@@ -1,0 +1,658 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import yaml
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.corpus import preparation
+from roformer_tf.corpus.batches import held_out_batches
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate
+from roformer_tf.pretraining.flops import step_flops
+from roformer_tf.pretraining.initialization import new_model
+from roformer_tf.pretraining.settings import PretrainConfig
+from roformer_tf.pretraining.train_step import PretrainingModel
+from roformer_tf.runs import devices
+from roformer_tf.runs.callbacks import read_lines, scalars
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+ROOT = Path(__file__).parents[2]
+STEPS, SAVE_EVERY, LOG_EVERY = 22, 8, 3  # of `pretrain_flags`
+WEIGHTS = Path("model", "model.safetensors")
+
+
+@pytest.fixture
+def copy(pretrained, tmp_path):
+    """A copy of the finished run, to be changed."""
+    return shutil.copytree(pretrained, tmp_path / "run")
+
+
+def content(folder):
+    """Every file's bytes and time."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def losses(run):
+    return [(line["step"], line["loss"]) for line in read_lines(run / "metrics.jsonl")]
+
+
+def same_result(run, other):
+    """Weights and optimizer bit for bit, and every line but for its speed."""
+    last = max((run / "checkpoints").iterdir()).relative_to(run)
+    for file in (WEIGHTS, last / WEIGHTS, last / "training.safetensors", last / "state.json"):
+        assert (run / file).read_bytes() == (other / file).read_bytes()
+    assert losses(run) == losses(other)
+    assert read_lines(run / "evaluations.jsonl") == read_lines(other / "evaluations.jsonl")
+    return True
+
+
+def refused(flags, run, capsys):
+    """Run a command that must be refused and must change nothing; give what it says."""
+    before = content(run)
+    capsys.readouterr()
+    assert main(["pretrain", *flags]) == 2
+    assert content(run) == before
+    return capsys.readouterr().err
+
+
+# What a run writes
+
+
+def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(copy, pretrain_flags):
+    """Given to a run that goes on from its middle, since it changes no weight."""
+    shutil.rmtree(copy / "checkpoints" / "step-00000022")
+    flags = pretrain_flags(copy, peak_flops=1e9)
+    assert main(["pretrain", *flags]) == 0
+    flops = step_flops(RoFormerConfig.from_file(copy / "model" / "config.json"), 32, 8, 4)
+    lines = {line["step"]: line for line in read_lines(copy / "metrics.jsonl")}
+    assert "mfu" not in lines[15]  # of the run before
+    for step in (18, 21, 22):
+        steps_per_second = lines[step]["tokens_per_second"] / (8 * 32)
+        assert lines[step]["mfu"] == pytest.approx(flops * steps_per_second / 1e9, abs=1e-4)
+
+
+def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
+    lines = read_lines(pretrained / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [3, 6, 9, 12, 15, 18, 21, 22]
+    for line in lines:
+        assert list(line) == [
+            "step",
+            "loss",
+            "learning_rate",
+            "tokens_per_second",
+            "gradient_norm",
+            "left_out",
+            "waiting",
+        ]
+        assert 0 < line["loss"] < 10
+        assert 0 < line["gradient_norm"] < 100
+        assert line["left_out"] == 0
+        assert line["tokens_per_second"] > 0
+        assert 0 <= line["waiting"] <= 1
+    rates = [line["learning_rate"] for line in lines]
+    assert rates == pytest.approx([1e-3 * (STEPS - (line["step"] - 1)) / 21 for line in lines])
+
+
+def test_the_held_out_rows_are_evaluated_before_the_first_step_and_at_every_save(pretrained):
+    lines = read_lines(pretrained / "evaluations.jsonl")
+    assert [line["step"] for line in lines] == [0, 8, 16, 22]
+    for line in lines:
+        assert line["held_out_perplexity"] == pytest.approx(np.exp(line["held_out_loss"]))
+        assert 0 <= line["held_out_accuracy"] < 1
+
+
+def test_the_loss_is_drawn(pretrained):
+    assert (pretrained / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tensorboard_shows_training_and_evaluation(pretrained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    shown = {}
+    for name in ("training", "held_out"):
+        board = EventAccumulator(str(pretrained / "tensorboard" / name))
+        board.Reload()
+        for key in board.Tags()["tensors"]:
+            shown[key] = [
+                (e.step, pytest.approx(e.tensor_proto.float_val[0])) for e in board.Tensors(key)
+            ]
+    for file in ("metrics.jsonl", "evaluations.jsonl"):
+        lines = [{"step": line["step"]} | scalars(line) for line in read_lines(pretrained / file)]
+        for key in lines[0].keys() - {"step"}:
+            assert [(line["step"], line[key]) for line in lines] == shown.pop(key)
+    assert shown == {}
+
+
+def test_the_result_is_a_model_that_anyone_can_load(pretrained):
+    model = RoFormerForMaskedLM.from_pretrained(pretrained / "model")
+    tokenizer = RoFormerTokenizer.from_pretrained(pretrained / "model")
+    assert tokenizer.vocabulary == model.tokenizer.vocabulary
+    assert tokenizer.vocab_size == model.config.vocab_size
+    assert tokenizer.tokenization == "char"
+    logits = model(tokenizer(["今天天气很好。", "北京"]))
+    assert logits.shape == (2, 9, tokenizer.vocab_size)
+    assert np.isfinite(keras.ops.convert_to_numpy(logits)).all()
+
+
+def test_two_checkpoints_are_kept_and_nothing_half_written(pretrained):
+    names = sorted(path.name for path in (pretrained / "checkpoints").iterdir())
+    assert names == ["step-00000016", "step-00000022"]
+    assert sorted(path.name for path in pretrained.iterdir()) == [
+        "best",
+        "checkpoints",
+        "evaluations.jsonl",
+        "loss.png",
+        "metrics.jsonl",
+        "model",
+        "rows",
+        "settings.yaml",
+        "tensorboard",
+    ]
+
+
+def test_a_runs_settings_give_the_same_run_again(pretrained, tmp_path):
+    settings = str(pretrained / "settings.yaml")
+    assert main(["pretrain", "--config", settings, "--output", str(tmp_path / "again")]) == 0
+    assert same_result(tmp_path / "again", pretrained)
+
+
+def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_flags, tmp_path):
+    """Their settings are not said again, but recorded."""
+    unsaid = ("length", "held_out", "tokenization", "vocab_size")
+    flags = pretrain_flags(
+        tmp_path / "run",
+        rows=pretrained / "rows",
+        corpus=None,
+        save_every=100,
+        log_every=LOG_EVERY,
+        **dict.fromkeys(unsaid),
+    )
+    assert main(["pretrain", *flags]) == 0
+    used = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
+    assert [used[name] for name in unsaid] == [32, 0.1, "char", None]
+    assert (tmp_path / "run" / WEIGHTS).read_bytes() == (pretrained / WEIGHTS).read_bytes()
+    assert losses(tmp_path / "run") == losses(pretrained)
+    assert not (tmp_path / "run" / "rows").exists()
+
+
+def test_rows_with_more_tokens_than_asked_for_are_refused(
+    pretrained, pretrain_flags, tmp_path, capsys
+):
+    flags = pretrain_flags(tmp_path / "run", rows=pretrained / "rows", corpus=None, vocab_size=20)
+    assert main(["pretrain", *flags]) == 2
+    assert "--vocab-size is 20, but" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def pattern_flags(pretrain_flags, tmp_path):
+    """pattern_flags(output): a corpus that turns in a circle, so that neighbours tell a mask."""
+    circle = "今天气很好我们去公园学习中国经济发展"
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(circle[i % 18 :] + circle * 3 for i in range(200)))
+    settings = {"corpus": corpus, "held_out": 0.2, "steps": 300, "save_every": 200}
+    return lambda output: pretrain_flags(output, **settings, learning_rate=4e-3, dropout=0.01)
+
+
+def has_learnt(run):
+    """Whether a run with `pattern_flags` has found the pattern out."""
+    first, *_, last = read_lines(run / "evaluations.jsonl")
+    assert first["held_out_accuracy"] < 0.3
+    assert last["held_out_accuracy"] > 0.8
+    assert last["held_out_loss"] < 0.5 * first["held_out_loss"]
+    assert losses(run)[-1][1] < 0.5 * losses(run)[0][1]
+    return True
+
+
+def test_a_pattern_is_learnt(pattern_flags, tmp_path):
+    assert main(["pretrain", *pattern_flags(tmp_path / "run")]) == 0
+    assert has_learnt(tmp_path / "run")
+
+
+def test_without_held_out_rows_nothing_is_evaluated(pretrain_flags, tmp_path):
+    run = tmp_path / "run"
+    assert main(["pretrain", *pretrain_flags(run, held_out=0, steps=2)]) == 0
+    assert read_lines(run / "evaluations.jsonl") == []
+    assert [step for step, _ in losses(run)] == [2]
+    assert (run / WEIGHTS).is_file()
+
+
+# Running the same command again
+
+
+def test_a_finished_run_says_so_and_changes_nothing(pretrained, pretrain_flags, capsys):
+    before = content(pretrained)
+    assert main(["pretrain", *pretrain_flags(pretrained)]) == 0
+    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
+    assert content(pretrained) == before
+
+
+def test_it_continues_from_the_checkpoint_before_a_damaged_one(
+    copy, pretrained, pretrain_flags, capsys
+):
+    """With leftovers of a kill in the way, and other moments to save at."""
+    newest = copy / "checkpoints" / "step-00000022"
+    os.truncate(newest / WEIGHTS, 1000)
+    shutil.copytree(newest, copy / "checkpoints" / ".step-00000022.abcdefgh.tmp")
+    shutil.copytree(copy / "model", copy / ".model.12345678.old")
+    (copy / ".loss.png.abcd_123.tmp").write_bytes(b"half")
+    assert main(["pretrain", *pretrain_flags(copy, save_every=11, keep=3, workers=2)]) == 0
+    said = capsys.readouterr()
+    assert "step-00000022" in said.err
+    assert "continuing from" in said.out
+    assert "step-00000016" in said.out
+    evaluations = read_lines(copy / "evaluations.jsonl")
+    assert evaluations == read_lines(pretrained / "evaluations.jsonl")
+    assert same_result(copy, pretrained)
+    assert [path.name for path in copy.rglob(".*")] == []
+
+
+def test_checkpoints_that_are_all_damaged_are_left_for_the_user_to_judge(
+    copy, pretrain_flags, capsys
+):
+    for checkpoint in (copy / "checkpoints").iterdir():
+        os.truncate(checkpoint / "training.safetensors", 10)
+    message = refused(pretrain_flags(copy), copy, capsys)
+    assert "step-00000022" in message
+    assert "Choose another --output" in message
+
+
+def test_a_model_that_a_kill_kept_from_being_published_is_published(
+    copy, pretrained, pretrain_flags
+):
+    shutil.rmtree(copy / "model")
+    shutil.copytree(copy / "checkpoints" / "step-00000016" / "model", copy / "model")
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    assert (copy / WEIGHTS).read_bytes() == (pretrained / WEIGHTS).read_bytes()
+
+
+def test_a_run_that_is_killed_before_its_first_checkpoint_starts_again(
+    copy, pretrained, pretrain_flags
+):
+    shutil.rmtree(copy / "checkpoints")
+    shutil.rmtree(copy / "model")
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    assert same_result(copy, pretrained)
+
+
+@pytest.mark.parametrize("other", ["float32", "mixed_bfloat16"])
+def test_a_run_keeps_the_precision_that_it_began_with(
+    copy, pretrained, pretrain_flags, monkeypatch, other
+):
+    """It is tried on the machine at hand; the machine that goes on may be another."""
+    monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
+    shutil.rmtree(copy / "checkpoints" / f"step-{STEPS:08}")
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    assert same_result(copy, pretrained)
+
+
+def test_empty_settings_are_no_run_to_continue(copy, pretrain_flags, capsys):
+    (copy / "settings.yaml").write_text("")
+    assert "seed was None and is 0" in refused(pretrain_flags(copy), copy, capsys)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"log_every": 7, "save_every": 5}, {"keep": 1, "workers": 2}],
+    ids=["moments", "resources"],
+)
+def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
+    assert main(["pretrain", *pretrain_flags(copy, **changes)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"learning_rate": 2e-3}, "learning_rate was 0.001 and is 0.002"),
+        ({"seed": 1}, "seed was 0 and is 1"),
+        ({"steps": 23}, "steps was 22 and is 23"),
+        ({"rate": 0.2}, "rate was 0.15 and is 0.2"),
+        ({"length": 64}, "length"),
+        ({"architecture": None}, "architecture"),
+    ],
+)
+def test_other_settings_are_refused_and_named(copy, pretrain_flags, capsys, changes, named):
+    assert named in refused(pretrain_flags(copy, **changes), copy, capsys)
+
+
+def test_a_setting_that_a_run_began_without_had_its_default(copy, pretrain_flags, capsys):
+    """As those that came with a later version have."""
+    began = yaml.safe_load((copy / "settings.yaml").read_text())
+    for name in ("ema", "objective", "weights"):
+        del began[name]
+    (copy / "settings.yaml").write_text(yaml.safe_dump(began))
+    assert "ema was 0.0 and is 0.5" in refused(pretrain_flags(copy, ema=0.5), copy, capsys)
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+
+
+def test_another_corpus_is_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
+    other = write_corpus(tmp_path / "other.txt", 10)
+    message = refused(pretrain_flags(copy, corpus=other), copy, capsys)
+    assert "prepared from other inputs" in message
+
+
+def test_a_corpus_that_was_touched_or_moved_is_the_same_one(copy, pretrain_flags, tmp_path, capsys):
+    """And what the message says of a changed one helps."""
+    typed = pretrain_flags(copy)
+    corpus = tmp_path / "corpus.txt"
+    shutil.copyfile(typed[typed.index("--corpus") + 1], corpus)
+    os.utime(corpus, (1, 1))
+    assert main(["pretrain", *pretrain_flags(copy, corpus=corpus)]) == 0
+    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
+
+    corpus.write_bytes(corpus.read_bytes()[::-1])
+    message = refused(pretrain_flags(copy, corpus=corpus), copy, capsys)
+    assert "what differs: files (corpus.txt has changed)" in message
+    assert f"--rows {copy / 'rows'} instead of --corpus." in message
+    assert main(["pretrain", *pretrain_flags(copy, corpus=None, rows=copy / "rows")]) == 0
+    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
+
+
+def test_a_run_whose_rows_are_of_the_format_before_goes_on(copy, pretrain_flags, capsys):
+    """They recorded when a file was changed last, and not what is in it."""
+    path = copy / "rows" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    files = [[*file[:3], 1_700_000_000_000_000_000] for file in manifest["settings"]["files"]]
+    manifest["settings"] |= {"format": 3, "files": files}
+    path.write_text(json.dumps(manifest))
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
+
+
+def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
+    rows = tmp_path / "rows"
+    corpus = write_corpus(tmp_path / "other.txt", 50, seed=1)
+    settings = ["--vocab", copy / "model" / "vocab.txt", "--length", 32, "--held-out", 0.1]
+    flags = ["--corpus", corpus, "--output", rows, *settings]
+    assert main(["prepare", *map(str, flags)]) == 0
+    changed = yaml.safe_load((copy / "settings.yaml").read_text()) | {"vocab_size": None}
+    (copy / "settings.yaml").write_text(yaml.safe_dump(changed))
+    flags = pretrain_flags(copy, corpus=None, vocab_size=None, rows=rows)
+    assert "was trained on other rows" in refused(flags, copy, capsys)
+
+
+@pytest.mark.parametrize("name", ["model", "checkpoints"])
+def test_a_folder_that_holds_something_else_is_left_alone(pretrain_flags, tmp_path, capsys, name):
+    (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / name / "mine.txt").write_text("precious")
+    message = refused(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
+    assert str(Path("run", name)) in message
+
+
+def test_a_file_is_no_folder_for_a_run(pretrain_flags, tmp_path, capsys):
+    (tmp_path / "run").write_text("precious")
+    message = refused(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
+    assert "File exists. Choose another place" in message
+    assert (tmp_path / "run").read_text() == "precious"
+
+
+# Continuing a checkpoint
+
+
+@pytest.mark.skipif(
+    not (find_spec("bert4keras") and find_spec("tf_keras")),
+    reason="bert4keras is not installed: `make test` does it",
+)
+def test_a_released_checkpoint_learns_new_words_and_goes_back_to_bert4keras(
+    released, pretrain_flags, tmp_path, capsys
+):
+    import jieba
+
+    jieba.initialize()
+    old = RoFormerTokenizer.from_pretrained(released("word"))
+    frequent = sorted(jieba.dt.FREQ, key=jieba.dt.FREQ.get, reverse=True)
+    words = [w for w in frequent if len(w) == 2 and old.tokenize(w) != [w] and jieba.lcut(w) == [w]]
+    words = [w for w in words if w not in old.vocabulary][:200]
+    file, corpus, run = (tmp_path / name for name in ("words.txt", "corpus.txt", "run"))
+    file.write_text("\n".join([*words, words[0]]), encoding="utf-8")
+    lines = ["，".join(words[i : i + 20]) + "。" for i in range(0, 200, 4)]
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    flags = pretrain_flags(
+        run,
+        corpus=corpus,
+        init_from=released("word"),
+        extend_vocab=file,
+        vocab_size=None,
+        architecture=None,
+        tokenization=None,
+        steps=4,
+        save_every=2,
+    )
+    assert main(["pretrain", *flags]) == 0
+    assert "200 words are new" in capsys.readouterr().out
+    tokenizer = RoFormerTokenizer.from_pretrained(run / "model")
+    assert list(tokenizer.vocabulary)[-200:] == words
+    row = PreparedRows.open(run / "rows")[0]
+    assert len(set(row[0].tolist()) & set(range(len(old.vocabulary), tokenizer.vocab_size))) > 5
+    before = RoFormerForMaskedLM.from_pretrained(run / "initial").named_variables()
+    after = RoFormerForMaskedLM.from_pretrained(run / "model").named_variables()
+    name = "encoder/embeddings/word/embeddings"
+    moved = [keras.ops.convert_to_numpy(x[name])[-200:] for x in (before, after)]
+    assert (moved[0] != moved[1]).any(axis=1).all()  # the tied decoder moves every one
+
+    zip_ = tmp_path / "chinese_roformer-mine.zip"
+    assert main(["checkpoints", "convert", str(run / "model"), str(zip_), "--to", "tf1"]) == 0
+    assert main(["checkpoints", "verify", str(zip_), "--against", "bert4keras"]) == 0
+
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    weights = (run / WEIGHTS).read_bytes()
+    assert main(["pretrain", *flags]) == 0
+    assert (run / WEIGHTS).read_bytes() == weights
+    assert main(["pretrain", *flags, "--init-from", "x.zip", "--extend-vocab", "y"]) == 2
+
+
+def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, write_corpus):
+    """Before its first step it scores as the checkpoint itself does, with its own vocabulary."""
+    corpus = write_corpus(tmp_path / "corpus.txt", 60)
+    flags = pretrain_flags(
+        tmp_path / "run",
+        corpus=corpus,
+        init_from=released("char"),
+        vocab_size=None,
+        architecture=None,
+        tokenization=None,
+        precision="float32",
+        steps=5,
+    )
+    assert main(["pretrain", *flags]) == 0
+
+    model = RoFormerForMaskedLM.from_pretrained(released("char"))
+    tokenizer = model.tokenizer
+    rows = PreparedRows.open(tmp_path / "run" / "rows", "held_out")
+    batches = held_out_batches(
+        rows,
+        batch_size=8,
+        seed=0,
+        objective=make_objective("masked", tokenizer, MaskingConfig()),
+    )
+    scores = evaluate(MaskedTokenScores(model), batches)
+    first, last = read_lines(tmp_path / "run" / "evaluations.jsonl")
+    assert first["held_out_loss"] == pytest.approx(scores.loss, rel=1e-6)
+    assert first["held_out_accuracy"] == pytest.approx(scores.accuracy)
+    assert last["held_out_loss"] < first["held_out_loss"]
+    continued = RoFormerForMaskedLM.from_pretrained(tmp_path / "run" / "model")
+    assert continued.tokenizer.vocabulary == tokenizer.vocabulary
+    assert continued.config.replace(unknown={}) == model.config.replace(unknown={})
+
+
+# Parts
+
+
+def test_a_new_model_guesses_by_frequency_at_first(pretrained):
+    rows = PreparedRows.open(pretrained / "rows")
+    tokenizer = RoFormerTokenizer.from_pretrained(pretrained / "rows")
+    config = RoFormerConfig.from_file(pretrained / "model" / "config.json")
+    model = new_model(config.replace(vocab_size=1), tokenizer, rows)
+    bias = np.exp(keras.ops.convert_to_numpy(model.mlm.bias).astype("float64"))
+    assert bias.sum() == pytest.approx(1)
+    tokens = np.concatenate([row[0][row[2] > 0] for row in rows])  # without special tokens
+    counts = np.bincount(tokens, minlength=tokenizer.vocab_size)
+    counts[tokenizer.unk_id] = 0
+    assert bias == pytest.approx((counts + 0.5) / (counts + 0.5).sum(), rel=1e-5)
+    assert model.config.vocab_size == tokenizer.vocab_size
+
+
+def test_a_new_model_has_positions_for_its_rows(pretrained):
+    rows = PreparedRows.open(pretrained / "rows")
+    tokenizer = RoFormerTokenizer.from_pretrained(pretrained / "rows")
+    config = RoFormerConfig.from_file(pretrained / "model" / "config.json")
+    short = new_model(config.replace(max_position_embeddings=16), tokenizer, rows)
+    assert short.config.max_position_embeddings == rows.length
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"corpus": ()}, "either --corpus"),
+        ({"rows": "rows"}, "either --corpus"),
+        (
+            {"init_from": "x.zip", "architecture": "y.json", "vocab_size": None},
+            "either --init-from",
+        ),
+        ({"init_from": "x.zip"}, "leave --vocab-size out"),
+        ({"corpus": (), "rows": "rows", "vocab": "x"}, "bring their own vocabulary"),
+        ({"vocab": "vocab.txt"}, "vocab"),
+        ({"length": 1}, "length is 1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"save_every": 0}, "save_every is 0"),
+        ({"log_every": 0}, "log_every is 0"),
+        ({"evaluation_rows": 0}, "evaluation_rows is 0"),
+        ({"keep": 0}, "keep is 0"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        PretrainConfig(**{"corpus": ("x.txt",), "output": "run", "vocab_size": 100} | settings)
+
+
+JAX = """
+import json, os, shutil, sys
+
+def loaded():
+    return sorted(name for name in sys.modules if name.split(".")[0] == "tensorflow")[:3]
+
+from roformer_tf import RoFormerConfig, RoFormerForMaskedLM
+RoFormerForMaskedLM(RoFormerConfig(
+    vocab_size=10, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))
+from roformer_tf.pretraining import command as pretraining
+print(json.dumps(loaded()))
+
+from roformer_tf.cli import main
+output, *flags = sys.argv[1:]
+assert main(["pretrain", *flags]) == 0
+shutil.copytree(output, output + "-again")
+shutil.rmtree(output + "-again/checkpoints/step-00000300")
+assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
+"""
+
+
+@pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
+def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
+    """Nor is TensorFlow loaded, until TensorBoard's writer does it, as it will."""
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", JAX, str(run), *pattern_flags(run)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"KERAS_BACKEND": "jax"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[0]) == []
+    assert "step-00000200" in done.stdout
+    assert has_learnt(run)
+    assert same_result(tmp_path / "run-again", run)
+    assert RoFormerForMaskedLM.from_pretrained(run / "model").tokenizer
+
+
+# What it is trained on
+
+
+def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, monkeypatch):
+    """From the rows that are prepared to the batches that `fit` is given, over an epoch and more.
+
+    Each document is one character again and again, some of several rows, and stands in the corpus
+    three times, with other white space. Nothing is replaced by chance, so that what is seen of a
+    batch is what was read, or its label.
+    """
+    monkeypatch.setattr(preparation, "PART_CHARACTERS", 2_000)
+    characters = [chr(0x4E00 + i) for i in range(240)]
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *characters]), encoding="utf-8")
+    sizes = np.random.default_rng(0).integers(1, 80, len(characters))
+    texts = [character * size for character, size in zip(characters, sizes, strict=True)]
+    lines = [form.format(text) for form in ("{}", "{} ", "\u3000{}") for text in texts]
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    given = []
+
+    def fit(_, batches, steps_per_epoch, **__):
+        given.extend(islice(batches, steps_per_epoch))
+        raise KeyboardInterrupt  # seen enough
+
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
+    settings = {"corpus": corpus, "vocab": vocabulary, "vocab_size": None, "held_out": 0.3}
+    settings |= {"random_share": 0.0, "steps": 120, "evaluation_rows": 8}
+    assert main(["pretrain", *pretrain_flags(tmp_path / "run", **settings)]) == 130
+
+    tokenizer = RoFormerTokenizer.from_pretrained(vocabulary)
+    wanted = {tokenizer.ids(text)[0] for text in texts if not is_held_out(text, 0.3)}
+    held_out = PreparedRows.open(tmp_path / "run" / "rows", "held_out")
+    special = set(range(len(SPECIAL_TOKENS)))
+    apart = set(np.unique(np.stack(list(held_out))[:, 0]).tolist()) - special
+    seen = set()
+    for inputs, labels, weights in given:
+        seen |= {*inputs["token_ids"].ravel().tolist(), *labels[weights > 0].tolist()}
+    assert len(given) * 8 > len(PreparedRows.open(tmp_path / "run" / "rows"))
+    assert seen - special == wanted
+    assert not seen & apart
+    assert len(wanted | apart) == len(characters)
+
+
+@pytest.mark.parametrize(
+    ("flags", "share"),
+    [((), 0.2), (("--weights", "a", "3", "b", "1"), 0.75), (("--temperature", "1e9"), 0.5)],
+)
+def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
+    pretrain_flags, tmp_path, monkeypatch, flags, share
+):
+    """One corpus is of one character alone, the other, four times as large, of another."""
+    for name, character, lines in (("a", "一", 100), ("b", "二", 400)):
+        text = f"{character * 30}\n" * lines
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    rows = []
+
+    def fit(_, batches, steps_per_epoch, **__):
+        for inputs, *_others in islice(batches, steps_per_epoch):
+            rows.extend(inputs["token_ids"])
+        raise KeyboardInterrupt  # seen enough
+
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
+    settings = {"corpus": None, "held_out": 0, "random_share": 0.0, "steps": 60}
+    corpora = ["--corpus", *(f"{name}={tmp_path / name}.txt" for name in "ab")]
+    run = tmp_path / "run"
+    assert main(["pretrain", *pretrain_flags(run, **settings), *corpora, *flags]) == 130
+    tokenizer = RoFormerTokenizer.from_pretrained(run / "rows")
+    first, second = (tokenizer.vocabulary[character] for character in "一二")
+    ours = [np.sum(row == first) > np.sum(row == second) for row in rows]
+    assert np.mean(ours) == pytest.approx(share, abs=0.03)

@@ -1,0 +1,144 @@
+from pathlib import Path
+
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.pretraining.cost import Cost, CostConfig, costs, priced, read_recipe, rendered
+from roformer_tf.pretraining.flops import step_flops
+from roformer_tf.pretraining.settings import PretrainConfig
+
+SHAPE = RoFormerConfig(100, 24, 2, 2, 48)
+LINE = Cost("base", 124_099_664, 51_200_000, 26_214_400_000, 989e12 * 86_400)
+
+
+def settings(**changes):
+    return PretrainConfig(rows="rows", output="run", **changes)
+
+
+def asked(**changes):
+    return CostConfig(recipe=(Path("base.yaml"),), **changes)
+
+
+# --- The numbers ---------------------------------------------------------------------------------
+
+
+def test_a_run_takes_its_steps_and_rows_and_tokens():
+    (whole,) = costs("small", settings(length=102, batch_size=8, steps=50), SHAPE)
+    assert (whole.name, whole.rows, whole.tokens) == ("small", 400, 40_800)
+    assert whole.flops == 50 * step_flops(SHAPE, 102, 8, 15)
+
+
+def test_stages_are_told_of_one_by_one_and_together():
+    stages = ("length=102 batch-size=8 steps=50", "length=52 batch-size=4 steps=1000")
+    whole, first, second = costs("two", settings(stages=stages), SHAPE)
+    assert [first.name, second.name] == [
+        "two, stage 1: 50 steps of 8 × 102",
+        "two, stage 2: 1,000 steps of 4 × 52",
+    ]
+    assert (second.rows, second.tokens) == (4000, 208_000)
+    assert second.flops == 1000 * step_flops(SHAPE, 52, 4, 8)
+    for key in ("rows", "tokens", "flops"):
+        assert getattr(whole, key) == getattr(first, key) + getattr(second, key)
+
+
+def test_days_and_money_are_operations_over_what_the_devices_do():
+    """A day of one H100 at its best; three devices at half, of which each reaches four fifths."""
+    line = priced(LINE, asked(utilisation=0.5, efficiency=0.8, devices=(1, 3), price=2))
+    assert line["days"] == pytest.approx([2, 2 / (3 * 0.8)])
+    assert line["usd"] == pytest.approx([2 * 24 * 2, 2 * 24 * 2 / 0.8])
+    assert priced(LINE, asked(peak_flops=989e11))["days"][0] == pytest.approx(10 / 0.4)
+
+
+# --- The table -----------------------------------------------------------------------------------
+
+
+def test_the_table_says_what_it_assumes():
+    config = asked()
+    assert [*rendered([priced(LINE, config)], config)] == [
+        "| recipe | parameters | rows | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
+        "| base | 124.1 M | 5.12e7 | 2.62e10 | 8.54e19 | 2.5 | 0.35 | 180 | 200 |",
+        "",
+        "Estimates, not measurements: 40% of 989 TFLOP/s a device, 90% of that on each of several; "
+        "3 US$ an hour and device.",
+    ]
+
+
+def test_of_one_device_nothing_is_said_of_several():
+    config = asked(devices=(1,))
+    assert "several" not in "".join(rendered([priced(LINE, config)], config))
+
+
+# --- What is read --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """recipe(text) → a YAML file, beside an architecture."""
+    (tmp_path / "tiny.json").write_text(
+        '{"vocab_size": 70, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, '
+        '"intermediate_size": 48}'
+    )
+
+    def write(text):
+        (tmp_path / "mine.yaml").write_text(text.replace("tiny.json", str(tmp_path / "tiny.json")))
+        return tmp_path / "mine.yaml"
+
+    return write
+
+
+def test_the_vocabulary_is_the_recipes_or_the_architectures(recipe):
+    _, _, shape = read_recipe(recipe("architecture: tiny.json\n"), None)
+    assert shape.vocab_size == 70
+    name, read, shape = read_recipe(recipe("architecture: tiny.json\nvocab-size: 90\n"), None)
+    assert (name, shape.vocab_size, shape.hidden_size) == ("mine", 90, 24)
+    assert read.vocab_size == 90
+
+
+def test_a_recipe_of_a_vocabulary_alone_is_of_the_size_that_pretrain_takes(recipe):
+    _, _, shape = read_recipe(recipe("vocab-size: 90\n"), None)
+    assert (shape.vocab_size, shape.hidden_size, shape.num_hidden_layers) == (90, 384, 6)
+
+
+def test_a_recipe_that_continues_needs_its_architecture(recipe, tmp_path):
+    for text in ("steps: 5\n", "init-from: x.zip\n"):
+        with pytest.raises(InputError, match=r"mine\.yaml names no architecture.*--architecture"):
+            read_recipe(recipe(text), None)
+        name, _, shape = read_recipe(recipe(text), tmp_path / "tiny.json")
+        assert (name, shape.vocab_size) == ("mine (tiny)", 70)
+
+
+def test_an_architecture_beside_is_not_for_recipes_that_have_one(recipe, tmp_path):
+    other = tmp_path / "other.json"
+    name, _, shape = read_recipe(recipe("architecture: tiny.json\n"), other)
+    assert (name, shape.hidden_size) == ("mine", 24)
+
+
+@pytest.mark.parametrize("text", ["vocab: x.txt\n", "corpus: [a, b]\nvocab: x.txt\n", "rows: x\n"])
+def test_where_the_text_comes_from_may_be_said(recipe, tmp_path, text):
+    name, _, _ = read_recipe(recipe(text), tmp_path / "tiny.json")
+    assert name == "mine (tiny)"
+
+
+def test_the_settings_of_a_run_are_a_recipe(pretrained):
+    name, read, shape = read_recipe(pretrained / "settings.yaml", None)
+    (whole,) = costs(name, read, shape)
+    assert (whole.rows, whole.tokens) == (22 * 8, 22 * 8 * 32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"utilisation": 0.0}, "utilisation is 0, but must be above 0"),
+        ({"utilisation": 40.0}, "utilisation is 40, but must be above 0 and at most 1"),
+        ({"efficiency": 1.5}, "efficiency is 1.5"),
+        ({"peak_flops": 0.0}, "peak_flops is 0, but must be above 0"),
+        ({"devices": (1, 0)}, r"devices is \(1, 0\)"),
+        ({"devices": ()}, "devices is"),
+        ({"price": -1.0}, "price is -1"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(changes, said):
+    with pytest.raises(InputError, match=said):
+        asked(**changes)

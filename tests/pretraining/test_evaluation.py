@@ -1,0 +1,162 @@
+import numpy as np
+import pytest
+
+from roformer_tf.corpus.batches import held_out_batches
+from roformer_tf.corpus.masking import (
+    MaskingConfig,
+    mask_row,
+    predictions_per_row,
+    replacement_ids,
+    row_generator,
+)
+from roformer_tf.corpus.objectives import MaskedTokens
+from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.pretraining import evaluation as metrics
+from roformer_tf.pretraining.evaluation import (
+    MaskedLMScores,
+    MaskedTokenScores,
+    evaluate,
+    length_bucket,
+    score_tokens,
+)
+
+
+@pytest.fixture(scope="module")
+def model(pretrained):
+    return RoFormerForMaskedLM.from_pretrained(pretrained / "model")
+
+
+@pytest.fixture(scope="module")
+def rows(pretrained):
+    return PreparedRows.open(pretrained / "rows", "held_out")
+
+
+@pytest.fixture(scope="module")
+def masked(model):
+    return {
+        "mask_id": model.tokenizer.mask_id,
+        "random_ids": replacement_ids(model.tokenizer.vocabulary),
+    }
+
+
+def reference(model, rows, masked):
+    """Loss, accuracy and number of predictions, row after row in float64."""
+    config = MaskingConfig()
+    losses, hits = [], []
+    for number, row in enumerate(rows):
+        one = mask_row(
+            row,
+            predictions=predictions_per_row(rows.length, config.rate),
+            rng=row_generator(5, 0, number),
+            config=config,
+            **masked,
+        )
+        inputs = {"token_ids": one.token_ids[None], "sequence_ids": row[1].astype("int32")[None]}
+        logits = np.asarray(model(inputs), "float64")[0]  # (L, V)
+        used = one.weights > 0
+        for place, label in zip(one.positions[used], one.labels[used], strict=True):
+            scores = logits[place]
+            losses.append(np.log(np.exp(scores - scores[label]).sum()))
+            hits.append(scores.argmax() == label)
+    return np.mean(losses), np.mean(hits), len(losses)
+
+
+def test_the_loss_is_told_by_the_length_of_documents(monkeypatch, model, rows, masked):
+    """Buckets begin at 8, since the rows have 32 tokens."""
+    monkeypatch.setattr(metrics, "LEAST_BUCKET", 8)
+    batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
+    scores = MaskedTokenScores(model)
+    arrays = score_tokens(scores, batches)
+    losses = {}
+    for number, row in enumerate(rows):
+        inputs, _, weights = batches[number // 16]
+        place = number % 16
+        for slot in np.flatnonzero(weights[place]):
+            document = row[1][inputs["masked_positions"][place, slot]]
+            length = (row[1] == document).sum()
+            most = next(m for m in (8, 16, 32) if length <= m)
+            losses.setdefault(most, []).append(-arrays["log_likelihood"][number, slot])
+    assert len(losses) >= 2
+    got = evaluate(scores, batches).loss_by_length
+    assert list(got) == sorted(losses)
+    assert got == pytest.approx({most: np.mean(x, dtype="float64") for most, x in losses.items()})
+
+
+def test_lengths_go_to_the_next_power_of_two():
+    lengths = np.array([1, 63, 64, 65, 128, 129, 512, 513, 1536])
+    assert length_bucket(lengths).tolist() == [64, 64, 64, 128, 128, 256, 512, 1024, 2048]
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_size):
+    assert len(rows) % 16  # the last batch is filled up with rows that do not count
+    batches = held_out_batches(
+        rows, batch_size=batch_size, seed=5, objective=MaskedTokens(**masked)
+    )
+    scores = evaluate(MaskedTokenScores(model), batches)
+    loss, accuracy, predictions = reference(model, rows, masked)
+    assert scores.predictions == predictions
+    assert scores.loss == pytest.approx(loss, rel=1e-5)
+    assert scores.accuracy == pytest.approx(accuracy)
+    assert scores.perplexity == pytest.approx(np.exp(loss), rel=1e-4)
+
+
+def test_each_of_several_corpora_is_told_apart(model, rows, masked):
+    """Of three, the last has no row in which anything is predicted."""
+    scores = MaskedTokenScores(model)
+    settings = {"seed": 5, "objective": MaskedTokens(**masked)}
+    whole = held_out_batches(rows, batch_size=16, **settings)
+    last = len(rows) - 1
+
+    def silenced(step, batch):
+        inputs, labels, weights = batch
+        return inputs, labels, np.where((16 * step + np.arange(16))[:, None] == last, 0, weights)
+
+    corpora = {"news": 5, "law": last - 5, "none": 1}
+    told = evaluate(scores, whole.map_with_index(silenced), corpora).by_corpus
+    assert list(told) == ["news", "law"]
+    for name, numbers in {"news": range(5), "law": range(5, last)}.items():
+        own = held_out_batches(rows, batch_size=4, numbers=[*numbers], **settings)
+        want = evaluate(scores, own)
+        assert told[name] == {
+            "loss": pytest.approx(want.loss, rel=1e-5),
+            "accuracy": pytest.approx(want.accuracy),
+        }
+    assert evaluate(scores, whole, {"": len(rows)}).by_corpus == {}
+
+
+def test_the_scores_of_each_token_can_be_had(model, rows, masked):
+    batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
+    arrays = score_tokens(MaskedTokenScores(model), batches)
+    shape = (-(-len(rows) // 16) * 16, predictions_per_row(rows.length, 0.15))
+    keys = ("log_likelihood", "likeliest", "labels", "weights", "document_lengths")
+    assert {key: x.shape for key, x in arrays.items()} == dict.fromkeys(keys, shape)
+    assert (arrays["weights"][len(rows) :] == 0).all()
+    assert (arrays["log_likelihood"] < 0).all()
+
+
+def test_evaluating_changes_nothing_of_the_model(model, rows, masked):
+    before = {name: np.asarray(v) for name, v in model.named_variables().items()}
+    batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
+    first = evaluate(MaskedTokenScores(model), batches)
+    assert evaluate(MaskedTokenScores(model), batches) == first
+    for name, variable in model.named_variables().items():
+        assert (np.asarray(variable) == before[name]).all()
+
+
+def test_the_figures_are_said_in_words_and_in_numbers():
+    by_length = {64: 1.5, 256: 2.25}
+    scores = MaskedLMScores(2.0, 0.25, predictions=1234, loss_by_length=by_length)
+    assert scores.line() == {
+        "held_out_loss": 2.0,
+        "held_out_perplexity": pytest.approx(7.389056),
+        "held_out_accuracy": 0.25,
+        "held_out_loss_by_length": {"64": 1.5, "256": 2.25},
+    }
+    by_corpus = {"news": {"loss": 1.0, "accuracy": 0.5}, "law": {"loss": 3.0, "accuracy": 0.0}}
+    both = MaskedLMScores(2.0, 0.25, 1234, loss_by_length=by_length, by_corpus=by_corpus)
+    assert both.line() == scores.line() | {"held_out_by_corpus": by_corpus}
+    assert str(scores) == (
+        "held-out loss 2.000 (perplexity 7.4), accuracy 25.0% of 1,234 masked tokens"
+    )

@@ -1,0 +1,210 @@
+"""What a run says of held-out rows: of every corpus, at every length, and how fast it got there."""
+
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.corpus.batches import held_out_batches
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.packing import Documents, pack
+from roformer_tf.corpus.shards import PreparedRows, write_shard
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.pretraining.command import _publish
+from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate, score_tokens
+from roformer_tf.pretraining.flops import step_flops
+from roformer_tf.runs import devices
+from roformer_tf.runs.callbacks import StepLog, read_lines, scalars
+
+PEAK = 1e9
+CORPORA = {"news": 300, "law": 24}  # documents
+
+
+@pytest.fixture(scope="module")
+def timed(pretrain_flags, write_corpus, tmp_path_factory):
+    """A run over two corpora, of which a few rows are evaluated, and the times of its log.
+
+    (run, {step: (when the log was told of it, when it was done with it)})
+    """
+    folder, times = tmp_path_factory.mktemp("corpora"), {}
+    tell = StepLog.on_train_batch_end
+
+    def timing(log, batch, logs=None):
+        began = time.perf_counter()
+        tell(log, batch, logs)
+        times[batch + 1] = began, time.perf_counter()
+
+    files = [
+        f"{name}={write_corpus(folder / f'{name}.txt', documents, seed=seed)}"
+        for seed, (name, documents) in enumerate(CORPORA.items())
+    ]
+    flags = pretrain_flags(
+        folder / "run",
+        corpus=None,
+        held_out=0.3,
+        steps=9,
+        save_every=9,  # no evaluation and no checkpoint before the last line is written
+        log_every=4,
+        peak_flops=PEAK,
+        evaluation_rows=9,
+        precision="float32",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepLog, "on_train_batch_end", timing)
+        assert main(["pretrain", *flags, "--corpus", *files]) == 0
+    return folder / "run", times
+
+
+@pytest.fixture(scope="module")
+def corpora(timed):
+    """The run's folder."""
+    return timed[0]
+
+
+def held_out(run, batch_size, numbers=None):
+    """The model of a run, and batches of held-out rows as its evaluation makes them."""
+    model = RoFormerForMaskedLM.from_pretrained(run / "model")
+    rows = PreparedRows.open(run / "rows", "held_out")
+    objective = make_objective("masked", model.tokenizer, MaskingConfig())
+    batches = held_out_batches(
+        rows, batch_size=batch_size, seed=0, objective=objective, numbers=numbers
+    )
+    return model, batches
+
+
+def test_every_corpus_is_evaluated_and_told_by_its_name(corpora):
+    rows = PreparedRows.open(corpora / "rows", "held_out").corpora
+    assert min(rows.values()) >= 2
+    assert sum(rows.values()) > 3 * 9
+    first = {"news": 0, "law": rows["news"]}
+    shares = {"news": 8, "law": 1}  # of 9, in proportion, and at least one
+    assert rows["law"] / sum(rows.values()) < 1.5 / 9
+    model, batches = held_out(corpora, 1)
+    arrays = score_tokens(MaskedTokenScores(model), batches)  # of all rows, (rows, P)
+    for line in read_lines(corpora / "evaluations.jsonl"):
+        assert list(line["held_out_by_corpus"]) == ["news", "law"]
+    assert line["step"] == 9
+    sums = np.zeros(3)
+    for name, share in shares.items():
+        own = [first[name] + i * rows[name] // share for i in range(share)]
+        weights, losses = (arrays[key][own] for key in ("weights", "log_likelihood"))
+        hits = (arrays["likeliest"] == arrays["labels"])[own] * weights
+        figures = np.array([-(losses * weights).sum(), hits.sum(), weights.sum()], "float64")
+        sums += figures
+        told = line["held_out_by_corpus"][name]
+        assert told == {
+            "loss": pytest.approx(figures[0] / figures[2], rel=1e-5),
+            "accuracy": pytest.approx(figures[1] / figures[2]),
+        }
+    assert line["held_out_loss"] == pytest.approx(sums[0] / sums[2], rel=1e-5)
+    assert line["held_out_accuracy"] == pytest.approx(sums[1] / sums[2])
+    assert "held_out_by_corpus/law/loss" in scalars(line)  # for TensorBoard and wandb
+
+
+def test_a_single_corpus_is_not_told_apart(pretrained):
+    assert not any(
+        "held_out_by_corpus" in line for line in read_lines(pretrained / "evaluations.jsonl")
+    )
+
+
+def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
+    """A line's clock begins when the log is done with the line before, or with the first step."""
+    run, times = timed
+    flops = step_flops(RoFormerConfig.from_file(run / "model" / "config.json"), 32, 8, 4)
+    lines = read_lines(run / "metrics.jsonl")
+    for line, (before, step) in zip(lines, [(1, 4), (4, 8), (8, 9)], strict=True):
+        assert line["step"] == step
+        least = (times[step][0] - times[before][1]) / (step - before)  # seconds of a step
+        most = (times[step][1] - times[before][0]) / (step - before)
+        assert 8 * 32 / most - 0.1 < line["tokens_per_second"] < 8 * 32 / least + 0.1
+        assert flops / most / PEAK - 1e-4 < line["mfu"] < flops / least / PEAK + 1e-4
+
+
+# The best model
+
+
+@pytest.mark.parametrize(
+    ("lines", "best"),
+    [
+        ([(8, 32, 3.0), (16, 32, 2.0), (22, 32, 2.5)], 16),
+        ([(8, 32, 3.0), (16, 32, 2.5), (22, 32, 2.0)], 22),
+        ([(0, 32, 1.0), (8, 32, 3.0), (16, 32, 2.0), (22, 32, 2.0)], 16),  # the first of equals
+        ([(8, 32, 1.0), (16, 64, 2.0), (22, 64, 2.5)], 16),
+        ([(8, 32, 1.0), (16, 32, 2.0), (22, 64, 2.5)], 22),
+        ([(8, None, 3.0), (16, None, 2.0), (22, None, 2.5)], 16),  # as older versions wrote them
+        ([(8, None, 3.0), (16, None, 2.0), (22, 32, 2.5)], 16),
+    ],
+)
+def test_best_is_the_lowest_loss_since_rows_have_their_length(pretrained, tmp_path, lines, best):
+    run = shutil.copytree(pretrained, tmp_path / "run")
+    shutil.rmtree(run / "best")
+    told = [
+        {"step": step, "held_out_loss": loss} | ({"length": length} if length else {})
+        for step, length, loss in lines
+    ]
+    (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    for step in (16, 22):
+        _publish(run, run / "checkpoints" / f"step-{step:08}")
+    weights = "model/model.safetensors"
+    want = (run / "checkpoints" / f"step-{best:08}" / weights).read_bytes()
+    assert (run / "best" / "model.safetensors").read_bytes() == want
+
+
+# Held-out rows without anything to predict
+
+
+@pytest.fixture
+def unpredictable(pretrained, tmp_path):
+    """Prepared rows whose only held-out one is a single word, too long to be masked."""
+    rows = shutil.copytree(pretrained / "rows", tmp_path / "rows")
+    length = 32
+    documents = Documents(np.arange(20, 27), np.zeros(7, int), np.array([0, 7]))
+    held_out, _ = pack(documents, length, cls_id=1, sep_id=2, dtype=np.uint8)
+    manifest = json.loads((rows / "manifest.json").read_text())
+    shards = [shard for shard in manifest["shards"] if shard["split"] == "train"]
+    shard = write_shard(rows, "held_out-00000.npy", "held_out", held_out)
+    manifest["shards"] = [*shards, vars(shard)]
+    (rows / "manifest.json").write_text(json.dumps(manifest))
+    return rows
+
+
+def test_held_out_rows_without_a_predicted_token_stop_nothing(
+    unpredictable, pretrain_flags, tmp_path, capsys
+):
+    run = tmp_path / "run"
+    flags = pretrain_flags(run, rows=unpredictable, corpus=None, steps=4, save_every=2)
+    assert main(["pretrain", *flags]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("nothing is evaluated: the words of all 1 held-out rows") == 1
+    assert "diverged" not in said.err
+    assert read_lines(run / "evaluations.jsonl") == []
+    assert (run / "model" / "model.safetensors").is_file()
+    assert not (run / "best").exists()
+
+
+# Precision
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_a_precision_that_is_asked_for_is_trained_in(
+    precision, pretrain_flags, tmp_path, monkeypatch, capsys
+):
+    """On a machine that would choose the other one; the run judges itself in what it trains in."""
+    other = {"float32": "mixed_bfloat16", "mixed_bfloat16": "float32"}[precision]
+    monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
+    run = tmp_path / "run"
+    assert main(["pretrain", *pretrain_flags(run, precision=precision, steps=1)]) == 0
+    assert f"parameters, {precision}" in capsys.readouterr().out
+    judged = read_lines(run / "evaluations.jsonl")[-1]["held_out_loss"]
+    _, batches = held_out(run, 8)
+    losses = {}
+    for dtype in (precision, other):
+        model = RoFormerForMaskedLM.from_pretrained(run / "model", dtype=dtype)
+        losses[dtype] = evaluate(MaskedTokenScores(model), batches).loss
+    assert judged == pytest.approx(losses[precision], abs=1e-6)
+    assert judged != pytest.approx(losses[other], abs=2e-6)

@@ -1,0 +1,221 @@
+import math
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
+from roformer_tf.pretraining.flops import parameters, stage_flops, step_flops
+from roformer_tf.pretraining.stages import make_stages
+from roformer_tf.runs import distribution as processes
+from roformer_tf.runs.devices import PEAKS, device_name, peak_flops
+from roformer_tf.runs.distribution import DevicesConfig, peak_of_devices
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 40,
+}
+V2 = {"norm_type": "rms_norm", "use_bias": False}
+SHAPES = {
+    "usual": {},
+    "one layer": {"num_hidden_layers": 1},
+    "narrow embeddings": {"embedding_size": 14},
+    "RoFormerV2": V2,
+}
+
+
+def shape(**changes):
+    return RoFormerConfig(**SIZES | changes)
+
+
+# --- Operations, against the products that a step is made of -------------------------------------
+
+
+def products_of_a_step(model, inputs):
+    """Operations of all matrix products of losses and gradients, as the backend traces them."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        others = [variable.value for variable in model.non_trainable_variables]
+
+        def loss(weights):
+            y, _ = model.stateless_call(weights, others, inputs, training=True)
+            return y.sum()
+
+        weights = [variable.value for variable in model.trainable_variables]
+        return jaxpr_flops(jax.make_jaxpr(jax.grad(loss))(weights).jaxpr)
+    import tensorflow as tf
+
+    @tf.function
+    def gradients(inputs):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(inputs, training=True))
+        return tape.gradient(loss, model.trainable_variables, unconnected_gradients="zero")
+
+    return graph_flops(gradients.get_concrete_function(inputs).graph)
+
+
+def graph_flops(graph):
+    """Of a TensorFlow graph, those of the functions that it calls among them."""
+    flops = 0
+    for operation in graph.get_operations():
+        if "PartitionedCall" in operation.type:
+            flops += graph_flops(graph._get_function(operation.get_attr("f").name).graph)
+        if operation.type in ("MatMul", "BatchMatMulV2"):
+            (left, _), (output,) = operation.inputs, operation.outputs
+            turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+            if min(output.shape[-2:]) > 1:  # else a sum, written as a product with a column of ones
+                flops += 2 * output.shape.num_elements() * left.shape[-2 if turned else -1]
+        assert operation.type not in ("Einsum", "XlaDotV2"), operation.type
+    return flops
+
+
+def jaxpr_flops(jaxpr):
+    """Of JAX's trace, those of its inner functions among them."""
+    from jax.extend.core import jaxprs_in_params
+
+    flops = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            left, (output,) = equation.invars[0], equation.outvars
+            (summed, _), _ = equation.params["dimension_numbers"]
+            rows = math.prod(left.aval.shape[axis] for axis in summed)
+            flops += 2 * rows * output.aval.size
+        flops += sum(map(jaxpr_flops, jaxprs_in_params(equation.params)))
+    return flops
+
+
+def tensor(array):
+    return keras.ops.convert_to_tensor(np.array(array, "int32"))
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(("length", "batch", "predictions"), [(18, 2, 3), (11, 3, 5)])
+def test_the_operations_of_a_masked_step_are_those_of_its_products(
+    changes, length, batch, predictions
+):
+    model = RoFormerForMaskedLM(shape(**changes))
+    masked = np.tile(np.arange(predictions), (batch, 1))
+    inputs = {"token_ids": np.ones((batch, length)), "masked_positions": masked, "labels": masked}
+    flops = products_of_a_step(model, {key: tensor(x) for key, x in inputs.items()})
+    assert step_flops(model.config, length, batch, predictions) == flops
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+def test_a_causal_step_predicts_all_tokens_and_scores_the_hidden_ones_too(changes):
+    model = RoFormerForCausalLM(shape(**changes))
+    flops = products_of_a_step(model, {"token_ids": tensor(np.ones((2, 18)))})
+    assert step_flops(model.config, 18, 2, 18) == flops
+
+
+def test_a_token_of_the_base_size_takes_5_7e8_operations():
+    base = RoFormerConfig(50_000, 768, 12, 12, 3072)
+    assert step_flops(base, 512, 256, 76) / (256 * 512) == 566_801_856
+
+
+@pytest.mark.parametrize(
+    ("settings", "predicted"),
+    [({"objective": "masked"}, 20), ({"objective": "causal"}, 102)],
+)
+def test_a_stage_predicts_what_its_settings_say(settings, predicted):
+    (stage,) = make_stages([], stage_defaults(length=102, batch_size=4, steps=7))
+    given = SimpleNamespace(masking=MaskingConfig(rate=0.2), **settings)
+    assert stage_flops(given, stage, shape()) == step_flops(shape(), 102, 4, predicted)
+
+
+def stage_defaults(**changes):
+    return {"learning_rate": 0.1, "warmup": 0.1, "accumulate": 1} | changes
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+def test_parameters_are_those_of_the_model(changes):
+    config = shape(**changes, num_labels=3)  # heads that are not pretrained do not count
+    assert parameters(config) == RoFormerForMaskedLM(config).count_params()
+
+
+# --- Devices -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H20", 148e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA A800-SXM4-80GB", 312e12),
+        ("NVIDIA A100-PCIE-40GB", 312e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("Tesla V100-SXM2-32GB", 125e12),
+        ("Tesla V100-PCIE-16GB", 112e12),
+        ("Tesla V100S-PCIE-32GB", 130e12),
+        ("Tesla T4", 65e12),
+        ("NVIDIA GeForce RTX 3090", 71e12),
+        ("NVIDIA GeForce RTX 3090 Ti", 80e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+    ],
+)
+def test_the_peak_is_found_by_the_name(name, peak):
+    assert peak_flops(name) == peak
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D"),
+        *("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "Quadro T400", "TPU v4", "cpu", "", None),
+    ],
+)
+def test_the_peak_of_another_device_is_not_guessed(name):
+    assert peak_flops(name) is None
+
+
+def test_every_peak_can_be_found():
+    assert {word: peak_flops(f"NVIDIA {word}") for word in PEAKS} == PEAKS
+
+
+def test_tensorflow_tells_the_name(monkeypatch):
+    tensorflow = pytest.importorskip("tensorflow")
+    details = {"gpu 0": {"device_name": "NVIDIA L20"}, "gpu 1": {"device_name": "NVIDIA L4"}}
+    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
+    monkeypatch.setattr(tensorflow.config, "list_physical_devices", lambda kind: [*details])
+    monkeypatch.setattr(tensorflow.config.experimental, "get_device_details", details.get)
+    assert device_name() == "NVIDIA L20"
+    monkeypatch.setattr(tensorflow.config, "list_physical_devices", lambda kind: [])
+    assert device_name() is None
+
+
+@pytest.mark.parametrize(("platform", "name"), [("gpu", "NVIDIA L20"), ("cpu", None)])
+def test_jax_tells_the_name(monkeypatch, platform, name):
+    jax = pytest.importorskip("jax")
+    device = SimpleNamespace(platform=platform, device_kind="NVIDIA L20")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert device_name() == name
+
+
+def test_the_peak_of_a_run_is_that_of_all_its_devices(monkeypatch):
+    monkeypatch.setattr(processes, "device_name", lambda: "NVIDIA L20")
+    monkeypatch.setattr(processes, "replicas", lambda: 4)
+    assert peak_of_devices(DevicesConfig(model_parallel=2)) == 8 * 119.5e12
+    assert peak_of_devices(DevicesConfig(model_parallel=2, peak_flops=3e12)) == 24e12
+    monkeypatch.setattr(processes, "device_name", lambda: None)
+    assert peak_of_devices(DevicesConfig()) is None
+    assert peak_of_devices(DevicesConfig(peak_flops=3e12)) == 12e12
+
+
+@pytest.mark.parametrize("peak", [0.0, -1e12, math.nan])
+def test_a_peak_that_cannot_be_is_refused(peak):
+    with pytest.raises(InputError, match=r"peak_flops is \S+, but must be above 0"):
+        DevicesConfig(peak_flops=peak)

@@ -1,0 +1,82 @@
+"""`pretrain --rows`: what they were prepared with counts; flags that say otherwise are refused."""
+
+import shutil
+
+import pytest
+import yaml
+
+from roformer_tf.cli import main
+from roformer_tf.pretraining.settings import PretrainConfig
+from roformer_tf.runs.run_folder import plain
+
+
+@pytest.fixture
+def on_rows(pretrained, pretrain_flags):
+    """on_rows(output, length=64, …): flags as typed, for the rows of the finished run.
+
+    They are of 32 tokens, characters, and a tenth is held out.
+    """
+
+    def flags(output, **changes):
+        unsaid = dict.fromkeys(("corpus", "vocab_size", "tokenization", "length", "held_out"))
+        changes = {"rows": pretrained / "rows", "precision": "float32"} | changes
+        return pretrain_flags(output, **unsaid | changes)
+
+    return flags
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--length 64", "--length is 64, but they were prepared with 32"),
+        ("--length 512", "--length is 512, but they were prepared with 32"),  # typed, though usual
+        ("--tokenization word", "--tokenization is word, but they were prepared with char"),
+        ("--lower-case False", "--lower-case is False, but they were prepared with True"),
+        ("--whole-words", "--whole-words is True"),
+        ("--fill 0.5", "--fill is 0.5, but they were prepared with 0.99"),
+        ("--held-out 0.2", "--held-out is 0.2, but they were prepared with 0.1"),
+        ("--duplicates exact", "--duplicates is exact, but they were prepared with keep"),
+        ("--similarity 0.5", "--similarity is 0.5"),
+        ("--field body", "--field is body, but they were prepared with text"),
+        ("--strict", "--strict is True, but they were prepared with False"),
+        ("--min-characters 3", "--min-characters is 3, but they were prepared with 0"),
+        ("--drop-repeated-lines", "--drop-repeated-lines is True, but they were"),
+        ("--engine dask --scheduler tcp://h:1", "--engine is dask, but they"),
+        ("--length 31 --fill 1", "--fill is 1.0, but they were prepared with 0.99; --length is 31"),
+    ],
+)
+def test_a_flag_of_preparation_that_says_otherwise_is_refused(
+    on_rows, pretrained, tmp_path, capsys, flags, told
+):
+    assert main(["pretrain", *on_rows(tmp_path / "run"), *flags.split()]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    told = told.removesuffix(", but they")
+    assert f"--rows {pretrained / 'rows'} are prepared already, so these change nothing: " in err
+    assert told in err
+    assert "Leave them out, or prepare other rows." in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_goes_on_though_it_began_with_a_flag_that_was_not_read(
+    on_rows, pretrained, tmp_path, capsys
+):
+    """As it was before such flags were refused: they were recorded, the rows had 32 tokens."""
+    run = shutil.copytree(pretrained, tmp_path / "run")
+    recorded = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+    recorded |= {"corpus": [], "rows": str(pretrained / "rows"), "vocab_size": None}
+    recorded |= {"length": 512, "held_out": 0.01, "tokenization": None, "fill": 0.5}
+    (run / "settings.yaml").write_text(yaml.safe_dump(recorded))
+    precision = recorded["precision"]
+    for given in ({}, {"length": 512, "fill": 0.5}):
+        assert main(["pretrain", *on_rows(run, precision=precision, **given)]) == 0
+        assert "the run is finished: 22 steps" in capsys.readouterr().out
+    assert main(["pretrain", "--config", str(run / "settings.yaml"), "--output", str(run)]) == 0
+    assert main(["pretrain", *on_rows(run, precision=precision, length=64)]) == 2
+    assert "--length is 64, but they were prepared with 32" in capsys.readouterr().err
+
+
+def test_without_rows_a_length_that_is_not_said_is_512():
+    config = PretrainConfig(corpus=("x.txt",), vocab_size=100, output="run")
+    assert [stage.length for stage in config.plan()] == [512]
+    assert plain(config)["length"] is None  # settled when the run begins

@@ -1,0 +1,183 @@
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roformer_tf.cli import main
+from roformer_tf.errors import InputError
+from roformer_tf.pretraining.stages import Stage, make_stages, rows_before
+from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.comparison import read_run, summary
+
+DEFAULTS = {
+    "length": 512,
+    "batch_size": 32,
+    "steps": 1000,
+    "learning_rate": 1e-4,
+    "warmup": 0.05,
+    "accumulate": 1,
+}
+SIX = [  # the paper's, at toy size
+    {"length": 32, "batch-size": 8, "steps": 6},
+    {"length": 64, "batch-size": 8, "steps": 3},
+    {"length": 24, "batch-size": 8, "steps": 5},
+    {"length": 16, "batch-size": 16, "steps": 4, "accumulate": 2},
+    {"length": 64, "batch-size": 8, "steps": 3},
+    {"length": 32, "batch-size": 16, "steps": 4, "learning-rate": 5e-4},
+]
+BORDERS = [6, 9, 14, 18, 21, 25]
+
+
+def test_without_stages_there_is_one():
+    (stage,) = make_stages([], DEFAULTS)
+    assert stage == Stage(512, 32, 0, 1000, 1e-4, 0.05, 1)
+
+
+def test_stages_follow_each_other():
+    first, second = make_stages(
+        ["length=128 steps=10", "batch-size=64,steps=20,learning-rate=2e-4"], DEFAULTS
+    )
+    assert first == Stage(128, 32, 0, 10, 1e-4, 0.05, 1)
+    assert second == Stage(512, 64, 10, 30, 2e-4, 0.05, 1)
+
+
+def test_a_stage_goes_on_behind_the_rows_of_earlier_ones():
+    texts = ["steps=10", "length=128 steps=5", "steps=3 batch-size=64", "steps=1"]
+    stages = make_stages(texts, DEFAULTS)
+    assert [rows_before(stages, stage) for stage in stages] == [0, 0, 320, 320 + 192]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("length=64", "does not say for how many steps"),
+        ("steps=ten", "is 'ten', which is no number"),
+        ("steps=0", "steps is 0"),
+        ("steps=5 depth=3", "has 'depth=3', but takes only length"),
+        ("steps", "no number"),
+    ],
+)
+def test_a_stage_that_cannot_be_read_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        make_stages(["steps=1", text], DEFAULTS)
+
+
+@pytest.fixture(scope="module")
+def flags(pretrain_flags, tmp_path_factory):
+    """flags(output) of a run whose six stages stand in a YAML file."""
+    file = tmp_path_factory.mktemp("yaml") / "stages.yaml"
+    file.write_text(yaml.safe_dump({"stages": SIX}))
+    settings = {"steps": None, "length": None, "save_every": 4, "log_every": 1, "keep": 20}
+    return lambda output, **changes: [
+        *("--config", str(file)),
+        *pretrain_flags(output, **settings | changes),
+    ]
+
+
+@pytest.fixture(scope="module")
+def six(flags, tmp_path_factory):
+    output = tmp_path_factory.mktemp("six") / "run"
+    assert main(["pretrain", *flags(output)]) == 0
+    return output
+
+
+def numbered(run):
+    return sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
+
+
+def test_the_papers_six_stages_run_from_one_yaml(six):
+    lines = read_lines(six / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 26))
+    assert numbered(six) == sorted({*range(4, 25, 4), *BORDERS})
+    assert {path.name for path in six.glob("rows-*")} == {f"rows-{x}" for x in (16, 24, 32, 64)}
+    vocabularies = {(folder / "vocab.txt").read_bytes() for folder in six.glob("rows-*")}
+    assert len(vocabularies) == 1
+
+
+def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
+    """The lowest loss of all is one of rows of 64, in the second stage."""
+    lines = read_lines(six / "evaluations.jsonl")
+    stages = [sum(line["step"] > stop for stop in BORDERS) for line in lines]
+    assert [line["length"] for line in lines] == [SIX[number]["length"] for number in stages]
+    losses = {line["step"]: line["held_out_loss"] for line in lines if line["step"]}
+    best = min((24, 25), key=losses.__getitem__)
+    assert losses[9] < losses[best] - 0.01
+    want = six / "checkpoints" / f"step-{best:08}" / "model" / "model.safetensors"
+    assert (six / "best" / "model.safetensors").read_bytes() == want.read_bytes()
+    told = summary(read_run(six, "six"))
+    assert (told["best_step"], told["best_held_out_loss"]) == (best, losses[best])
+
+
+def test_the_learning_rate_rises_and_falls_in_each(six):
+    rates = [line["learning_rate"] for line in read_lines(six / "metrics.jsonl")]
+    for start, stop in zip([0, *BORDERS], BORDERS, strict=False):
+        peak = 5e-4 if stop == BORDERS[-1] else 1e-3
+        assert rates[start] == pytest.approx(peak)
+        assert rates[stop - 1] == pytest.approx(peak / (stop - start))
+
+
+def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
+    run = tmp_path / "run"
+    flags = pretrain_flags(run, steps=None, log_every=1, warmup=0)
+    stages = ["steps=4", "steps=6 batch-size=4"]
+    assert main(["pretrain", *flags, "--one-schedule", "--stages", *stages]) == 0
+    rates = [line["learning_rate"] for line in read_lines(run / "metrics.jsonl")]
+    assert rates == pytest.approx([1e-3 * (10 - step) / 10 for step in range(10)])
+
+
+@pytest.mark.parametrize(
+    "back_to", [pytest.param(step, marks=pytest.mark.slow) for step in (6, 8, 9, 18, 20)]
+)
+def test_a_run_resumes_across_a_border_bit_for_bit(six, flags, untimed, tmp_path, back_to):
+    """At a border, where the next stage begins, and on both sides of one."""
+    run = shutil.copytree(six, tmp_path / "run")
+    for step in numbered(run):
+        if step > back_to:
+            shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
+    assert main(["pretrain", *flags(run)]) == 0
+    for file in (Path("model", "model.safetensors"), Path("best", "model.safetensors")):
+        assert (run / file).read_bytes() == (six / file).read_bytes()
+    last = Path("checkpoints", f"step-{BORDERS[-1]:08}", "training.safetensors")
+    assert (run / last).read_bytes() == (six / last).read_bytes()
+    assert untimed(run / "metrics.jsonl") == untimed(six / "metrics.jsonl")
+
+
+def test_other_stages_are_another_run(six, flags, capsys):
+    assert main(["pretrain", *flags(six), "--stages", "length=32 steps=25"]) == 2
+    assert "stages was" in capsys.readouterr().err
+
+
+def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path, capsys):
+    run = tmp_path / "run"
+    given = flags(run, corpus=None, vocab_size=None, rows=six / "rows-32")
+    assert main(["pretrain", *given]) == 2
+    assert "stage 2 has rows of 64" in capsys.readouterr().err
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"warmup": 1.5}, "stage 2: warmup is 1.5"),
+        ({"learning-rate": "inf"}, "stage 2: learning_rate is inf"),
+        ({"learning-rate": "nan"}, "stage 2: learning_rate is nan"),
+        ({"warmup": 0.95}, "stage 2: warmup and decay are 0.95 and 0.1"),
+        ({"length": 2}, "stage 2: length is 2"),
+        ({"batch-size": 6, "accumulate": 4}, "stage 2: batches of 6 rows"),
+    ],
+)
+def test_a_later_stage_is_checked_before_the_first_begins(wrong, message, flags, tmp_path, capsys):
+    file, run = tmp_path / "stages.yaml", tmp_path / "run"
+    file.write_text(yaml.safe_dump({"stages": [{"steps": 2}, {"steps": 2} | wrong]}))
+    given = [*flags(run, schedule="wsd")[2:], "--config", str(file)]
+    try:
+        code = main(["pretrain", *given])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    err = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().err).split())
+    assert message in err
+    assert "Traceback" not in err
+    assert not run.exists()

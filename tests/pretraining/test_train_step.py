@@ -1,0 +1,235 @@
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.pretraining import train_step as steps
+from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
+from roformer_tf.runs.callbacks import MetricsFile, StepLog, read_lines
+from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+
+ROWS, LENGTH, PREDICTIONS, VOCABULARY = 8, 12, 3, 40
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+CLIP = 0.5
+
+
+def compiled(settings=None, *, own_step=True, optimizer="adamw", clip=CLIP, rate=1e-3, **changes):
+    """A model of seed 0, with its own step or Keras'."""
+    keras.utils.set_random_seed(0)
+    model = RoFormerForMaskedLM(RoFormerConfig(**SIZES | changes))
+    if optimizer == "sgd":  # a weight moves by the gradient, and rounding stays what it is
+        made = keras.optimizers.SGD(0.1, global_clipnorm=clip)
+        made.build(model.trainable_variables)
+    else:
+        config = OptimizerConfig(optimizer, learning_rate=rate, clip_norm=clip, warmup=0)
+        made = make_optimizer(config, model.trainable_variables, 1000)
+    trained = PretrainingModel(model, settings or StepConfig()) if own_step else model
+    trained.compile(made, MaskedTokenLoss())
+    return trained
+
+
+def batch(number, rows=ROWS):
+    """Rows with 0 to 3 predictions each."""
+    rng = np.random.default_rng(number)
+    labels = rng.integers(5, VOCABULARY, (rows, PREDICTIONS)).astype("int32")
+    inputs = {
+        "token_ids": rng.integers(5, VOCABULARY, (rows, LENGTH)).astype("int32"),
+        "masked_positions": np.tile(np.int32([1, 4, 7]), (rows, 1)),
+        "labels": labels,
+    }
+    used = np.arange(PREDICTIONS) < rng.integers(0, PREDICTIONS + 1, (rows, 1))
+    return inputs, labels, used.astype("float32")
+
+
+def take(model, *batches):
+    """Train on batches; give the logs of each step."""
+    logs = []
+    for x, y, weights in batches:
+        step = model.train_on_batch(x, y, sample_weight=weights, return_dict=True)
+        logs.append({name: float(value) for name, value in step.items()})
+    return logs
+
+
+def weights_of(model):
+    return {name: keras.ops.convert_to_numpy(v) for name, v in model.named_variables().items()}
+
+
+def state_of(model):
+    """Weights and what the optimizer remembers, but for its count of steps."""
+    slots = [v for v in model.optimizer.variables if v is not model.optimizer.iterations]
+    return [*weights_of(model).values(), *map(keras.ops.convert_to_numpy, slots)]
+
+
+def poisoned(number, value=np.nan):
+    inputs, labels, weights = batch(number)
+    weights[3, 1] = value
+    return inputs, labels, weights
+
+
+def same_weights(model, other):
+    want = weights_of(other)
+    for name, array in weights_of(model).items():
+        np.testing.assert_allclose(array, want[name], atol=1e-6, err_msg=name)
+    return True
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("lamb", marks=pytest.mark.slow)])
+def test_a_step_is_keras_own(optimizer):
+    """But for the clipping: Keras, on TensorFlow, takes a sum of rows for rows side by side."""
+    ours, theirs = (compiled(own_step=own, optimizer=optimizer, clip=1e9) for own in (True, False))
+    batches = [batch(number) for number in range(5)]
+    for step, (x, y, weights) in zip(take(ours, *batches), batches, strict=True):
+        want = theirs.train_on_batch(x, y, sample_weight=weights, return_dict=True)
+        assert step["loss"] == pytest.approx(float(want["loss"]), rel=2e-5)
+    assert optimizer != "sgd" or same_weights(ours, theirs)
+
+
+def test_the_gradient_is_clipped_by_its_norm_over_all_weights():
+    start, free, clipped = (compiled(optimizer="sgd", clip=clip) for clip in (1e9, 1e9, CLIP))
+    norm = take(free, batch(3))[0]["gradient_norm"]
+    assert take(clipped, batch(3))[0]["gradient_norm"] == pytest.approx(norm, rel=1e-6)
+    before, far, near = map(weights_of, (start, free, clipped))
+    moved = np.sqrt(sum(np.square(far[n] - before[n], dtype="float64").sum() for n in before))
+    assert moved == pytest.approx(0.1 * norm, rel=1e-4)  # 0.1 is the learning rate
+    assert norm > 2 * CLIP
+    for name, array in near.items():
+        want = (far[name] - before[name]) * CLIP / norm
+        np.testing.assert_allclose(array - before[name], want, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "optimizer"), [(2, "sgd"), (8, "sgd"), (4, "adamw"), (4, "lamb")]
+)
+def test_a_batch_in_pieces_is_the_whole_batch(optimizer, pieces):
+    """Though its pieces have unequal numbers of predictions, and some have none."""
+    whole, parts = (
+        compiled(optimizer=optimizer),
+        compiled(StepConfig(accumulate=pieces), optimizer=optimizer),
+    )
+    batches = [batch(number) for number in range(6)]
+    for got, want in zip(take(parts, *batches), take(whole, *batches), strict=True):
+        assert got == pytest.approx(want, rel=2e-5)
+    assert optimizer != "sgd" or same_weights(parts, whole)
+
+
+def test_the_mean_of_the_pieces_means_would_be_another(monkeypatch):
+    """So that the test above tests something."""
+    whole, parts = compiled(), compiled(StepConfig(accumulate=4))
+    monkeypatch.setattr(
+        steps, "_normalized", lambda data: keras.utils.unpack_x_y_sample_weight(data)
+    )
+    wrong = take(parts, batch(0))[0]["loss"] / 4
+    monkeypatch.undo()
+    assert abs(wrong - take(whole, batch(0))[0]["loss"]) > 1e-3
+
+
+def test_each_piece_draws_dropout_of_its_own():
+    """Its random states move on once for each piece."""
+
+    def drawn(pieces):
+        model = compiled(StepConfig(accumulate=pieces), hidden_dropout_prob=0.5)
+        states = [v for v in model.variables if v.path.endswith("seed_generator_state")]
+        before = [keras.ops.convert_to_numpy(v).astype(int) for v in states]
+        take(model, batch(0))
+        after = [keras.ops.convert_to_numpy(v).astype(int) for v in states]
+        return [(new - old)[1] for old, new in zip(before, after, strict=True)]
+
+    assert set(drawn(1)) == {1}
+    assert set(drawn(4)) == {4}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_batch_without_a_finite_loss_is_left_out(value):
+    model, spared = compiled(), compiled()
+    take(model, batch(0), batch(1))
+    before = state_of(model)
+    assert take(model, poisoned(2, value))[0]["left_out"] == 1
+    for old, new in zip(before, state_of(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert int(model.optimizer.iterations) == 3  # the schedule goes on
+    assert take(model, poisoned(2, value), poisoned(2, value))[1]["left_out"] == 3
+    assert take(model, batch(3))[0]["left_out"] == 0
+
+    take(spared, batch(0), batch(1))
+    spared.optimizer.iterations.assign(5)
+    take(spared, batch(3))
+    for old, new in zip(state_of(spared), state_of(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_the_mean_loss_is_that_of_the_good_steps():
+    model, spared = compiled(), compiled()
+    good = [step["loss"] for step in take(spared, batch(0), batch(1))]
+    batches = (x for x in (batch(0), poisoned(5), batch(1)))
+    history = model.fit(batches, steps_per_epoch=3, verbose=0).history
+    assert history["loss"] == [pytest.approx(np.mean(good), rel=1e-6)]
+
+
+def test_a_spike_is_left_out_once_losses_are_known(monkeypatch):
+    monkeypatch.setattr(steps, "SETTLED", 30)
+    model = compiled(StepConfig(spike=2.0), rate=0.05)
+    x, _, weights = batch(0)
+    weights = np.ones_like(weights)
+    easy = np.full((ROWS, PREDICTIONS), 7, "int32")
+    hard = np.full((ROWS, PREDICTIONS), 9, "int32")
+    good, bad = (({**x, "labels": y}, y, weights) for y in (easy, hard))
+    assert take(model, bad)[0]["left_out"] == 0  # none is known yet
+    logs = take(model, *[good] * 60)
+    assert {step["left_out"] for step in logs} == {0}
+    before = state_of(model)
+    assert take(model, bad)[0]["left_out"] == 1
+    for old, new in zip(before, state_of(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+    model.forget_usual_loss()
+    assert take(model, bad)[0]["left_out"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accumulate": 0}, "accumulate is 0"),
+        ({"patience": 0}, "patience is 0"),
+        ({"spike": 1.0}, "spike is 1.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        StepConfig(**settings)
+
+
+def test_the_share_of_time_that_steps_wait_for_their_batches_is_told(tmp_path):
+    model = compiled()
+    assert model.waited == 0
+
+    def batches(pause):
+        while True:
+            time.sleep(pause)
+            yield batch(0)
+
+    def fitted(name, pause, count):
+        with (
+            MetricsFile(tmp_path / name, resumed_at=0) as lines,
+            StepLog(
+                lines, every=count, start=0, last=count, tokens_per_step=96, uniform_loss=4.0
+            ) as log,
+        ):
+            model.fit(batches(pause), steps_per_epoch=count, callbacks=[log], verbose=0)
+        return read_lines(tmp_path / name)[0]["waiting"]
+
+    began = time.perf_counter()
+    fitted("instant", 0, 3)
+    assert 0 < model.waited < (time.perf_counter() - began) / 2  # most of it was compilation
+    assert fitted("slow", 0.2, 6) > 0.5

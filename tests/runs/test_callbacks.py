@@ -1,0 +1,207 @@
+import json
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.errors import DivergedError
+from roformer_tf.runs.callbacks import MetricsFile, Schedule, StepLog, Termination, read_lines
+from roformer_tf.runs.optimizers import WarmupDecay
+
+LOSSES = [8.0, 6.0, 4.0, 7.0, 3.0, 5.0, 2.0, 1.0, 3.0, 2.0]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+@keras.saving.register_keras_serializable()
+class _Label(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return y_true[:, 0] + 0 * y_pred[:, 0]
+
+
+def toy():
+    """A compiled model whose loss at step s is the label that it is given."""
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(WarmupDecay(1.0, 0, len(LOSSES))), _Label())
+    return model
+
+
+def run(path, model, losses, *, every=3, start=0, hooks=(), uniform_loss=4.0, **settings):
+    """Fit the toy from step `start`; hooks are (function, every)."""
+    last = start + len(losses)
+    span = {"start": start, "last": last}
+    settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
+    with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
+        schedules = [Schedule(f, every=n, log=log, **span) for f, n in hooks]
+        labels = np.array(losses, "float32")[:, None]
+        model.fit(
+            np.ones_like(labels),
+            labels,
+            batch_size=1,
+            shuffle=False,
+            verbose=0,
+            callbacks=[log, *schedules],
+        )
+    return read_lines(path)
+
+
+def test_a_line_is_the_mean_since_the_line_before(path):
+    lines = run(path, toy(), LOSSES)
+    assert [line["step"] for line in lines] == [3, 6, 9, 10]
+    assert [line["loss"] for line in lines] == pytest.approx([6, 5, 2, 2])
+    assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second"]
+
+
+def test_the_learning_rate_is_that_of_the_last_step(path):
+    rates = [line["learning_rate"] for line in run(path, toy(), LOSSES)]
+    assert rates == pytest.approx([0.8, 0.5, 0.2, 0.1])
+
+
+def test_a_resumed_run_writes_the_same_lines(path):
+    """Though it was interrupted between two lines, whose mean spans the interruption."""
+    model = toy()
+    whole = run(path, model, LOSSES)
+    state = {}
+
+    def keep(step):
+        state[step] = [keras.ops.convert_to_numpy(v) for v in model.metrics_variables]
+
+    model = toy()
+    run(path, model, LOSSES, hooks=[(keep, 4)])
+    path.write_text("".join(json.dumps(line) + "\n" for line in whole) + '{"step": 1')
+    model = toy()
+    model.optimizer.iterations.assign(4)
+    for variable, value in zip(model.metrics_variables, state[4], strict=True):
+        variable.assign(value)
+    again = run(path, model, LOSSES[4:], start=4)
+    for before, after in zip(whole, again, strict=True):
+        assert {**before, "tokens_per_second": 0} == {**after, "tokens_per_second": 0}
+
+
+def test_the_rate_leaves_out_the_first_step_and_what_is_no_training(path):
+    def slow(step):
+        time.sleep(0.3)
+
+    lines = run(path, toy(), LOSSES, hooks=[(slow, 2)])
+    assert all(line["tokens_per_second"] > 100 * 2 / 0.3 for line in lines)
+
+
+def test_a_line_of_the_first_step_alone_has_no_rate(path):
+    rates = [line["tokens_per_second"] for line in run(path, toy(), LOSSES, every=1)]
+    assert rates[0] is None
+    assert all(rate > 0 for rate in rates[1:])
+
+
+def test_the_share_of_the_hardware_is_operations_over_time_and_peak(path):
+    """The rate gives the time: 100 tokens a step."""
+    lines = run(path, toy(), LOSSES, flops_per_step=6e9, peak=3e12)
+    assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second", "mfu"]
+    for line in lines:
+        steps_per_second = line["tokens_per_second"] / 100
+        assert line["mfu"] == pytest.approx(steps_per_second * 6e9 / 3e12, abs=2e-4)
+        assert line["mfu"] > 0
+
+
+def test_there_is_no_share_of_the_hardware_without_a_rate(path):
+    lines = run(path, toy(), LOSSES, every=1, flops_per_step=6e9, peak=3e12)
+    assert [line["mfu"] is None for line in lines] == [True] + 9 * [False]
+
+
+@pytest.mark.parametrize("known", [{"flops_per_step": 6e9}, {"peak": 3e12}])
+def test_there_is_no_share_of_hardware_that_is_not_known(path, known):
+    assert all("mfu" not in line for line in run(path, toy(), LOSSES, **known))
+
+
+def test_hooks_are_called_at_their_steps_of_the_run_and_after_the_last(path):
+    calls = []
+    run(path, toy(), LOSSES[:7], start=3, hooks=[(calls.append, 4), (calls.append, 10)])
+    assert calls == [4, 8, 10, 10]
+
+
+def test_a_line_is_on_the_disk_when_it_is_written(path):
+    seen = []
+    run(path, toy(), LOSSES, hooks=[(lambda step: seen.append(len(read_lines(path))), 5)])
+    assert seen == [1, 4]
+
+
+def test_hooks_find_the_weights_of_their_step(path):
+    """On JAX `fit` keeps them elsewhere between steps."""
+    model, seen = toy(), []
+    run(path, model, LOSSES, hooks=[(lambda step: seen.append(int(model.optimizer.iterations)), 4)])
+    assert seen == [4, 8, 10]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 100.0])
+def test_a_loss_that_is_nan_or_explodes_stops_the_run_at_once(path, bad):
+    losses, calls = [*LOSSES[:7], bad, *LOSSES[8:]], []
+    with pytest.raises(DivergedError, match=r"the loss is (nan|inf|[\d.]+) at step 8"):
+        run(path, toy(), losses, hooks=[(calls.append, 1)])
+    assert calls == list(range(1, 8))
+    assert [line["step"] for line in read_lines(path)] == [3, 6]
+
+
+@pytest.mark.parametrize("uniform_loss", [4.0, 20.0])
+def test_a_loss_that_only_rises_is_no_explosion(path, uniform_loss):
+    """Up to three times that at the start, or twice that of a blind guess."""
+    highest = max(3 * LOSSES[0], 2 * uniform_loss)
+    lines = run(path, toy(), [*LOSSES, 0.99 * highest], every=1, uniform_loss=uniform_loss)
+    assert len(lines) == 11
+
+
+def test_a_run_from_the_start_forgets_older_lines(path):
+    path.write_text('{"step": 0, "loss": 1.0}\n{"step": 3, "loss": 1.0}\n')
+    with MetricsFile(path, resumed_at=0):
+        assert read_lines(path) == []
+
+
+def test_a_resumed_run_keeps_the_lines_up_to_its_step(path):
+    path.write_text('{"step": 0}\n{"step": 3}\n{"step": 4}\n{"st')
+    with MetricsFile(path, resumed_at=3) as lines:
+        assert read_lines(path) == [{"step": 0}, {"step": 3}]
+        lines.write({"step": 5})
+    assert path.read_text() == '{"step": 0}\n{"step": 3}\n{"step": 5}\n'
+
+
+def test_a_file_that_is_not_there_has_no_lines(path):
+    assert read_lines(path) == []
+
+
+def test_tensorboard_holds_the_same_numbers(path, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with MetricsFile(path, resumed_at=0, tensorboard=tmp_path / "board") as lines:
+        lines.write({"step": 10, "loss": 2.5, "tokens_per_second": None})
+        lines.write({"step": 20, "loss": 1.25, "tokens_per_second": 4096.0, "by": {"64": 0.5}})
+    board = EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    values = {
+        name: [
+            (event.step, float(event.tensor_proto.float_val[0])) for event in board.Tensors(name)
+        ]
+        for name in board.Tags()["tensors"]
+    }
+    assert values == {
+        "loss": [(10, 2.5), (20, 1.25)],
+        "tokens_per_second": [(20, 4096.0)],
+        "by/64": [(20, 0.5)],
+    }
+
+
+def test_a_signal_behind_the_look_of_the_one_that_saves_waits_for_the_next_step():
+    class Model:
+        stop_training = False
+
+    termination = Termination()
+    termination.set_model(Model())
+    termination.on_train_begin()
+    assert not termination.received()  # nothing is saved
+    termination._receive(0, None)
+    termination.on_train_batch_end(0)
+    assert not termination.stopped
+    assert termination.received()  # now it is
+    termination.on_train_batch_end(1)
+    assert termination.stopped

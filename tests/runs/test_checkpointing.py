@@ -1,0 +1,206 @@
+import os
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.runs.checkpointing import (
+    RunState,
+    checkpoints,
+    publish,
+    restore_checkpoint,
+    save_checkpoint,
+)
+from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "hidden_dropout_prob": 0.5,
+}
+
+
+def compiled(optimizer="adamw", **changes):
+    """A new model, of other random numbers every time."""
+    model = RoFormerForMaskedLM(RoFormerConfig(**SIZES | changes))
+    config = OptimizerConfig(optimizer, learning_rate=0.01)
+    optimizer = make_optimizer(config, model.trainable_variables, steps=10)
+    model.compile(optimizer, MaskedTokenLoss(), jit_compile=False)
+    return model
+
+
+def train(model, first, last):
+    for step in range(first, last):
+        rng = np.random.default_rng(step)
+        inputs = {
+            "token_ids": rng.integers(5, 50, (4, 8)).astype("int32"),
+            "masked_positions": np.tile(np.int32([1, 3]), (4, 1)),
+        }
+        model.train_on_batch(inputs, rng.integers(5, 50, (4, 2)))
+
+
+def weights(model):
+    return {name: keras.ops.convert_to_numpy(v) for name, v in model.named_variables().items()}
+
+
+def spoil(model, value):
+    variable = model.named_variables()["mlm/bias"]
+    variable.assign(np.where(np.arange(50) == 7, value, weights(model)["mlm/bias"]))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    keras.utils.set_random_seed(1)
+    model = compiled()
+    train(model, 0, 3)
+    return model
+
+
+@pytest.fixture
+def checkpoint(trained, tmp_path):
+    return save_checkpoint(tmp_path / "checkpoints", RunState(3, "rows"), trained, keep=2)
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_restored_run_goes_on_bit_for_bit(optimizer, tmp_path):
+    """Dropout, the optimizer's memory, its step and the mean loss included."""
+    keras.utils.set_random_seed(2)
+    model = compiled(optimizer)
+    train(model, 0, 3)
+    checkpoint = save_checkpoint(tmp_path, RunState(3, "rows"), model, keep=1)
+    keras.utils.set_random_seed(3)
+    other = compiled(optimizer)
+    train(other, 5, 7)
+    assert restore_checkpoint(checkpoint, other) == RunState(3, "rows")
+    assert float(other.metrics[0].result()) == float(model.metrics[0].result())
+    for m in (model, other):
+        train(m, 3, 6)
+    for name, array in weights(model).items():
+        assert (weights(other)[name] == array).all(), name
+    without_dropout = compiled(optimizer, hidden_dropout_prob=0.0)
+    without_dropout.load_pretrained(checkpoint / "model")
+    train(without_dropout, 3, 6)
+    assert (weights(without_dropout)["mlm/bias"] != weights(model)["mlm/bias"]).any()
+
+
+def test_the_weights_of_a_checkpoint_are_in_our_format(trained, checkpoint):
+    loaded = weights(RoFormerForMaskedLM.from_pretrained(checkpoint / "model"))
+    for name, array in weights(trained).items():
+        assert (loaded[name] == array).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_never_saved(trained, checkpoint, value):
+    before = content(checkpoint.parent)
+    kept = float(weights(trained)["mlm/bias"][7])
+    spoil(trained, value)
+    try:
+        with pytest.raises(DivergedError, match="mlm/bias"):
+            save_checkpoint(checkpoint.parent, RunState(4, "rows"), trained, keep=2)
+    finally:
+        spoil(trained, kept)
+    assert content(checkpoint.parent) == before
+
+
+def test_the_last_few_are_kept(trained, tmp_path):
+    for step in (1, 2, 10, 100):
+        save_checkpoint(tmp_path, RunState(step, "rows"), trained, keep=2)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000100", "step-00000010"]
+    save_checkpoint(tmp_path, RunState(101, "rows"), trained, keep=1)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000101"]
+
+
+def test_a_damaged_checkpoint_of_a_later_step_gives_way(trained, tmp_path):
+    """Else the newest would be the one that could not be read."""
+    for step in (10, 20):
+        save_checkpoint(tmp_path, RunState(step, "rows"), trained, keep=2)
+    save_checkpoint(tmp_path, RunState(15, "rows"), trained, keep=1)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000015"]
+
+
+def test_what_a_kill_left_is_no_checkpoint(checkpoint):
+    half = checkpoint.parent / ".step-00000009.abcdefgh.tmp"
+    shutil.copytree(checkpoint, half)
+    assert list(checkpoints(checkpoint.parent)) == [checkpoint]
+
+
+def test_a_folder_that_is_not_there_has_no_checkpoints(tmp_path):
+    assert list(checkpoints(tmp_path / "none")) == []
+
+
+DAMAGES = {
+    "no state": lambda folder: (folder / "state.json").unlink(),
+    "empty state": lambda folder: (folder / "state.json").write_text(""),
+    "another state": lambda folder: (folder / "state.json").write_text('{"step": 3}'),
+    "no optimizer": lambda folder: (folder / "training.safetensors").unlink(),
+    "short optimizer": lambda folder: os.truncate(folder / "training.safetensors", 999),
+    "empty optimizer": lambda folder: os.truncate(folder / "training.safetensors", 0),
+    "no model": lambda folder: shutil.rmtree(folder / "model"),
+    "short model": lambda folder: os.truncate(folder / "model" / "model.safetensors", 999),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_and_the_model_left_as_it_is(trained, checkpoint, damage):
+    DAMAGES[damage](checkpoint)
+    before, optimizer = weights(trained), int(trained.optimizer.iterations)
+    with pytest.raises(InputError, match="step-00000003"):
+        restore_checkpoint(checkpoint, trained)
+    assert int(trained.optimizer.iterations) == optimizer
+    for name, array in weights(trained).items():
+        assert (array == before[name]).all()
+
+
+@pytest.mark.parametrize(
+    "other", [{"hidden_size": 32}, {"num_hidden_layers": 2}, {"vocab_size": 51}]
+)
+def test_a_checkpoint_of_another_model_is_refused(checkpoint, other):
+    with pytest.raises(InputError, match="another model"):
+        restore_checkpoint(checkpoint, compiled(**other))
+
+
+def test_the_published_model_is_the_checkpoints(checkpoint, tmp_path):
+    publish(checkpoint / "model", tmp_path / "model")
+    assert content(tmp_path / "model") == content(checkpoint / "model")
+    shutil.rmtree(checkpoint)
+    RoFormerForMaskedLM.from_pretrained(tmp_path / "model")
+
+
+def test_what_is_published_takes_no_room_and_is_not_published_again(checkpoint, tmp_path):
+    weights_file = tmp_path / "model" / "model.safetensors"
+    publish(checkpoint / "model", tmp_path / "model")
+    assert weights_file.samefile(checkpoint / "model" / "model.safetensors")
+    stamp = (tmp_path / "model").stat()
+    publish(checkpoint / "model", tmp_path / "model")
+    assert (tmp_path / "model").stat().st_ino == stamp.st_ino
+
+
+def test_without_hard_links_it_is_copied(checkpoint, tmp_path, monkeypatch):
+    def refuse(*paths):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    publish(checkpoint / "model", tmp_path / "model")
+    assert content(tmp_path / "model") == content(checkpoint / "model")
+
+
+def test_an_older_model_is_replaced_whole(trained, checkpoint, tmp_path):
+    publish(checkpoint / "model", tmp_path / "model")
+    (tmp_path / "model" / "old.txt").write_text("old")
+    spoil(trained, 3.0)
+    newer = save_checkpoint(checkpoint.parent, RunState(4, "rows"), trained, keep=2)
+    publish(newer / "model", tmp_path / "model")
+    assert content(tmp_path / "model") == content(newer / "model")
+    assert content(tmp_path / "model") != content(checkpoint / "model")

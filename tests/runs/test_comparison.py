@@ -1,0 +1,606 @@
+import json
+import os
+import re
+import unicodedata
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from roformer_tf.errors import InputError
+from roformer_tf.runs.comparison import (
+    FINE_TUNING,
+    PRETRAINING,
+    RunsConfig,
+    compare,
+    compared,
+    curves,
+    differences,
+    find_runs,
+    named,
+    printable,
+    read_keys,
+    read_lines,
+    read_run,
+    summary,
+    table,
+    tables,
+)
+
+FIGURES = {"accuracy": 0.9, "macro_f1": 0.85}
+
+
+def write_lines(path, lines, end=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + end, encoding="utf-8")
+    return path
+
+
+def write_run(folder, lines=(), evaluations=(), **settings):
+    """A folder as `pretrain` leaves it, or with `epochs` `finetune`: no file without content."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"metrics.jsonl": lines, "evaluations.jsonl": evaluations}
+    for name, content in files.items():
+        if content:
+            write_lines(folder / name, content)
+    if settings:
+        text = yaml.safe_dump(settings | {"output": str(folder)}, allow_unicode=True)
+        (folder / "settings.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def losses(*values, every=10):
+    return [{"step": every * (1 + number), "loss": x} for number, x in enumerate(values)]
+
+
+def held_out(step, loss, accuracy=0.5):
+    return {"step": step, "held_out_loss": loss, "held_out_accuracy": accuracy}
+
+
+def read(*folders):
+    return [read_run(*pair) for pair in named(folders).items()]
+
+
+def shown(*folders, width=100):
+    return list(tables(compared(read(*folders)), width))
+
+
+def columns(text):
+    """What a terminal takes, by another road than the code's: Chinese and full-width are two."""
+    return len(text) + len(re.findall(r"[\u3000-\u30ff\u4e00-\u9fff\uff00-\uff60]", text))
+
+
+# --- The figures of a run ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "of"), [(1, 1), (99, 1), (199, 1), (200, 2), (1000, 10)])
+def test_the_loss_is_a_mean_over_the_last_hundredth_of_the_lines(tmp_path, count, of):
+    values = [1000.0 / (1 + number) for number in range(count)]
+    (run,) = read(write_run(tmp_path / "run", losses(*values)))
+    assert summary(run)["loss"] == pytest.approx(sum(values[-of:]) / of)
+
+
+def test_the_figures_are_those_of_the_lines(tmp_path):
+    lines = [
+        {"step": 3, "loss": 5.0, "tokens_per_second": 100.0, "gradient_norm": 3.5},
+        {"step": 6, "loss": 4.0, "tokens_per_second": None, "gradient_norm": 2.5},
+        {"step": 9, "loss": 3.0, "tokens_per_second": 300.0},
+        {"step": 12, "loss": 2.0, "tokens_per_second": 110.0},
+    ]
+    evaluations = [held_out(0, 9.0, 0.1), held_out(8, 2.5, 0.4), held_out(12, 2.75, 0.3)]
+    (run,) = read(write_run(tmp_path / "run", lines, evaluations, steps=22))
+    figures = summary(run)
+    assert {key: figures[key] for key in list(figures)[:-1]} == {
+        "name": "run",
+        "folder": str(tmp_path / "run"),
+        "kind": PRETRAINING,
+        "step": 12,
+        "steps": 22,
+        "finished": False,
+        "training": None,
+        "loss": 2.0,
+        "held_out_loss": 2.75,
+        "held_out_accuracy": 0.3,
+        "best_held_out_loss": 2.5,
+        "best_step": 8,
+        "tokens_per_second": 110.0,
+        "mfu": None,
+    }
+    assert shown(tmp_path / "run") == [
+        "name             state    loss  held-out  accuracy  best held-out  tokens/s",
+        "run   at step 12 of 22  2.0000    2.7500    30.00%    2.5000 at 8       110",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "best"),
+    [
+        ([32, 32, 32], (1.5, 10)),
+        ([32, 64, 64], (1.75, 30)),
+        ([32, 64, 32], (1.75, 30)),  # begun anew, whatever there was before
+        ([None, None, None], (1.5, 10)),  # as older versions wrote them
+        ([None, 64, 64], (1.5, 10)),
+    ],
+)
+def test_the_best_is_among_losses_of_rows_of_one_length(tmp_path, lengths, best):
+    evaluations = [held_out(10, 1.5), held_out(20, 2.0), held_out(30, 1.75)]
+    for line, length in zip(evaluations, lengths, strict=True):
+        if length:
+            line["length"] = length
+        line["held_out_by_corpus"] = {"news": {"loss": 0.5, "accuracy": 1.0}}
+    (run,) = read(write_run(tmp_path / "run", losses(2.0), evaluations, steps=40))
+    figures = summary(run)
+    assert (figures["best_held_out_loss"], figures["best_step"]) == best
+    assert figures["held_out_loss"] == 1.75
+
+
+def test_the_share_of_the_hardware_is_shown_where_it_is_known(tmp_path):
+    shares = [None, 0.5, 0.25, 0.375]
+    lines = [line | {"mfu": x} for line, x in zip(losses(5.0, 4.0, 3.0, 2.0), shares, strict=True)]
+    write_run(tmp_path / "a", lines, steps=40)
+    write_run(tmp_path / "b", losses(2.0), steps=40)
+    a, b = compared(read(*find_runs(tmp_path)))["runs"]
+    assert (a["mfu"], b["mfu"]) == (0.375, None)  # the median
+    assert shown(*find_runs(tmp_path))[:3] == [
+        "name                state    loss    mfu",
+        "a     finished at step 40  2.0000  37.5%",
+        "b        at step 10 of 40  2.0000      -",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "evaluations", "settings", "state"),
+    [
+        (losses(2.0), [], {"steps": 10}, "finished at step 10"),
+        (losses(2.0), [], {"steps": 1200}, "at step 10 of 1,200"),
+        (losses(2.0), [held_out(16, 2.0)], {"steps": 1200}, "at step 16 of 1,200"),
+        ([], [], {"steps": 1200}, "at step 0 of 1,200"),
+        ([], [held_out(0, 9.0)], {"steps": 1200}, "at step 0 of 1,200"),
+        (losses(2.0), [], {}, "at step 10"),
+        (losses(2.0), [], {"steps": "many"}, "at step 10"),
+        (
+            losses(2.0),
+            [],
+            {"steps": 100_000, "stages": ["length=512 steps=10", "batch-size=8, steps=5 new=1"]},
+            "at step 10 of 15",
+        ),
+        (losses(2.0), [], {"batch_size": 32}, "at step 10"),
+        (losses(2.0), [], {"epochs": 3}, "at step 10"),
+        (losses(2.0), [{"step": 10, "epoch": 1.0} | FIGURES], {"epochs": 3}, "at step 10 of 30"),
+        (losses(2.0), [{"step": 0, "epoch": 0.0} | FIGURES], {"epochs": 3}, "at step 10"),
+    ],
+)
+def test_the_state_is_how_far_a_run_is(tmp_path, lines, evaluations, settings, state):
+    run = write_run(tmp_path / "run", lines or losses(), evaluations, **settings)
+    (run / "metrics.jsonl").touch()
+    rows = shown(run)
+    place = rows[0].index("state") + len("state")
+    assert rows[1][:place].split(maxsplit=1)[1] == state
+
+
+def test_runs_without_figures_are_shown(tmp_path):
+    """Not yet begun, with one line, one evaluation, a held-out loss of none, other keys."""
+    write_run(tmp_path / "a", steps=10)
+    write_run(tmp_path / "b", losses(2.0))
+    write_run(tmp_path / "c", [], [held_out(0, 9.0)], steps=10)
+    write_run(tmp_path / "d", losses(2.0), [held_out(10, None, None)], steps=10)
+    write_run(tmp_path / "e", [{"step": 10}], [{"step": 10, "held_out_loss": 1.5}], old_key=1)
+    write_run(tmp_path / "f", [{"step": 10, "loss": float("nan")}], steps=10)
+    assert shown(*find_runs(tmp_path))[:7] == [
+        "name                state    loss  held-out  accuracy  best held-out",
+        "a         at step 0 of 10       -         -         -              -",
+        "b              at step 10  2.0000         -         -              -",
+        "c         at step 0 of 10       -    9.0000    50.00%    9.0000 at 0",
+        "d     finished at step 10  2.0000         -         -              -",
+        "e              at step 10       -    1.5000         -   1.5000 at 10",
+        "f     finished at step 10       -         -         -              -",
+    ]
+
+
+# --- Fine-tuning -------------------------------------------------------------------------------
+
+
+def write_report(folder, **sets):
+    (folder / "report.json").write_text(json.dumps({"judged": "test", "losses": []} | sets))
+    return folder
+
+
+def test_figures_of_fine_tuning_are_those_of_the_report(tmp_path):
+    evaluations = [{"step": 10, "epoch": 1.0, "accuracy": 0.1, "macro_f1": 0.1}]
+    run = write_run(tmp_path / "reviews", losses(0.5), evaluations, epochs=2)
+    write_report(run, valid=FIGURES, test={"accuracy": 0.8, "macro_f1": 0.75})
+    assert shown(run) == [
+        "name                         state    loss",
+        "reviews  finished at step 10 of 20  0.5000",
+        "",
+        "name     test accuracy  test macro_f1  valid accuracy  valid macro_f1",
+        "reviews         0.8000         0.7500          0.9000          0.8500",
+    ]
+
+
+def test_figures_of_fine_tuning_under_way_are_those_of_the_last_epoch(tmp_path):
+    evaluations = [
+        {"step": 10, "epoch": 1.0, "accuracy": 0.95},
+        {"step": 20, "epoch": 2.0, "accuracy": 0.9},
+    ]
+    (run,) = read(write_run(tmp_path / "run", losses(0.5, 0.25), evaluations, epochs=3))
+    figures = summary(run)
+    assert (figures["kind"], figures["finished"]) == (FINE_TUNING, False)
+    assert (figures["test"], figures["valid"]) == ({}, {"accuracy": 0.9})
+
+
+def test_a_report_without_a_test_set_shows_what_it_has(tmp_path):
+    run = write_report(write_run(tmp_path / "run", losses(0.5), epochs=1), valid=FIGURES)
+    assert shown(run)[3] == "name  valid accuracy  valid macro_f1"
+
+
+def test_tasks_with_other_metrics_have_tables_of_their_own(tmp_path):
+    for name, figures in (("a", FIGURES), ("b", {"pearson": 0.5}), ("c", FIGURES)):
+        write_report(write_run(tmp_path / name, losses(0.5), epochs=1), valid=figures)
+    text = "\n".join(shown(*find_runs(tmp_path)))
+    assert re.search(r"\nname  valid accuracy .*\na .*\nc .*\n\nname  valid pearson\nb ", text)
+
+
+def test_of_several_trainings_the_one_at_work_is_shown(tmp_path):
+    run = write_run(tmp_path / "run", epochs=2)
+    for number, name in enumerate(["rate-2-seed-0", "rate-1-seed-0"]):  # begun in this order
+        folder = write_run(run / "trials" / name, losses(1.0 + number))
+        os.utime(folder / "metrics.jsonl", (number, number))
+    assert shown(run)[1] == "run   at step 10, training 2  2.0000"
+    write_lines(run / "metrics.jsonl", losses(0.5))  # of the best
+    write_report(run, valid=FIGURES)
+    assert shown(run)[1] == "run   finished at step 10  0.5000"
+
+
+def test_a_training_of_several_is_a_run_too(tmp_path):
+    evaluations = [{"step": 10, "epoch": 1.0} | FIGURES]
+    for name in ("fold-1", "fold-2"):
+        write_run(tmp_path / "run" / "trials" / name, losses(0.5), evaluations)
+    (tmp_path / "run" / "trials" / "fold-1" / "result.json").write_text('{"seconds": 3}\n')
+    runs = compared(read(*find_runs(tmp_path / "run" / "trials")))["runs"]
+    assert [(run["kind"], run["finished"]) for run in runs] == [
+        (FINE_TUNING, True),
+        (FINE_TUNING, False),
+    ]
+
+
+# --- Damaged files -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ['{"step": 30, "lo', '{"step": 30, "loss": 3.0}', "中"])
+def test_a_last_line_that_was_cut_short_does_not_count(tmp_path, end):
+    write_lines(tmp_path / "metrics.jsonl", losses(2.0, 1.0), end)
+    assert read_lines(tmp_path / "metrics.jsonl") == losses(2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"step": 20, "lo', b"\0\0\0\0", b"\xff\xfe", b"", b"[1]", b"3", b'{"loss": 1.0}',
+     b'{"step": "x"}', b'{"step": null}'],
+)  # fmt: skip
+def test_a_damaged_line_is_named(tmp_path, damage):
+    run = write_run(tmp_path / "run", losses(3.0, 2.0, 1.0))
+    path = run / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([lines[0], damage, *lines[2:]]))
+    with pytest.raises(InputError, match=r"run/metrics\.jsonl, line 2: .*Remove the line"):
+        read(run)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"steps: 3\nseed: [1\n", 3),
+        (b"steps: 3\n\tseed: 1\n", 2),
+        (b"steps: 3\nseed: *nowhere\n", 2),
+        (b"steps: 3\nseed: !!python/name:os.system\n", 2),
+        ("steps: 3\noutput: 模型\nseed: \x00\n".encode(), 3),
+        (b"steps: 3\noutput: \xc4\xa3\xd0\xcd\n", 2),  # GBK
+        (b"at: 2026-13-40\n", 1),  # no date
+        (b"- steps\n", 1),
+        (b"", 1),
+    ],
+)
+def test_damaged_settings_are_named(tmp_path, content, line):
+    run = write_run(tmp_path / "run", losses(1.0))
+    (run / "settings.yaml").write_bytes(content)
+    with pytest.raises(InputError, match=rf"run/settings\.yaml, line {line}: .*leave the run out"):
+        read(run)
+
+
+def test_a_damaged_report_is_named(tmp_path):
+    (tmp_path / "report.json").write_text('{\n"valid": {\n"accuracy": 0.')
+    with pytest.raises(InputError, match=r"report\.json, line 3: "):
+        read_keys(tmp_path / "report.json", json.loads)
+
+
+@pytest.mark.parametrize("report", [{}, {"valid": None}, {"valid": [1]}, {"test": {"f1": "x"}}])
+def test_a_report_of_another_version_is_no_failure(tmp_path, report):
+    run = write_run(tmp_path / "run", losses(0.5), epochs=1)
+    (run / "report.json").write_text(json.dumps(report))
+    assert len(shown(run)) == 2
+
+
+# --- Which runs --------------------------------------------------------------------------------
+
+
+def test_a_folder_stands_for_the_runs_in_it(tmp_path):
+    for name in ("b", "a", "c"):
+        write_run(tmp_path / name, losses(1.0))
+    write_run(tmp_path / "a" / "within", losses(1.0))
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "notes.txt").touch()
+    assert find_runs(tmp_path) == [tmp_path / name for name in "abc"]
+    assert find_runs(tmp_path / "a") == [tmp_path / "a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("rows", "rows holds no run"), ("notes.txt", "no folder"), ("nowhere", "no folder")],
+)
+def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match=rf"{said}.*Give the --output of a run"):
+        find_runs(tmp_path / name)
+
+
+def test_runs_are_called_by_their_folders(tmp_path, monkeypatch):
+    for name in ("x/demo", "y/demo", "base"):
+        write_run(tmp_path / name, losses(1.0))
+    monkeypatch.chdir(tmp_path / "base")
+    here, x, y = Path(), tmp_path / "x" / "demo", tmp_path / "y" / "demo"
+    twice = [here, x, tmp_path / "base"]
+    assert list(named(twice).items()) == [(here, "base"), (x, "demo")]
+    assert named([y, here, x]) == {y: str(y), here: "base", x: str(x)}
+
+
+def test_names_that_are_no_text_are_spelled_out(tmp_path):
+    assert printable("基线 a\n\udcc4\x1b[31m") == r"基线 a\n\udcc4\x1b[31m"
+    try:
+        run = write_run(tmp_path / os.fsdecode("基线".encode("gbk")), losses(1.0), steps=10)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    assert shown(run)[1].split()[0] == r"\udcbb\udcf9\udccf\udcdf"
+    compare(RunsConfig(folder=(run,), json=tmp_path / "runs.json"))
+    (given,) = json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))["runs"]
+    assert given["settings"]["output"] == str(run)
+
+
+# --- Settings that differ ----------------------------------------------------------------------
+
+
+def test_settings_are_shown_where_they_differ(tmp_path):
+    same = {"steps": 10, "corpus": ["a", "b"]}
+    write_run(tmp_path / "base", seed=0, learning_rate=3e-5, dropout=None, **same)
+    write_run(tmp_path / "fast", seed=0, learning_rate=0.001, dropout=0.1, rows=None, **same)
+    write_run(tmp_path / "none", losses(1.0))  # no settings to compare
+    assert shown(*find_runs(tmp_path))[-4:] == [
+        "setting         base   fast",
+        "dropout        unset    0.1",
+        "learning_rate  3e-05  0.001",
+        "rows               -  unset",
+    ]
+
+
+def test_values_are_spelled_on_one_line(tmp_path):
+    write_run(tmp_path / "a", steps=1, corpus=["x/*", "y"], strict=True, field={"新闻": 3})
+    write_run(tmp_path / "b", steps=1, corpus=[], strict=False, field="正文\n")
+    assert [line.split() for line in shown(*find_runs(tmp_path))[-3:]] == [
+        ["corpus", "x/*,", "y", "none"],
+        ["field", '{"新闻":', "3}", r"正文\n"],
+        ["strict", "true", "false"],
+    ]
+
+
+def test_runs_are_compared_with_their_own_kind(tmp_path):
+    write_run(tmp_path / "p1", steps=1, seed=0)
+    write_run(tmp_path / "p2", steps=1, seed=0)
+    write_run(tmp_path / "f1", epochs=1, seed=0)
+    write_run(tmp_path / "f2", epochs=2, seed=0)
+    runs = read(*find_runs(tmp_path))
+    assert differences([run for run in runs if run.kind == PRETRAINING]) == {}
+    assert compared(runs)["differences"] == {
+        PRETRAINING: {},
+        FINE_TUNING: {"epochs": {"f1": 1, "f2": 2}},
+    }
+    lines = shown(*find_runs(tmp_path))
+    assert "The settings of pretraining are the same." in lines
+    assert lines[-2:] == ["setting  f1  f2", "epochs    1   2"]
+
+
+# --- The tables --------------------------------------------------------------------------------
+
+
+def test_chinese_names_do_not_shift_the_columns(tmp_path):
+    for name in ("基线", "baseline", "学习率 0.001，全角（Ａ）"):
+        write_run(tmp_path / name, losses(2.0), [held_out(10, 2.0)], steps=20)
+    lines = shown(*find_runs(tmp_path))[:4]
+    assert any("基线" in line for line in lines)
+    assert len({columns(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_many_runs_fit_into_a_terminal(tmp_path, width):
+    for number in range(25):
+        write_run(
+            tmp_path / f"第{number:02}次实验-batch-256-warmup-0.05-decay-0.01-seed-{number:02}",
+            losses(*[2.0] * number),
+            [held_out(10, 2.0)],
+            steps=1_000_000,
+            seed=number,
+            corpus=[f"/data/corpora/very/long/path/of/text/{number}/*.jsonl.gz"] * 3,
+        )
+    runs = find_runs(tmp_path)
+    lines = shown(*runs, width=width)
+    assert max(map(columns, lines)) <= width
+    for number in range(25):
+        name = next(line.split()[0] for line in lines if line.startswith(f"第{number:02}"))
+        assert name.endswith(f"-{number:02}")
+    seeds = [line for line in lines if line.startswith("seed ")]
+    assert [int(word) for line in seeds for word in line.split()[1:]] == list(range(25))
+
+
+def test_columns_without_room_come_below():
+    rows = [["name", "one", "two"], ["a", "1" * 15, "2" * 15], ["b", "", "22"]]
+    assert list(table(rows, 40)) == [
+        "name              one              two",
+        "a     111111111111111  222222222222222",
+        "b                   -               22",
+    ]
+    assert list(table(rows, 35)) == [
+        "name              one",
+        "a     111111111111111",
+        "b                   -",
+        "",
+        "name              two",
+        "a     222222222222222",
+        "b                  22",
+    ]
+    assert list(table(rows, 35, narrow=10)) == [
+        "name         one         two",
+        "a     11111…1111  22222…2222",
+        "b              -          22",
+    ]
+    assert list(table(rows, 40, narrow=10)) == list(table(rows, 40))
+
+
+def test_columns_without_a_value_are_left_out():
+    assert list(table([["name", "x", "y"], ["a", "", "1"]], 40)) == ["name  y", "a     1"]
+
+
+@given(st.lists(st.text(max_size=60).map(printable), min_size=2, max_size=5), st.integers(12, 60))
+def test_no_text_breaks_a_table(cells, width):
+    lines = list(table([cells, cells[::-1]], width))
+    for line in lines:
+        taken = sum(
+            0 if unicodedata.combining(x) else 1 + (unicodedata.east_asian_width(x) in "WF")
+            for x in line
+        )
+        assert taken <= width
+
+
+# --- Files -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """The figures as they were when they were saved; a missing glyph is an error."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def remember(figure, *args, **kwargs):
+        figures.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    return figures
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_plot_shows_every_run_at_its_steps(tmp_path, drawn, capsys):
+    write_run(tmp_path / "基线", losses(3.0, 2.0), [held_out(0, 9.0), held_out(20, 2.5)], steps=20)
+    write_run(tmp_path / "_old $x$", losses(4.0), steps=20)
+    write_run(tmp_path / "waiting", steps=20)
+    compare(RunsConfig(folder=(tmp_path,), plot=tmp_path / "plots" / "runs.png"))
+    assert (tmp_path / "plots" / "runs.png").read_bytes()[:4] == b"\x89PNG"
+    (figure,) = drawn
+    (axes,) = figure.axes
+    drawn_lines = [line.get_xydata().tolist() for line in axes.get_lines()]
+    assert drawn_lines == [[[10, 4]], [], [], [], [[10, 3], [20, 2]], [[0, 9], [20, 2.5]]]
+    (legend,) = figure.legends
+    assert [text.get_text().strip() for text in legend.get_texts()] == [
+        "_old $x$",
+        "waiting",
+        "基线",
+    ]
+    colours = [line.get_color() for line in axes.get_lines()]
+    assert colours[::2] == colours[1::2]
+    assert len(set(colours)) == 3
+
+
+def test_the_training_loss_is_smoothed_and_nothing_is_lost(tmp_path, drawn):
+    from roformer_tf.runs.plots import plot_runs
+
+    (run,) = read(write_run(tmp_path / "run", losses(*range(1050), every=1)))
+    plot_runs({"run": curves(run)}, tmp_path / "runs.png")
+    line = drawn[0].axes[0].get_lines()[0].get_xydata()
+    assert line[0].tolist() == [5.5, 4.5]  # the mean of steps 1 to 10, and of their losses
+    assert line[-1].tolist() == [1045.5, 1044.5]
+    assert len(line) == 105
+
+
+def test_many_runs_are_told_apart(tmp_path, drawn):
+    from roformer_tf.runs.plots import plot_runs
+
+    names = [f"第{number}次：" + "很长的名字" * 12 for number in range(40)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_runs({name: losses(2.0, 1.0) for name in names}, tmp_path / "runs.png")
+    looks = {(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].get_lines()}
+    assert len(looks) == 40
+    box = drawn[0].axes[0].get_position()
+    assert box.width * drawn[0].get_figwidth() > 3  # inches: the legend leaves room
+
+
+def test_json_holds_what_the_tables_show(tmp_path, capsys):
+    write_run(tmp_path / "基线", losses(2.0), [held_out(10, 2.5)], steps=10, seed=0)
+    write_run(tmp_path / "b", [], [], steps=10, seed=1)
+    compare(RunsConfig(folder=(tmp_path,), json=tmp_path / "runs.json"))
+    text = (tmp_path / "runs.json").read_text(encoding="utf-8")
+    assert "基线" in text
+    assert json.loads(text) == compared(read(*find_runs(tmp_path)))
+    first, second = json.loads(text)["runs"]
+    assert (first["name"], first["loss"], first["finished"]) == ("b", None, False)
+    assert (second["held_out_loss"], second["best_step"]) == (2.5, 10)
+    assert second["settings"]["seed"] == 0
+    assert not (tmp_path / "runs.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "said"),
+    [
+        ("plot", "runs.svg", "a name ending in .png"),
+        ("plot", "runs.png", "--plot .*runs.png is a folder"),
+        ("json", "runs.png", "--json .*runs.png is a folder"),
+    ],
+)
+def test_files_that_cannot_be_are_refused(tmp_path, flag, name, said):
+    (tmp_path / "runs.png").mkdir()
+    with pytest.raises(InputError, match=said):
+        RunsConfig(folder=(tmp_path,), **{flag: tmp_path / name})
+
+
+# --- What the trainings write ------------------------------------------------------------------
+
+
+def test_it_reads_what_the_commands_write(tmp_path):
+    """The names and formats that are spelled again here, since theirs need Keras."""
+    from roformer_tf.finetuning import trial as trials
+    from roformer_tf.finetuning.command import FinetuneConfig
+    from roformer_tf.pretraining.settings import PretrainConfig
+    from roformer_tf.runs import comparison
+    from roformer_tf.runs import run_folder as runs
+    from roformer_tf.runs.callbacks import MetricsFile
+    from roformer_tf.runs.callbacks import read_lines as theirs
+
+    pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"
+    runs.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))
+    runs.write_settings(FinetuneConfig(checkpoint="x", train="y", output=str(tuning)))
+    for folder in (pretraining, tuning):
+        with MetricsFile(folder / comparison.METRICS, resumed_at=0) as file:
+            file.write({"step": 20, "loss": 2.0, "learning_rate": 0.1, "tokens_per_second": None})
+    assert [summary(run)["kind"] for run in read(pretraining, tuning)] == [PRETRAINING, FINE_TUNING]
+    assert [summary(run)["finished"] for run in read(pretraining, tuning)] == [True, False]
+    path = pretraining / comparison.METRICS
+    assert read_lines(path) == theirs(path)
+    assert comparison.SETTINGS == runs.SETTINGS
+    assert (comparison.RESULT, comparison.METRICS, comparison.EVALUATIONS) == (
+        trials.RESULT,
+        trials.METRICS_FILE,
+        trials.EVALUATIONS_FILE,
+    )

@@ -1,0 +1,151 @@
+"""Averages of the weights in pretraining; those of fine-tuning: test_finetune_optimizer."""
+
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.corpus.batches import held_out_batches
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate
+from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.ema import averaged, exchange_averages
+from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+
+MEMORY = 0.6
+TINY = RoFormerConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+)
+
+
+def numpy(tensor):
+    return np.array(keras.ops.convert_to_numpy(tensor))
+
+
+def kept(step):
+    """Share of the average that stays at step `step`, counted from 0."""
+    return min(MEMORY, step / (step + 9))
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
+def test_every_optimizer_averages_what_it_moves(name):
+    model = RoFormerForMaskedLM(TINY)
+    variables = model.trainable_variables
+    optimizer = make_optimizer(
+        OptimizerConfig(optimizer=name, learning_rate=0.05, ema=MEMORY), variables, 30
+    )
+    random = np.random.default_rng(0)
+    average = [numpy(v).astype("float64") for v in variables]
+    for step in range(20):
+        gradients = [random.normal(size=v.shape) for v in variables]
+        optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in gradients])
+        for i, v in enumerate(variables):
+            average[i] = kept(step) * average[i] + (1 - kept(step)) * numpy(v)
+    for got, want, v in zip(optimizer.averages, average, variables, strict=True):
+        assert np.abs(numpy(got) - want).max() < 2e-6
+        assert np.abs(numpy(v) - want).max() > 1e-3  # another thing than the last weights
+
+
+def test_exchanged_twice_all_is_as_before():
+    model = RoFormerForMaskedLM(TINY)
+    optimizer = make_optimizer(OptimizerConfig(ema=MEMORY), model.trainable_variables, 5)
+    model.compile(optimizer)
+    for average in optimizer.averages:
+        average.assign(average + 1)
+    before = [numpy(v) for v in model.trainable_variables]
+    exchange_averages(model)
+    for v, old in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(numpy(v), old + 1)
+    exchange_averages(model)
+    for v, old in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(numpy(v), old)
+
+
+def test_without_averages_weights_are_themselves():
+    model = RoFormerForMaskedLM(TINY)
+    optimizer = make_optimizer(OptimizerConfig(), model.trainable_variables, 5)
+    assert not optimizer.averages
+    model.compile(optimizer)
+    before = [numpy(v) for v in model.trainable_variables]
+    with averaged(model):
+        for v, old in zip(model.trainable_variables, before, strict=True):
+            np.testing.assert_array_equal(numpy(v), old)
+
+
+@pytest.fixture(scope="module")
+def flags(pretrain_flags):
+    """flags(output) of a run that averages, saves every step, and has two stages."""
+    settings = {
+        "ema": MEMORY,
+        "learning_rate": 1e-2,
+        "save_every": 1,
+        "keep": 20,
+        "log_every": 1,
+        "precision": "float32",
+    }
+    return lambda output: [
+        *pretrain_flags(output, **settings, steps=None),
+        *("--stages", "steps=5", "steps=4"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(flags, tmp_path_factory):
+    output = tmp_path_factory.mktemp("averages") / "run"
+    assert main(["pretrain", *flags(output)]) == 0
+    return output
+
+
+def words_of(run, step):
+    """Word embeddings at a step: the published ones, and the last ones, which the optimizer has."""
+    folder = run / f"checkpoints/step-{step:08}"
+    model, training = (
+        load_file(folder / x) for x in ("model/model.safetensors", "training.safetensors")
+    )
+    (words,) = (x for name, x in model.items() if name.endswith("word_embeddings.weight"))
+    slots = {int(key.split(".")[1]): x for key, x in training.items() if "optimizer" in key}
+    return words, [x for _, x in sorted(slots.items()) if x.shape == words.shape][-1]
+
+
+def test_a_run_publishes_averages_and_trains_on(run):
+    average = words_of(run, 1)[1].astype("float64")  # of the first step nothing else is remembered
+    for step in range(1, 10):
+        published, weights = words_of(run, step)
+        average = kept(step - 1) * average + (1 - kept(step - 1)) * weights
+        assert np.abs(published - average).max() < 1e-6
+    assert np.abs(published - weights).max() > 1e-3
+
+
+def test_the_published_model_is_the_one_that_was_judged(run):
+    model = RoFormerForMaskedLM.from_pretrained(run / "model")
+    batches = held_out_batches(
+        PreparedRows.open(run / "rows", "held_out"),
+        batch_size=8,
+        seed=0,
+        objective=make_objective("masked", model.tokenizer, MaskingConfig()),
+    )
+    judged = read_lines(run / "evaluations.jsonl")[-1]["held_out_loss"]
+    assert evaluate(MaskedTokenScores(model), batches).loss == pytest.approx(judged, abs=1e-6)
+
+
+@pytest.mark.parametrize("back_to", [4, pytest.param(5, marks=pytest.mark.slow)])
+def test_it_resumes_across_a_border_bit_for_bit(run, flags, untimed, tmp_path, back_to):
+    copy = shutil.copytree(run, tmp_path / "run")
+    for step in range(back_to + 1, 10):
+        shutil.rmtree(copy / f"checkpoints/step-{step:08}")
+    assert main(["pretrain", *flags(copy)]) == 0
+    for file in ("model/model.safetensors", "checkpoints/step-00000009/training.safetensors"):
+        assert (copy / file).read_bytes() == (run / file).read_bytes()
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        assert untimed(copy / name) == untimed(run / name)

@@ -1,0 +1,43 @@
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.encoding import encode_examples, row_targets
+from roformer_tf.labelled.task import Example, make_task
+from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+TOKENIZER = RoFormerTokenizer({token: i for i, token in enumerate((*SPECIALS, "好", "差"))}, "char")
+
+
+class Lengths(keras.Model):
+    """Its logits are 0; it keeps the lengths of the batches that it is trained on."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = self.add_weight((2,))
+
+    def call(self, inputs, training=None):
+        rows = keras.ops.ones_like(inputs["token_ids"][:, :1], "float32")
+        return rows * self.bias
+
+
+@pytest.mark.parametrize("order", [(5, 5, 100, 30), (100, 5, 5, 30)], ids=["short first", "mixed"])
+def test_batches_of_any_length_follow_each_other(order):
+    """Keras alone would take the first two batches' length for that of all."""
+    examples = [
+        Example(("好差"[number % 2] * length,), "好差"[number % 2], "")
+        for number, length in enumerate(np.repeat(order, 2).tolist())
+    ]
+    task = make_task("classification", examples, max_length=128)
+    encoded = encode_examples(examples, TOKENIZER, task)
+    targets = row_targets(encoded, examples, task)
+    model = Lengths()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    for seed in range(6):  # among them one whose first two batches are of one length
+        batches = finetuning_batches(encoded, *targets, batch_size=2, seed=seed)
+        steps = steps_per_epoch(encoded, 2)
+        history = model.fit(fed(prefetched(batches)), steps_per_epoch=steps, verbose=0)
+        assert np.isfinite(history.history["loss"]).all()

@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+
+from roformer_tf.labelled.task import Example, make_task
+from roformer_tf.tasks import baselines
+from roformer_tf.tasks.baselines import baseline, overlap
+from roformer_tf.tasks.metrics import score
+from roformer_tf.tasks.thresholds import choose_thresholds
+
+GOOD, BAD = ("很好", "喜欢", "满意"), ("太差", "讨厌", "失望")
+FILLER = list("房间早餐服务书本电脑屏幕键盘今天昨天朋友")
+
+
+def sentence(rng, *words):
+    """Words between characters that mean nothing."""
+    return "".join(x for word in (*words, "") for x in (*rng.choice(FILLER, 4), word))
+
+
+def examples(name, count, seed):
+    """Examples whose labels can be read off their words."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        good, bad = (int(x) for x in rng.integers(0, 2, 2))
+        words = [rng.choice(GOOD)] * good + [rng.choice(BAD)] * bad
+        text = sentence(rng, *words)
+        texts, label = {
+            "classification": (
+                (sentence(rng, rng.choice(GOOD if good else BAD)),),
+                "好" if good else "坏",
+            ),
+            "multilabel": ((text,), ("好",) * good + ("坏",) * bad),
+            "pair": ((text, text[::-1] if good else sentence(rng, "完全")), "是" if good else "否"),
+            "regression": ((text,), 3.0 * good - 2.0 * bad),
+        }[name]
+        yield Example(texts, label, f"made:{number}")
+
+
+def judge(name, training, test):
+    task = make_task(name, training)
+    method, predictions = baseline(task, training, test)
+    assert all(one.scores.dtype == np.float32 for one in predictions)
+    return method, predictions, score(task, [one.label for one in test], predictions)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "metric", "least"),
+    [
+        ("classification", "logistic", "accuracy", 0.97),
+        ("multilabel", "logistic", "micro_f1", 0.97),
+        ("pair", "logistic", "accuracy", 0.97),
+        ("regression", "ridge", "pearson", 0.95),
+    ],
+)
+def test_what_words_tell_is_learnt(name, method, metric, least):
+    said, predictions, figures = judge(name, [*examples(name, 200, 0)], [*examples(name, 100, 1)])
+    assert said == f"TF-IDF of 1–3 characters + {method} regression"
+    assert figures[metric] >= least
+    assert {one.scores.shape for one in predictions} == {(1,) if name == "regression" else (2,)}
+
+
+@pytest.mark.parametrize("name", ["classification", "multilabel", "pair", "regression"])
+def test_texts_of_one_character_each_are_answered(name):
+    characters = [chr(0x4E00 + number) for number in range(150)]
+    many = [
+        one._replace(texts=(character,) * len(one.texts))
+        for character, one in zip(characters, examples(name, 150, 0), strict=True)
+    ]
+    said, predictions, figures = judge(name, many, many)
+    assert said.startswith("TF-IDF")
+    assert len(predictions) == 150
+    assert max(figures.values()) > 0.9  # each stands in training
+
+
+def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
+    rare = [one for one in examples("multilabel", 400, 0) if one.label or one.place[-1] == "1"]
+    training = [one._replace(label=one.label if i % 4 else ()) for i, one in enumerate(rare)]
+    task = make_task("multilabel", training)
+    test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
+    _, at_half = baseline(task, training, test)
+    _, chosen = baseline(task, training, test, valid)
+    assert [one.label for one in at_half] == [task.likely(one.scores) for one in at_half]
+    _, by_valid = baseline(task, training, valid)
+    wanted = choose_thresholds(task, [one.label for one in valid], by_valid)
+    assert wanted.thresholds != (0.5, 0.5)
+    assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in at_half]
+
+
+def test_the_same_examples_give_the_same_answers():
+    training, test = [*examples("pair", 50, 0)], [*examples("pair", 20, 1)]
+    first, again = judge("pair", training, test)[1], judge("pair", training, test)[1]
+    assert [one.scores.tolist() for one in first] == [one.scores.tolist() for one in again]
+
+
+def test_three_examples_and_rare_labels_are_enough(recwarn):
+    training = [Example((text,), label, "x") for text, label in zip("好坏坏", "101", strict=True)]
+    _, predictions, _ = judge("classification", training, training)
+    assert len(predictions) == 3
+    always = [Example((text,), ("a",), "x") for text in ("好", "坏的")]
+    _, predictions, figures = judge("multilabel", always, always)
+    assert figures["exact_match"] == 1
+    assert not recwarn.list
+
+
+def test_long_training_sets_are_thinned_and_it_is_said(monkeypatch):
+    monkeypatch.setattr(baselines, "MOST_CHARACTERS", 1000)
+    training = [*examples("classification", 200, 0)]
+    kept = baselines._at_most(training, 1000)
+    assert sum(len(one.texts[0]) for one in kept) <= 1100
+    said, _, _ = judge("classification", training, training[:5])
+    assert said.endswith(f"regression, fitted to {len(kept)} of 200 training examples")
+
+
+def test_a_thinned_training_set_has_what_stands_at_every_second_place():
+    alternating = [Example(("好" * 10,), str(number % 2), "x") for number in range(100)]
+    assert {one.label for one in baselines._at_most(alternating, 500)} == {"0", "1"}
+    assert baselines._at_most(alternating, 1000) is alternating
+
+
+def test_shared_characters_rank_triples_and_ties_are_wrong():
+    rows = [
+        ("今天天气", "今天下雨", "吃饭", "B"),
+        ("吃饭了吗", "天", "吃了饭", "C"),
+        ("a", "b", "c", "B"),
+    ]
+    triples = [Example(tuple(texts), label, "x") for *texts, label in rows]
+    _, predictions, figures = judge("ranking", triples, triples)
+    assert figures["accuracy"] == pytest.approx(2 / 3)
+    assert predictions[0].scores.tolist() == pytest.approx([2 / 5, 0])  # 今天天气 has 今, 天, 气
+
+
+@pytest.mark.parametrize(("a", "b", "want"), [("ab", "bc", 1 / 3), ("", "", 0), ("aa", "a", 1)])
+def test_overlap(a, b, want):
+    assert overlap(a, b) == pytest.approx(want)
+
+
+def tagged(text, labels, between=""):
+    return Example((text,), tuple(labels.split()), "x", tuple(text.split() if between else text))
+
+
+def test_known_entities_are_found_the_longest_first():
+    training = [
+        tagged("北京大学在北京", "B-ORG I-ORG I-ORG I-ORG O B-LOC I-LOC"),
+        tagged("李在", "B-PER O"),  # a single character does not count
+    ]
+    test = [tagged("在北京大学李北京", "O B-ORG I-ORG I-ORG I-ORG B-PER B-LOC I-LOC")]
+    _, predictions, figures = judge("tagging", training, test)
+    assert " ".join(predictions[0].label) == "O B-ORG I-ORG I-ORG I-ORG O B-LOC I-LOC"
+    assert figures["precision"] == 1
+    assert figures["recall"] == pytest.approx(2 / 3)
+    assert predictions[0].scores.shape == (8, 6)
+    assert (predictions[0].scores.sum(axis=1) == 1).all()
+
+
+def test_an_entity_has_the_labels_that_it_has_most_often():
+    training = [tagged("华盛", f"B-{kind} I-{kind}") for kind in ("PER", "LOC", "LOC")]
+    training.append(tagged("在", "O"))
+    _, predictions, _ = judge("tagging", training, training[:1])
+    assert predictions[0].label == ("B-LOC", "I-LOC")
+
+
+def test_words_of_one_character_count_where_every_unit_has_a_label():
+    training = [tagged("我 爱 北京 我", "r v n r", " "), tagged("北京 好", "n a", " ")]
+    _, predictions, _ = judge("tagging", training, [tagged("我 爱 上海", "r v n", " ")])
+    assert predictions[0].label[:2] == ("r", "v")
+    assert predictions[0].label[2] in ("r", "n")  # unknown: what is most frequent

@@ -1,0 +1,89 @@
+"""Which probabilities of a multilabel task are answered, found again by trying everything."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from roformer_tf.finetuning.report.details import mistakes
+from roformer_tf.labelled.task import Prediction, Task
+from roformer_tf.tasks import thresholds
+from roformer_tf.tasks.thresholds import ENOUGH, choose_thresholds
+
+LABELS = ("甲", "乙", "丙")
+EVERY = [step / 20 for step in range(1, 20)]
+
+
+def made(count, shares, seed=0):
+    """Labels (N, C) bool, and probabilities that are too low, those of 乙 the most."""
+    rng = np.random.default_rng(seed)
+    gold = rng.random((count, 3)) < shares
+    noise = rng.normal(size=gold.shape)
+    scores = 1 / (1 + np.exp(2.2 - 2 * gold + (0, 1.5, 0) - noise))
+    return gold, scores.astype(np.float32)
+
+
+def chosen(gold, scores):
+    names = [
+        tuple(label for label, there in zip(LABELS, row, strict=True) if there) for row in gold
+    ]
+    answers = [Prediction((), row) for row in scores]
+    return choose_thresholds(Task(name="multilabel", labels=LABELS), names, answers)
+
+
+def micro_f1(gold, scores, at):
+    return f1_score(gold, scores > np.array(at), average="micro", zero_division=0)
+
+
+def test_few_examples_have_one_threshold_the_best_of_all():
+    gold, scores = made(200, (0.3, 0.2, 0.1))
+    assert gold.sum(axis=0).max() < ENOUGH
+    found = chosen(gold, scores).thresholds
+    best = max(micro_f1(gold, scores, step) for step in EVERY)
+    assert len(set(found)) == 1
+    assert micro_f1(gold, scores, found) == pytest.approx(best)
+    assert best > micro_f1(gold, scores, 0.5) + 0.05
+
+
+def test_labels_with_enough_examples_have_a_threshold_each():
+    gold, scores = made(900, (0.4, 0.4, 0.05))
+    assert (gold.sum(axis=0) >= ENOUGH).tolist() == [True, True, False]
+    found = chosen(gold, scores).thresholds
+    shared = max(EVERY, key=lambda step: micro_f1(gold, scores, step))
+    assert found[2] == shared
+    assert found[1] < found[0]
+    own = [max(EVERY, key=lambda step: micro_f1(gold, scores, (step, shared, shared)))]
+    own += [max(EVERY, key=lambda step: micro_f1(gold, scores, (own[0], step, shared)))]
+    assert list(found) == [*own, shared]
+    every = product(EVERY, EVERY)
+    best = max(micro_f1(gold, scores, (*two, shared)) for two in [*every][::7])
+    assert micro_f1(gold, scores, found) >= best - 0.005
+
+
+def test_of_equally_good_thresholds_the_nearest_to_a_half_is_taken():
+    gold = np.array([[True, False, True]] * 4)
+    assert chosen(gold, np.where(gold, 0.97, 0.01).astype(np.float32)).thresholds == (0.5,) * 3
+    assert chosen(gold, np.where(gold, 0.42, 0.01).astype(np.float32)).thresholds == (0.4,) * 3
+    nothing = np.zeros((4, 3), bool)
+    assert chosen(nothing, np.full((4, 3), 0.3, np.float32)).thresholds == (0.5,) * 3
+
+
+def test_other_tasks_have_none():
+    task = Task(name="classification", labels=LABELS)
+    assert choose_thresholds(task, ["甲"], [Prediction("甲", np.ones(3, np.float32))]) is task
+    several = Task(name="multilabel", labels=LABELS)
+    assert choose_thresholds(several, [], []) is several
+
+
+def test_how_sure_a_wrong_answer_was_knows_of_the_threshold():
+    from roformer_tf.labelled.task import Example
+
+    task = Task(name="multilabel", labels=LABELS, thresholds=(0.7, 0.2, 0.5))
+    scores = np.array([0.6, 0.3, 0.1], np.float32)
+    answer = Prediction(task.likely(scores), scores)
+    assert answer.label == ("乙",)
+    for label, sureness in ((("甲", "乙"), 1 - 0.6), ((), 0.3), (("甲",), 1 - 0.6)):
+        [found] = mistakes(task, [Example(("x",), label, "")], [answer])
+        assert found["sureness"] == pytest.approx(sureness)
+    assert thresholds.STEPS.size == 19
