@@ -5,16 +5,20 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 TEST_FLAGS ?=  # such as "--numprocesses 8", "-k packing"
+OLDEST_PYTHON ?= python3.10
+OLDEST_VENV := .venv-oldest
+OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models readers corpus \
+	labelled tasks runs pretraining finetuning inference conversion commands)
 
-
-.PHONY: help demo test test-slow test-browser test-hf lint bench
+.PHONY: help demo test test-slow test-browser test-hf test-oldest lint bench
 .NOTPARALLEL:
 
 help:
 	@echo "make demo       pretrain a small RoFormer on real Chinese text, in about 10 minutes"
 	@echo "make test       run the tests; make test-slow runs the long ones,"
 	@echo "                make test-browser those that need Chromium,"
-	@echo "                make test-hf those that need torch and transformers"
+	@echo "                make test-hf those that need torch and transformers,"
+	@echo "                make test-oldest most of the quick ones on the lowest versions allowed"
 	@echo "make lint       ruff (lint and format) and mypy"
 	@echo "make bench      measure against bert4keras and Hugging Face, about an hour and a half;"
 	@echo "                make bench CASES=\"inference startup\" measures some of it"
@@ -38,6 +42,13 @@ test-browser: $(VENV)/.installed-dev
 test-hf: $(VENV)/.installed-hf
 	@echo "test-hf: running the tests that need torch and transformers"
 	@$(RUN) -m pytest -m hf $(TEST_FLAGS)
+
+test-oldest:
+	@echo "test-oldest: running most of the quick tests on the lowest versions that are allowed"
+	@$(MAKE) --no-print-directory VENV=$(OLDEST_VENV) PYTHON=$(OLDEST_PYTHON) \
+		$(OLDEST_VENV)/.installed-oldest
+	@$(OLDEST_VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+		$(OLDEST_TESTS) $(TEST_FLAGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "lint: ruff check, ruff format, mypy"
@@ -87,4 +98,16 @@ $(VENV)/.installed-hf: $(VENV)/.installed-dev
 	@echo "setup: installing torch and transformers into $(VENV) (a few minutes)"
 	$(reach_packages)
 	@$(RUN) -m pip install --quiet --editable '.[hf]'
+	@touch $@
+
+# The requirements are read from the package once it is installed, so pyproject.toml stays the one
+# place where versions stand.
+$(VENV)/.installed-oldest: $(VENV)/.made pyproject.toml
+	@echo "setup: installing roformer-tf and the lowest versions that it allows into $(VENV)"
+	$(reach_packages)
+	@$(RUN) -m pip install --quiet --no-deps --editable .
+	@$(RUN) tests/support/oldest_versions.py > $(VENV)/.oldest
+	@$(RUN) -m pip install --quiet --editable '.[demo,dev,jax,onnx,serve]' \
+		--constraint $(VENV)/.oldest
+	@$(RUN) -m pip install --quiet --no-deps bert4keras==0.11.5
 	@touch $@
