@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import roformer_tf
+from roformer_tf.internals import RELIANCES
 
 PACKAGE = Path(roformer_tf.__file__).parent
 
@@ -22,10 +24,11 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "files": ("errors",),
     "config": ("errors",),
     "flags": ("errors",),
+    "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     # ground floor: text, weights, layers
     "checkpoints": ("errors", "files", "config"),
-    "tokenizers": ("checkpoints",),
-    "kernels": ("errors",),
+    "tokenizers": ("checkpoints", "internals"),
+    "kernels": ("errors", "internals"),
     "layers": ("config", "kernels"),
     "models": ("layers", "checkpoints", "tokenizers"),
     "readers": ("errors", "files"),
@@ -55,6 +58,7 @@ TEXT_ROOMS = {
     "errors",
     "files",
     "config",
+    "internals",
     "checkpoints",
     "tokenizers",
     "readers",
@@ -72,11 +76,17 @@ FRAMEWORKS = {  # whose own files these read, loaded lazily
     "roformer_tf.conversion.peers.transformers_states": "torch",
 }
 BACKEND_ROOMS = {
+    "internals",
     "kernels",
     "runs",
     "pretraining",
     "finetuning",
 }  # may have branches for one backend, loaded lazily
+INTERNALS = "roformer_tf.internals"
+HOOKS = {reliance.attribute for reliance in RELIANCES if reliance.hook}
+PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
+OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
+"""What Python documents of named tuples and of `os`, with an underscore or not."""
 RENAMERS = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
@@ -158,6 +168,91 @@ def renaming_calls(source: str) -> list[str]:
             if whole in RENAMERS or (lone and node.func.attr in ("rename", "replace")):
                 found.append(ast.unparse(node))
     return found
+
+
+def private(name: str) -> bool:
+    """`_name`, but neither `_` nor `__name__`."""
+    return bool(re.match(r"_[A-Za-z]", name))
+
+
+def own_names(modules: dict[str, str]) -> set[str]:
+    """The private names that the package gives to functions, classes, attributes and variables."""
+    found = set()
+    for source in modules.values():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(getattr(node, "ctx", None), ast.Store):
+                name = ast.unparse(node)
+                found.add(name.removeprefix("self."))  # of another thing it would be a touch
+    return {name for name in found if private(name) and name.isidentifier()}
+
+
+def foreign_private_names(modules: dict[str, str]) -> list[str]:
+    """Private names of others that a module touches, but `internals`: "module: the touch".
+
+    A private name is another's if nothing in the package defines it. What is listed in `internals`
+    is another's even so, but for the hooks, which our classes define.
+    """
+    listed = {reliance.attribute for reliance in RELIANCES} - HOOKS
+    own = (own_names(modules) | HOOKS | OPEN) - listed
+    return [
+        f"{module}: {touch}"
+        for module, source in modules.items()
+        if module != INTERNALS
+        for touch in [*private_imports(source), *private_touches(source, own)]
+    ]
+
+
+def private_imports(source: str) -> Iterator[str]:
+    """Imports of what another library keeps to itself."""
+    for name, _ in imports(source):
+        if room(name) and name.startswith("roformer_tf."):
+            continue
+        if PRIVATE_MODULE.match(name) or any(map(private, name.split("."))):
+            yield f"import of {name}"
+
+
+def private_touches(source: str, own: set[str]) -> Iterator[str]:
+    """Uses of private names that are not our own: as attributes, by getattr, and in strings."""
+    for node in ast.walk(ast.parse(source)):
+        text, name = "", ""
+        if isinstance(node, ast.Attribute):
+            text, name = ast.unparse(node), node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr"):
+            name = ast.unparse(node.args[1]).lstrip("f").strip("'\"")  # "_name", f"_{part}_dense"
+            name = name.partition("{")[0] + name.partition("{")[2]
+        if PRIVATE_MODULE.match(text) or (private(name) and name not in own):
+            yield ast.unparse(node)
+
+
+def test_private_names_of_other_libraries_are_touched_in_internals_alone():
+    assert foreign_private_names(sources()) == []
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        "optimizer._learning_rate(1)",
+        "self._momentums[0]",
+        "variable._initializer = zeros",
+        "getattr(x, '_keras_mask', None)",
+        "getattr(layer, f'_{part}_dense')",
+        "self._dropout_layer = Dropout(0.1)",
+        "super()._build_attention(3)",
+        "from jax._src import distributed",
+        "from keras.src.backend import common",
+        "import tensorflow.python.eager.context",
+        "tf.python.eager",
+        "import_module('keras.src.backend')",
+        "import jieba._compat",
+    ],
+)
+def test_the_check_sees_a_private_name(touch):
+    assert foreign_private_names({"roformer_tf.runs.x": touch})
+    assert not foreign_private_names({INTERNALS: touch})
 
 
 def test_every_room_is_in_the_picture():

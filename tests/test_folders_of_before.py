@@ -1,12 +1,14 @@
 """What an earlier version wrote opens, and goes on.
 
 `fixtures/before/` is by commit f659b99 and the commands below; two of its runs are half-way:
-`run/` after step 16 of 22 (its model/ is that of the end), `half/` after step 2 of 40.
+`run/` after step 16 of 22 (its model/ is that of the end), `half/` after step 2 of 40. `keras/` is
+by commit c0b4d36: a model of the user's with one attention layer, and one of ours, by `model.save`.
 """
 
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 
@@ -75,3 +77,16 @@ def test_a_fine_tuned_model_answers_as_it_did(before):
     assert head == now_head
     assert [row[0] for row in now] == [row[0] for row in then]
     np.testing.assert_allclose([row[1:] for row in now], [row[1:] for row in then], atol=1e-5)
+
+
+def test_keras_files_open_and_answer_as_they_did(before):
+    answers = np.load(before / "keras/answers.npz")
+    layer = keras.saving.load_model(before / "keras/layer.keras")
+    got = layer.predict([answers["features"], answers["sequence_ids"]], verbose=0)
+    real = answers["sequence_ids"] != 0
+    np.testing.assert_allclose(got[real], answers["layer"][real], atol=1e-5)
+    model = keras.saving.load_model(before / "keras/model.keras")
+    got = keras.ops.convert_to_numpy(model({"token_ids": answers["token_ids"]}))
+    np.testing.assert_allclose(got, answers["model"], atol=1e-5)
+    config = layer.get_layer("rotary").get_config()
+    assert (config["rotary_style"], config["rotary_base"], config["dropout"]) == ("half", 500, 0.1)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.internals import keras_variable, moments_of
 
 HALVES = ("bfloat16", "float16")
 
@@ -47,8 +48,7 @@ class AdamW(keras.optimizers.AdamW):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight, here TensorFlow's own variable, and its two moments."""
-        index = self._get_variable_index(variable)
-        first, second = self._momentums[index], self._velocities[index]
+        first, second = moments_of(self, variable)
         dtype = keras.backend.standardize_dtype(variable.dtype)
         if first.dtype != dtype:
             self._update_by_wider_moments(gradient, variable, learning_rate)
@@ -77,8 +77,7 @@ class AdamW(keras.optimizers.AdamW):
 
         All three are in the moments' dtype; the moments still lean towards 0, where they began.
         """
-        index = self._get_variable_index(variable)
-        first, second = self._momentums[index], self._velocities[index]
+        first, second = moments_of(self, variable)
         gradient = ops.cast(dense(gradient), first.dtype)
         self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
         self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
@@ -86,7 +85,7 @@ class AdamW(keras.optimizers.AdamW):
 
     def _use_weight_decay(self, variable: Any) -> bool:
         # by Keras' variable: TensorFlow's own, which comes here, has another name
-        known = self._trainable_variables[self._get_variable_index(variable)]
+        known = keras_variable(self, variable)
         return known.name not in self.undecayed and super()._use_weight_decay(variable)
 
     def _update_by_wider_moments(self, gradient: Any, variable: Any, learning_rate: Any) -> None:

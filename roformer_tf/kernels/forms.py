@@ -13,6 +13,8 @@ from typing import Any
 
 import keras
 
+from roformer_tf.internals import device_scope
+
 Tensor = Any
 """A tensor of the running backend."""
 
@@ -30,8 +32,21 @@ def plain_forms() -> Iterator[None]:
 
 
 def fast() -> bool:
-    """Whether fast forms run; JAX compiles the plain ones as well as they can be."""
-    return keras.backend.backend() == "tensorflow" and not _plain.get()
+    """Whether fast forms run: on TensorFlow, where tensors lie on a CPU.
+
+    The device is the one that the enclosing `tf.device` or `keras.device` names; without one it is
+    an accelerator, if TensorFlow has any. A `tf.function` decides when it is traced, by the scope
+    around the trace. Elsewhere the plain forms run: JAX compiles them as well as they can be, and
+    so does XLA on a TensorFlow GPU.
+    """
+    if keras.backend.backend() != "tensorflow" or _plain.get():
+        return False
+    import tensorflow as tf
+
+    # Logical devices: a GPU that the process has hidden from itself takes no tensors.
+    if all(device.device_type == "CPU" for device in tf.config.list_logical_devices()):
+        return True
+    return "CPU" in device_scope().upper()
 
 
 def wide(x: Tensor) -> str:

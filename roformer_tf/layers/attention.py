@@ -7,17 +7,12 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.attention import attend
-from roformer_tf.kernels.forms import wide
-from roformer_tf.kernels.matmul import affine
-from roformer_tf.kernels.rotation import PARTS, split_and_rotate
-from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.rotary import Tensor, angles, pair_axis, rotate
+from roformer_tf.layers.rotary import Tensor, pair_axis, rotate
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
-    """Attention on rotated queries and keys; masks, dropout and weights as in Keras.
+    """Attention on rotated queries and keys; everything else is Keras' own code.
 
     Axes: B batch, T queries, S keys, N heads, H head size (even), D features.
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
@@ -68,29 +63,32 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        **others: Any,
     ) -> Any:
         """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
 
         Two tokens see each other where their ids are equal and not 0, which is padding. All
         other masks narrow this further. With `positions` (B, P) int, 0 to T − 1, the output is
-        (B, P, D), that of the queries there; scores, where asked for, stay whole. Keras' own
-        arguments are spelled out because Keras hands `training` and the masks of the inputs only
-        to a call that names them.
+        (B, P, D), that of the queries there; scores, where asked for, stay whole. `others` are
+        what a later Keras may take.
         Raises InputError for a position outside the row whose value is known; where a function is
         traced, the nearest in the row is taken.
         """
+        # Keras' own arguments are spelled out because Keras hands `training` and the masks of the
+        # inputs only to a call that names them.
         if sequence_ids is not None:
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
             positions = within(positions, ops.shape(query)[1])
-        masks = (query_mask, value_mask, key_mask, getattr(query, "_keras_mask", None))
-        special = return_attention_scores or use_causal_mask or any(x is not None for x in masks)
-        special |= attention_mask is not None and len(attention_mask.shape) != 3
-        alone = value is query and (key is None or key is query)
-        if alone and not special and self._usual():
-            if attention_mask is not None:
-                attention_mask = ops.cast(attention_mask, "bool")
-            return self._attend_to_itself(query, attention_mask, positions, training)
+        if attention_mask is not None and len(attention_mask.shape) == 4:
+            # Keras would broadcast the batch of the inputs' masks over the heads of this one.
+            if query_mask is not None:
+                attention_mask = both(attention_mask, query_mask[:, :, None])
+                query = ops.copy(query)  # a tensor that carries no mask of its own
+            for mask in (value_mask, key_mask):
+                if mask is not None:
+                    attention_mask = both(attention_mask, mask[:, None, :])
+            query_mask = value_mask = key_mask = None
         answer = super().call(
             query,
             value,
@@ -102,6 +100,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             return_attention_scores=return_attention_scores,
             training=training,
             use_causal_mask=use_causal_mask,
+            **others,
         )
         if positions is None:
             return answer
@@ -109,118 +108,15 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             return gather_positions(answer[0], positions), answer[1]
         return gather_positions(answer, positions)
 
-    def _attend_to_itself(
-        self,
-        x: Tensor,
-        visible: Tensor | None,
-        positions: Tensor | None,
-        training: bool | None,
-    ) -> Tensor:
-        """Self-attention by the forms of `kernels/`: (B, T, D) → (B, T or P, D).
-
-        Equal to Keras' way through `_compute_attention`, which other calls go, but faster.
-        """
-        everywhere = ops.arange(ops.shape(x)[1])
-        if positions is None:
-            query, key, value = self._project(x, PARTS, everywhere, training)
-        else:
-            key, value = self._project(x, ("key", "value"), everywhere, training)
-            there = gather_positions(x, positions)
-            (query,) = self._project(there, ("query",), positions, training)
-            visible = None if visible is None else gather_positions(visible, positions)
-        rate = self._dropout if training else 0.0
-        seed = self._dropout_layer.seed_generator.next() if rate else None
-        attended = attend(query, key, value, visible, seed, rate, training)  # (B, N, T, H)
-        kernel = ops.cast(self._output_dense.kernel, attended.dtype)  # (N, H, D)
-        kernel = ops.reshape(kernel, (-1, kernel.shape[-1]))
-        attended = ops.transpose(attended, (0, 2, 1, 3))  # (B, T, N, H)
-        attended = ops.reshape(attended, (*ops.shape(attended)[:2], kernel.shape[0]))
-        bias = ops.cast(self._output_dense.bias, attended.dtype) if self._use_bias else None
-        return affine(attended, kernel, bias, training)
-
-    def _project(
-        self, x: Tensor, parts: tuple[str, ...], positions: Tensor, training: bool | None
-    ) -> tuple[Tensor, ...]:
-        """Queries, keys or values of x (B, T, D), turned by positions ([B,] T) → (B, N, T, H).
-
-        In training one product makes all parts, for which it puts their weights together. Without
-        a gradient that would cost one text more than three products take.
-        """
-        if not training:
-            return tuple(self._project_alone(x, part, positions) for part in parts)
-        bias = self._together("bias", parts) if self._use_bias else None
-        projected = affine(x, self._together("kernel", parts), bias, training)
-        heads = (len(parts), self._num_heads, 2, self._key_dim // 2)
-        projected = ops.reshape(projected, (*ops.shape(x)[:-1], *heads))
-        theta = angles(positions, self._key_dim, self.rotary_base, wide(projected))  # ([B,] T, H/2)
-        return split_and_rotate(projected, ops.cos(theta), ops.sin(theta), parts, training)
-
-    def _project_alone(self, x: Tensor, part: str, positions: Tensor) -> Tensor:
-        """One part of `_project`, its features in the order that `rotary_style` names."""
-        layer = getattr(self, f"_{part}_dense")
-        kernel = ops.reshape(ops.cast(layer.kernel, x.dtype), (x.shape[-1], -1))
-        bias = ops.reshape(ops.cast(layer.bias, x.dtype), (-1,)) if self._use_bias else None
-        heads = (self._num_heads, self._key_dim)
-        y = ops.reshape(affine(x, kernel, bias), (*ops.shape(x)[:-1], *heads))
-        if part != "value":
-            y = rotate(y, positions, self.rotary_base, self.rotary_style)
-        if part == "query":
-            y = y * ops.convert_to_tensor(self._key_dim**-0.5, y.dtype)
-        return ops.swapaxes(y, 1, 2)
-
-    def _together(self, weight: str, parts: tuple[str, ...]) -> Tensor:
-        """Kernels (D, parts · N · H) or biases (parts · N · H) of the projections to the parts.
-
-        Of queries and keys the first features of all pairs come before the second ones, which
-        changes no product of the two, and lets pairs be turned without strided slices.
-        """
-        weights = []
-        for part in parts:
-            x = getattr(getattr(self, f"_{part}_dense"), weight)  # (…, N, H)
-            x = ops.cast(x, self.compute_dtype)
-            if part != "value" and self.rotary_style == "interleaved":
-                pairs = ops.reshape(x, (*x.shape[:-1], self._key_dim // 2, 2))
-                x = ops.reshape(ops.swapaxes(pairs, -1, -2), x.shape)
-            weights.append(ops.reshape(x, (*x.shape[:-2], -1)))
-        return ops.concatenate(weights, axis=-1)
-
-    def _usual(self) -> bool:
-        """Whether the layer is as RoFormer has it: no variant of Keras', no subclass' rotation.
-
-        A quantized projection has a scale beside its kernel, and one whose outputs are regularised
-        adds a loss: both only where the projection itself is called.
-        """
-        hooks = ("_compute_attention", "_rotate")
-        projections = (self._query_dense, self._key_dense, self._value_dense, self._output_dense)
-        return (
-            all(getattr(type(self), x) is getattr(RotaryMultiHeadAttention, x) for x in hooks)
-            and self._value_dim == self._key_dim
-            and self._output_shape is None
-            and self._attention_axes == (1,)
-            and not getattr(self, "_use_gate", False)
-            and getattr(self, "_sliding_window", None) is None
-            and self._activity_regularizer is None
-            and all(projection.quantization_mode is None for projection in projections)
-        )
-
-    def _build_attention(self, rank: int) -> None:
-        super()._build_attention(rank)
-        self._dropout_layer = Dropout(self._dropout, dtype=self.dtype_policy, seed=self.seed)
-
     def _compute_attention(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+        # The one hook, whose private name `internals.py` watches: after the projections, before
+        # the scores, and never the values (RoFormer, equation 16).
         query = self._rotate(query)  # (B, T, N, H)
         key = self._rotate(key)  # (B, S, N, H)
         return super()._compute_attention(query, key, *args, **kwargs)
 
-    def _compute_attention_mask(
-        self, query: Tensor, value: Tensor, attention_mask: Tensor | None = None, **masks: Any
-    ) -> Tensor | None:
-        # Keras' own would let the batch of the other masks meet the heads of one of four axes
-        return both(attention_mask, super()._compute_attention_mask(query, value, **masks))
-
     def _rotate(self, x: Tensor) -> Tensor:
-        positions = ops.arange(ops.shape(x)[1])
-        return rotate(x, positions, self.rotary_base, self.rotary_style)
+        return rotate(x, ops.arange(ops.shape(x)[1]), self.rotary_base, self.rotary_style)
 
     def compute_output_spec(
         self,

@@ -17,9 +17,10 @@ from roformer_tf.kernels.forms import wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.matmul import affine
-from roformer_tf.layers.attention import RotaryMultiHeadAttention, gather_positions
+from roformer_tf.layers.attention import gather_positions
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.rotary import Tensor
+from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 
 class Dense(layers.Dense):
@@ -132,7 +133,7 @@ class RoFormerLayer(layers.Layer):
         super().__init__(**kwargs)
         policy = self.dtype_policy
         self.hidden_size, self.intermediate_size = config.hidden_size, config.intermediate_size
-        self.attention = RotaryMultiHeadAttention(
+        self.attention = RoFormerSelfAttention(
             config.num_attention_heads,
             config.head_size,
             dropout=config.attention_probs_dropout_prob,

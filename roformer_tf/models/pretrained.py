@@ -14,6 +14,7 @@ from roformer_tf.checkpoints import archives, huggingface, registry, sources
 from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.internals import all_layers, set_initializer
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class PretrainedModel(keras.Model):
         with keras.StatelessScope():
             model = cls(config, **({} if dtype is None else {"dtype": dtype}))
             for name, variable in model._matched(arrays, source).items():
-                variable._initializer = stored(name)
+                set_initializer(variable, stored(name))
         if damaged:
             raise damaged[0]
         return model
@@ -120,7 +121,7 @@ class PretrainedModel(keras.Model):
         Raises InputError for a quantized model, whose weights the format has no place for.
         """
         if arrays is None:
-            if any(layer.quantization_mode for layer in self._flatten_layers()):
+            if any(layer.quantization_mode for layer in all_layers(self)):
                 raise InputError(
                     f"{folder} cannot be written: the model is quantized, and the format holds "
                     "whole weights. Save before `quantize`, and quantize what is loaded."

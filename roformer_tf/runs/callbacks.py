@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
+from roformer_tf.internals import learning_rate_at
 
 
 class Schedule(keras.callbacks.Callback):
@@ -325,7 +326,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     """The learning rate of step `step`, counted from 0."""
-    return float(ops.convert_to_numpy(optimizer._learning_rate(step)))
+    return float(ops.convert_to_numpy(learning_rate_at(optimizer, step)))
 
 
 def sync(model: keras.Model) -> None:

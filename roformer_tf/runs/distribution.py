@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
+from roformer_tf.internals import jax_coordinator
 from roformer_tf.runs.devices import device_name, peak_flops
 
 DATA, MODEL = "batch", "model"
@@ -136,7 +137,7 @@ class ProcessGroup:
         At its end that process waits for the others, so they hear even of what made it end.
         """
         if self.count > 1:
-            _coordinator().key_value_set(f"roformer_tf/{next(self._turns)}", json.dumps(word))
+            jax_coordinator().key_value_set(f"roformer_tf/{next(self._turns)}", json.dumps(word))
 
     def _hear(self) -> None:
         """Wait for the first process' next word. Raises as `led` does."""
@@ -144,7 +145,9 @@ class ProcessGroup:
         word: dict[str, str] = {}
         while not word:
             try:  # in short waits: a signal is heeded in between
-                word = json.loads(_coordinator().blocking_key_value_get(f"roformer_tf/{turn}", 500))
+                word = json.loads(
+                    jax_coordinator().blocking_key_value_get(f"roformer_tf/{turn}", 500)
+                )
             except RuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     reason = str(error).strip().splitlines()[0][:200]
@@ -258,16 +261,6 @@ def _failure(error: BaseException) -> dict[str, str]:
         return {"kind": "other", "message": str(error)}
     name = type(error).__name__
     return {"kind": "other", "message": f"{name}: {error}. The same command continues."}
-
-
-def _coordinator() -> Any:
-    """Where the processes leave each other word; JAX has no public name for it, but uses it itself.
-
-    Unlike a file it is new with every start, and a full disk does not silence it.
-    """
-    from jax._src import distributed
-
-    return distributed.global_state.client
 
 
 def _wait_for(paths: Sequence[Path]) -> None:

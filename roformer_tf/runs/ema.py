@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from roformer_tf.internals import index_of
 from roformer_tf.kernels.adam import AdamW
 from roformer_tf.runs.callbacks import sync
 
@@ -48,7 +49,7 @@ class AveragingAdamW(AdamW):
         self.move(gradient, variable, learning_rate)
         if self.ema:
             step = ops.cast(self.iterations, "float32")
-            average = self.averages[self._get_variable_index(variable)]
+            average = self.averages[index_of(self, variable)]
             fresh = ops.cast(1 - ops.minimum(self.ema, step / (step + 9)), average.dtype)
             self.assign_add(average, fresh * ops.subtract(variable, average))
 

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.internals import index_of, moments_of, set_moments
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.ema import AveragingAdamW
 
@@ -155,14 +156,14 @@ class LayerwiseAdamW(AveragingAdamW):
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight by its own learning rate."""
-        scale = self.scales[self._get_variable_index(variable)]
+        scale = self.scales[index_of(self, variable)]
         super().move(gradient, variable, learning_rate * scale)
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Shrink weights by their own learning rates; Keras knows one for all."""
         for variable in variables:
             if self._use_weight_decay(variable):
-                rate = self.learning_rate * self.scales[self._get_variable_index(variable)]
+                rate = self.learning_rate * self.scales[index_of(self, variable)]
                 self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
 
 
@@ -217,22 +218,22 @@ class Muon(AveragingAdamW):
     def make_slots(self, variables: list[keras.Variable]) -> None:
         """Make a momentum of every weight, squares only of those that are Adam's."""
         keras.optimizers.Optimizer.build(self, variables)
-        self._momentums, self._velocities = [], []
+        momentums, velocities = [], []
         for variable in variables:
-            self._momentums.append(self.add_variable_from_reference(variable, "momentum"))
-            self._velocities.append(
+            momentums.append(self.add_variable_from_reference(variable, "momentum"))
+            velocities.append(
                 None
                 if variable.name == "kernel"
                 else self.add_variable_from_reference(variable, "velocity")
             )
+        set_moments(self, momentums, velocities)
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight and what is remembered of it."""
-        index = self._get_variable_index(variable)
-        if self._velocities[index] is not None:
+        momentum, velocity = moments_of(self, variable)
+        if velocity is not None:
             super().move(gradient, variable, learning_rate)
             return
-        momentum = self._momentums[index]
         gradient = ops.cast(gradient, momentum.dtype)
         self.assign(momentum, MUON_MOMENTUM * momentum + gradient)
         ahead = as_matrix(gradient + MUON_MOMENTUM * momentum)

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from itertools import accumulate
 from types import ModuleType
 
+from roformer_tf.internals import jieba_dictionary_changed
+
 
 def normalize(text: str) -> str:
     """Lower-case a text, decompose it (NFD) and drop its non-spacing marks: "ÉTÉ が" → "ete か"."""
@@ -98,20 +100,9 @@ def _spaced(character: str) -> str:
 
 
 def _dictionary_changed() -> bool:
-    """Whether jieba's dictionary is no longer the one that rjieba holds.
-
-    Every way to change it leaves a trace: `set_dictionary` a path, a word added a larger total
-    of the frequencies, a word deleted (added with frequency 0) a word whose split is forced.
-    """
-    jieba = sys.modules.get("jieba")
-    if jieba is None:
-        return False
-    tokenizer = jieba.dt
-    return (
-        tokenizer.dictionary is not None
-        or (tokenizer.initialized and tokenizer.total != _TOTAL_FREQUENCY)
-        or bool(jieba.finalseg.Force_Split_Words)
-    )
+    """Whether jieba's dictionary is no longer the one that rjieba holds."""
+    jieba = sys.modules.get("jieba")  # who never imported it changed nothing
+    return jieba is not None and jieba_dictionary_changed(jieba, _TOTAL_FREQUENCY)
 
 
 @functools.cache

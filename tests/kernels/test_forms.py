@@ -270,3 +270,85 @@ def test_plain_forms_are_left_again():
     with plain_forms():
         assert not fast()
     assert fast() == before == (keras.backend.backend() == "tensorflow")
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    """TensorFlow as where it has a GPU, as far as its list of devices goes."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("on JAX no fast form runs")
+    import tensorflow as tf
+
+    devices = [*tf.config.list_logical_devices(), tf.config.LogicalDevice("/device:GPU:0", "GPU")]
+    monkeypatch.setattr(
+        tf.config,
+        "list_logical_devices",
+        lambda kind=None: [x for x in devices if kind in (None, x.device_type)],
+    )
+
+
+def chosen(traced):
+    """What `fast` says, asked at once or while a new function is traced."""
+    if not traced:
+        return fast()
+    import tensorflow as tf
+
+    answers = []
+    tf.function(lambda: answers.append(fast()))()
+    return answers[0]
+
+
+each_trace = pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+
+
+@each_trace
+def test_a_gpu_gets_the_plain_forms(with_gpu, traced):
+    assert not chosen(traced)
+
+
+@each_trace
+@pytest.mark.parametrize(("device", "want"), [("cpu:0", True), ("gpu:0", False)])
+def test_a_named_device_decides(with_gpu, traced, device, want):
+    with keras.device(device):
+        assert chosen(traced) == want
+        with plain_forms():
+            assert not chosen(traced)
+    assert not chosen(traced)
+
+
+def test_a_device_named_inside_the_traced_function_decides(with_gpu):
+    import tensorflow as tf
+
+    answers = []
+
+    @tf.function
+    def ask():
+        answers.append(fast())
+        with tf.device("CPU:0"):
+            answers.append(fast())
+
+    ask()
+    assert answers == [False, True]
+
+
+@each_trace
+def test_without_an_accelerator_the_backend_decides(traced):
+    if traced and keras.backend.backend() != "tensorflow":
+        pytest.skip("TensorFlow's tracing")
+    assert chosen(traced) == (keras.backend.backend() == "tensorflow")
+
+
+def test_a_step_on_a_gpu_has_no_island_of_a_processor(with_gpu):
+    """Of a form that runs, the graph tells: islands are functions that XLA must compile."""
+    import tensorflow as tf
+
+    def step(x):
+        return dropped(gelu(x, training=True), SEED, RATE)
+
+    def functions(name):
+        with keras.device(name):
+            graph = tf.function(step).get_concrete_function(tf.zeros((3, 4))).graph
+        return [x.type for x in graph.get_operations() if "Call" in x.type]
+
+    assert functions("gpu:0") == []
+    assert len(functions("cpu:0")) == 2

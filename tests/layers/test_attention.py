@@ -1,4 +1,8 @@
-"""RotaryMultiHeadAttention against plain NumPy in float64, and as a layer of Keras models."""
+"""Both attention layers against plain NumPy in float64, and as layers of Keras models.
+
+Keras' way and the fused form are held to one reference: what `RoFormerSelfAttention` gives is what
+`RotaryMultiHeadAttention` gives.
+"""
 
 import keras
 import numpy as np
@@ -9,6 +13,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.layers.attention import RotaryMultiHeadAttention, same_sequence, visible_keys
+from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 B, T, S, D, N, H = 2, 7, 5, 12, 3, 4
 ids = np.array([[1, 1, 1, 2, 2, 0, 0], [3, 3, 1, 1, 1, 1, 1]], "int32")  # (B, T)
@@ -27,23 +32,33 @@ def tensor(*shape, dtype="float32", seed=0):
     return ops.cast(random(*shape, seed=seed), dtype)
 
 
+each_layer = pytest.mark.parametrize(
+    "kind", [RotaryMultiHeadAttention, RoFormerSelfAttention], ids=["keras", "fused"]
+)
+
+
 @pytest.fixture
 def ways(monkeypatch):
-    """The ways that attention goes from here on: "one pass" or "Keras'", one for each call."""
+    """The ways that attention goes from here on: "fused" or "Keras'", one for each call."""
     taken = []
 
-    def watch(way, name):
-        method = getattr(RotaryMultiHeadAttention, name)
+    def watch(way, owner, name):
+        method = getattr(owner, name)
 
         def watched(*arguments, **settings):
             taken.append(way)
             return method(*arguments, **settings)
 
-        monkeypatch.setattr(RotaryMultiHeadAttention, name, watched)
+        monkeypatch.setattr(owner, name, watched)
 
-    watch("one pass", "_attend_to_itself")
-    watch("Keras'", "_compute_attention")
+    watch("fused", RoFormerSelfAttention, "_fused")
+    watch("Keras'", RotaryMultiHeadAttention, "_compute_attention")
     return taken
+
+
+def expected(kind, *ways):
+    """The ways of a layer that can fuse; the public one goes Keras' alone."""
+    return list(ways) if kind is RoFormerSelfAttention else ["Keras'"] * len(ways)
 
 
 def with_random_weights(layer, seed=7):
@@ -80,8 +95,8 @@ def _rotated(x, style, base):
     return turned
 
 
-def make(**arguments):
-    layer = RotaryMultiHeadAttention(N, H, **arguments)
+def make(kind=RotaryMultiHeadAttention, **arguments):
+    layer = kind(N, H, **arguments)
     layer.build((B, T, D), (B, T, D))
     return with_random_weights(layer)
 
@@ -93,16 +108,18 @@ def same(ids):
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("base", [10_000.0, 7.0])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])  # Keras takes another path where there is some
-def test_it_attends_as_plain_numpy_does(style, base, dropout, ways):
-    x, layer = tensor(B, T, D), make(rotary_style=style, rotary_base=base, dropout=dropout)
+@each_layer
+def test_it_attends_as_plain_numpy_does(kind, style, base, dropout, ways):
+    x, layer = tensor(B, T, D), make(kind, rotary_style=style, rotary_base=base, dropout=dropout)
     want, _ = attend(x, x, layer.get_weights(), style=style, base=base)
     np.testing.assert_allclose(to_float64(layer(x, x)), want, atol=1e-5)
     np.testing.assert_allclose(to_float64(layer(x, ops.copy(x))), want, atol=1e-5)
-    assert ways == ["one pass", "Keras'"]
+    assert ways == expected(kind, "fused", "Keras'")
 
 
-def test_queries_and_keys_of_different_lengths():
-    query, value, layer = random(B, T, D), random(B, S, D, seed=1), make()
+@each_layer
+def test_queries_and_keys_of_different_lengths(kind):
+    query, value, layer = random(B, T, D), random(B, S, D, seed=1), make(kind)
     want, _ = attend(query, value, layer.get_weights())
     np.testing.assert_allclose(to_float64(layer(query, value)), want, atol=1e-5)
     mask = np.random.default_rng(3).random((B, T, S)) < 0.6
@@ -113,8 +130,9 @@ def test_queries_and_keys_of_different_lengths():
     )
 
 
-def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody(ways):
-    x, layer, real = tensor(B, T, D), make(), ids != 0
+@each_layer
+def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody(kind, ways):
+    x, layer, real = tensor(B, T, D), make(kind), ids != 0
     want, _ = attend(x, x, layer.get_weights(), visible=same(ids))
     got = to_float64(layer(x, x, sequence_ids=ids))
     np.testing.assert_allclose(got[real], want[real], atol=1e-5)
@@ -123,24 +141,26 @@ def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody(ways):
     for row, start, stop in [(0, 0, 3), (0, 3, 5), (1, 0, 2), (1, 2, 7)]:
         alone = to_float64(layer(*2 * [x[row : row + 1, start:stop]]))
         np.testing.assert_allclose(got[row, start:stop], alone[0], atol=1e-5)
-    assert ways == ["one pass"] * 5
+    assert ways == expected(kind, *["fused"] * 5)
 
 
-def test_a_mask_narrows_what_sequence_ids_allow(ways):
-    x, layer, real = tensor(B, T, D), make(), ids != 0
+@each_layer
+def test_a_mask_narrows_what_sequence_ids_allow(kind, ways):
+    x, layer, real = tensor(B, T, D), make(kind), ids != 0
     causal = np.tril(np.ones((B, T, T), bool))
     want, _ = attend(x, x, layer.get_weights(), visible=same(ids) & causal)
     for arguments in ({"attention_mask": causal}, {"use_causal_mask": True}):
         got = to_float64(layer(x, x, sequence_ids=ids, **arguments))
         np.testing.assert_allclose(got[real], want[real], atol=1e-5)
-    assert ways == ["one pass", "Keras'"]
+    assert ways == expected(kind, "fused", "Keras'")
 
 
 @pytest.mark.parametrize("batch", [1, B])
 @pytest.mark.parametrize("heads", [1, N])
-def test_a_mask_with_an_axis_of_heads_narrows_what_sequence_ids_allow(batch, heads):
+@each_layer
+def test_a_mask_with_an_axis_of_heads_narrows_what_sequence_ids_allow(kind, batch, heads):
     """Heads are as many as rows are not: where the two axes met, Keras would mostly say nothing."""
-    x, layer, real = tensor(N, T, D), make(), np.tile(ids, (2, 1))[:N] != 0
+    x, layer, real = tensor(N, T, D), make(kind), np.tile(ids, (2, 1))[:N] != 0
     documents = np.tile(ids, (2, 1))[:N]
     mask = np.random.default_rng(4).random((N if batch > 1 else 1, heads, T, T)) < 0.7
     mask[..., range(T), range(T)] = True
@@ -155,10 +175,11 @@ def test_a_mask_with_an_axis_of_heads_narrows_what_sequence_ids_allow(batch, hea
         np.testing.assert_allclose(got[real], want[:, head][real], atol=1e-5)
 
 
-def test_a_mask_with_an_axis_of_heads_narrows_what_keras_hands_on():
+@each_layer
+def test_a_mask_with_an_axis_of_heads_narrows_what_keras_hands_on(kind):
     tokens = np.array([[5, 3, 2, 0, 0], [4, 4, 0, 0, 0]])
     embedded = keras.layers.Embedding(8, D, mask_zero=True)(tokens)
-    layer, bare = make(), ops.copy(embedded)
+    layer, bare = make(kind), ops.copy(embedded)
     everything = np.ones((2, 1, 5, 5), bool)
     got = to_float64(layer(embedded, embedded, attention_mask=everything))
     want = to_float64(layer(bare, bare, attention_mask=np.repeat(tokens[:, None] != 0, 5, 1)))
@@ -180,8 +201,9 @@ def compiled(function):
     "shape", [(B, 1, T), (1, 1, T), (1, T, T), (1, T)], ids=lambda shape: f"mask {shape}"
 )
 @pytest.mark.parametrize("how", [lambda function: function, compiled], ids=["as it is", "compiled"])
-def test_at_positions_a_mask_of_all_queries_is_each_ones_own(how, shape, ways):
-    x, layer = tensor(B, T, D), make()
+@each_layer
+def test_at_positions_a_mask_of_all_queries_is_each_ones_own(kind, how, shape, ways):
+    x, layer = tensor(B, T, D), make(kind)
     mask = np.random.default_rng(5).random(shape) < 0.6
     mask[..., 0] = True
     positions = np.array([[6, 0, 3], [2, 2, 5]], "int32")
@@ -191,13 +213,14 @@ def test_at_positions_a_mask_of_all_queries_is_each_ones_own(how, shape, ways):
         x, ops.array(positions)
     )
     np.testing.assert_allclose(to_float64(got), want, atol=1e-5)
-    assert ways == ["one pass" if len(shape) == 3 else "Keras'"]
+    assert ways == expected(kind, "fused" if len(shape) == 3 else "Keras'")
 
 
 @pytest.mark.parametrize("wrong", [-1, T, 2**20])
-@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["one pass", "Keras'"])
-def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(wrong, arguments):
-    x, layer = tensor(B, T, D), make()
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fused", "Keras'"])
+@each_layer
+def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(kind, wrong, arguments):
+    x, layer = tensor(B, T, D), make(kind)
     positions = np.array([[6, wrong, 3], [0, wrong, 5]], "int32")
     with pytest.raises(InputError, match=rf"hold {wrong}, but the rows are 7 long.* 0 to 6"):
         layer(x, x, positions=positions, sequence_ids=ids, **arguments)
@@ -208,12 +231,13 @@ def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(wrong, argum
     np.testing.assert_allclose(to_float64(got)[real], to_float64(want)[real], atol=1e-5)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["one pass", "Keras'"])
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fused", "Keras'"])
 @pytest.mark.parametrize("training", [True, False])
-def test_at_positions_it_gives_what_it_gives_there(arguments, training, ways):
-    x, layer = tensor(B, T, D), make()
+@each_layer
+def test_at_positions_it_gives_what_it_gives_there(kind, arguments, training, ways):
+    x, layer = tensor(B, T, D), make(kind)
     positions = np.array([[6, 0, 3], [2, 2, 5]], "int32")
-    way = "Keras'" if arguments else "one pass"
+    way = "Keras'" if arguments else "fused"
     arguments = {"sequence_ids": ids, "training": training, **arguments}
     whole, scores = layer(x, x, return_attention_scores=True, **arguments)
     want = np.take_along_axis(to_float64(whole), positions[..., None], 1)
@@ -223,31 +247,34 @@ def test_at_positions_it_gives_what_it_gives_there(arguments, training, ways):
     got, again = layer(x, x, positions=positions, return_attention_scores=True, **arguments)
     np.testing.assert_allclose(to_float64(got)[real], want[real], atol=1e-5)
     np.testing.assert_array_equal(to_float64(again), to_float64(scores))
-    assert ways == ["Keras'", way, "Keras'"]
+    assert ways == expected(kind, "Keras'", way, "Keras'")
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
-def test_a_mask_need_not_be_boolean(dtype, ways):
-    x, layer = tensor(B, T, D), make()
+@each_layer
+def test_a_mask_need_not_be_boolean(kind, dtype, ways):
+    x, layer = tensor(B, T, D), make(kind)
     mask = np.tril(np.ones((B, T, T), bool))
     got = layer(x, x, sequence_ids=np.ones_like(ids), attention_mask=mask.astype(dtype))
     want = layer(x, x, attention_mask=mask)
     np.testing.assert_allclose(to_float64(got), to_float64(want), atol=1e-6)
-    assert ways == ["one pass"] * 2
+    assert ways == expected(kind, *["fused"] * 2)
 
 
-def test_masks_that_keras_hands_on_are_used(ways):
+@each_layer
+def test_masks_that_keras_hands_on_are_used(kind, ways):
     tokens = np.array([[5, 3, 2, 0, 0]])
     embedded = keras.layers.Embedding(8, D, mask_zero=True)(tokens)
-    layer = make()
+    layer = make(kind)
     implied = to_float64(layer(embedded, embedded))
     given = to_float64(layer(*2 * [ops.copy(embedded)[:, :3]]))
     np.testing.assert_allclose(implied[:, :3], given, atol=1e-5)
-    assert ways == ["Keras'", "one pass"]
+    assert ways == expected(kind, "Keras'", "fused")
 
 
-def test_attention_scores_are_returned():
-    x, layer = tensor(B, T, D), make()
+@each_layer
+def test_attention_scores_are_returned(kind):
+    x, layer = tensor(B, T, D), make(kind)
     want, probabilities = attend(x, x, layer.get_weights(), visible=same(ids))
     got, scores = layer(x, x, sequence_ids=ids, return_attention_scores=True)
     real = ids != 0
@@ -257,9 +284,10 @@ def test_attention_scores_are_returned():
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("mixed_bfloat16", 2e-2), ("mixed_float16", 5e-3)])
-def test_half_precision_is_close_and_past_position_256_too(dtype, bound, ways):
+@each_layer
+def test_half_precision_is_close_and_past_position_256_too(kind, dtype, bound, ways):
     x = tensor(1, 400, D, dtype=dtype.removeprefix("mixed_"))
-    layer = RotaryMultiHeadAttention(N, H, dtype=dtype)
+    layer = kind(N, H, dtype=dtype)
     layer.build(x.shape, x.shape)
     with_random_weights(layer)
     packed = np.repeat([[1, 2]], [300, 100], axis=1)
@@ -269,29 +297,37 @@ def test_half_precision_is_close_and_past_position_256_too(dtype, bound, ways):
     x = to_float64(x)
     want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
     assert np.abs(to_float64(got) - want).max() <= bound * np.abs(want).max()
-    assert ways == ["one pass"]
+    assert ways == expected(kind, "fused")
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if told so")
 @pytest.mark.parametrize("training", [True, False])
-def test_in_float64_nothing_is_less(training, ways):
+@pytest.mark.parametrize(
+    ("kind", "key_dim"),
+    [
+        (RoFormerSelfAttention, 8),  # no power of 4: its root is rounded
+        (RotaryMultiHeadAttention, 16),  # of others Keras rounds 1 / √key_dim to float32
+    ],
+)
+def test_in_float64_nothing_is_less(kind, key_dim, training, ways):
     x = tensor(1, 400, D, dtype="float64")
-    layer = RotaryMultiHeadAttention(N, 8, dtype="float64")  # no power of 4: 8 has a rounded root
+    layer = kind(N, key_dim, dtype="float64")
     layer.build(x.shape, x.shape)
     with_random_weights(layer)
     packed = np.repeat([[1, 2]], [300, 100], axis=1)
     got = layer(x, x, sequence_ids=packed, training=training)
     want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
     np.testing.assert_allclose(to_float64(got), want, rtol=0, atol=1e-11)
-    assert ways == ["one pass"]
+    assert ways == expected(kind, "fused")
 
 
-def test_dropout_is_active_in_training_alone(ways):
-    x, layer = tensor(B, T, D), make(dropout=0.5)
+@each_layer
+def test_dropout_is_active_in_training_alone(kind, ways):
+    x, layer = tensor(B, T, D), make(kind, dropout=0.5)
     quiet = to_float64(layer(x, x, training=False))
     np.testing.assert_array_equal(quiet, to_float64(layer(x, x)))
     assert np.abs(to_float64(layer(x, x, training=True)) - quiet).max() > 1e-2
-    assert ways == ["one pass"] * 3
+    assert ways == expected(kind, *["fused"] * 3)
 
 
 def functional_model(length=None, **arguments):
@@ -337,11 +373,12 @@ def test_the_functional_model_uses_the_sequence_ids():
     np.testing.assert_allclose(got[real], (want @ last.get_weights()[0])[real], atol=1e-5)
 
 
-def test_a_config_makes_the_layer_again():
-    layer = RotaryMultiHeadAttention(
+@each_layer
+def test_a_config_makes_the_layer_again(kind):
+    layer = kind(
         2, 6, value_dim=5, dropout=0.2, use_bias=False, rotary_style="half", rotary_base=3.0
     )
-    again = RotaryMultiHeadAttention.from_config(layer.get_config())
+    again = kind.from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
 
 
@@ -395,22 +432,8 @@ def test_inputs_with_another_axis_are_refused():
         RotaryMultiHeadAttention(N, H, attention_axes=2)(x, x)
 
 
-@pytest.mark.parametrize("style", ["interleaved", "half"])
-@pytest.mark.parametrize("training", [True, False])
-def test_self_attention_in_one_pass_equals_keras_way(style, training, ways):
-    x = tensor(2, 300, 12)
-    ids = np.repeat([[1] * 200 + [2] * 90 + [0] * 10], 2, axis=0)
-    layer = RotaryMultiHeadAttention(3, 4, rotary_style=style)
-    quick = layer(x, x, sequence_ids=ids, training=training)
-    whole, _ = layer(
-        x, x, sequence_ids=ids, training=training, return_attention_scores=True
-    )  # scores are given by Keras' way alone
-    apart = keras.ops.convert_to_numpy(quick - whole)[:, :290]
-    assert np.abs(apart).max() < 5e-6
-    assert ways == ["one pass", "Keras'"]
-
-
-def test_outputs_of_projections_are_regularised_as_keras_does():
+@each_layer
+def test_outputs_of_projections_are_regularised_as_keras_does(kind):
     def penalty(cls, **arguments):
         layer = cls(N, H, activity_regularizer=keras.regularizers.L2(0.1), **arguments)
         layer.build((B, T, D), (B, T, D))
@@ -423,15 +446,16 @@ def test_outputs_of_projections_are_regularised_as_keras_does():
     assert len(want) == 4
     assert min(want) > 0
     # the last one is of what attention gives, which is rotated here
-    assert penalty(RotaryMultiHeadAttention)[:3] == pytest.approx(want[:3], rel=1e-6)
-    assert penalty(RotaryMultiHeadAttention)[3] > 0
+    assert penalty(kind)[:3] == pytest.approx(want[:3], rel=1e-6)
+    assert penalty(kind)[3] > 0
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("int8", 0.02), ("int4", 0.25)])
 @pytest.mark.parametrize("positions", [None, [[6, 0, 3], [2, 2, 5]]])
-def test_quantized_it_answers_as_keras_projections_do(mode, bound, positions):
+@each_layer
+def test_quantized_it_answers_as_keras_projections_do(kind, mode, bound, positions):
     features = keras.Input((T, D))
-    layer = RotaryMultiHeadAttention(N, H)
+    layer = kind(N, H)
     at = None if positions is None else np.array(positions, "int32")
     model = keras.Model(features, layer(features, features))
     with_random_weights(layer)
@@ -449,8 +473,9 @@ def test_quantized_it_answers_as_keras_projections_do(mode, bound, positions):
     assert 0 < np.abs(after - before).max() < 4 * bound * np.abs(before).max()
 
 
-def test_a_subclass_rotation_is_what_runs():
-    class Unrotated(RotaryMultiHeadAttention):
+@each_layer
+def test_a_subclass_rotation_is_what_runs(kind):
+    class Unrotated(kind):
         def _rotate(self, x):
             return x
 
@@ -462,11 +487,12 @@ def test_a_subclass_rotation_is_what_runs():
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 5), (2, 1, 5, 5), (5, 5)])
-def test_masks_of_any_rank_that_keras_takes_are_taken(shape, ways):
+@each_layer
+def test_masks_of_any_rank_that_keras_takes_are_taken(kind, shape, ways):
     x = tensor(2, 5, 8)
     mask = np.broadcast_to(np.tril(np.ones((5, 5), "int32")), shape)
-    layer = RotaryMultiHeadAttention(2, 4)
+    layer = kind(2, 4)
     want = keras.ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
     got = keras.ops.convert_to_numpy(layer(x, x, attention_mask=mask))
     assert np.abs(got - want).max() < 2e-6
-    assert ways == ["Keras'", "one pass" if len(shape) == 3 else "Keras'"]
+    assert ways == expected(kind, "Keras'", "fused" if len(shape) == 3 else "Keras'")

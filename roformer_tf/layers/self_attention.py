@@ -1,0 +1,208 @@
+"""Self-attention as the layers of a RoFormer have it: the same numbers in less time."""
+
+import inspect
+from typing import Any
+
+import keras
+from keras import ops
+
+from roformer_tf.internals import set_attention_dropout
+from roformer_tf.kernels.attention import attend
+from roformer_tf.kernels.forms import wide
+from roformer_tf.kernels.matmul import affine
+from roformer_tf.kernels.rotation import PARTS, split_and_rotate
+from roformer_tf.layers.attention import (
+    RotaryMultiHeadAttention,
+    both,
+    gather_positions,
+    same_sequence,
+    within,
+)
+from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.rotary import Tensor, angles, rotate
+
+FUSED_OPTIONS = {
+    *("dropout", "use_bias", "kernel_initializer", "bias_initializer", "seed"),
+    *("rotary_style", "rotary_base"),
+    *("name", "dtype", "trainable"),  # of any layer
+}
+"""Options that the fused form has, with any value. All others must be left at Keras' default."""
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerSelfAttention(RotaryMultiHeadAttention):
+    """`RotaryMultiHeadAttention` with a fused form of the one case that a RoFormer has.
+
+    One product makes queries, keys and values, and `kernels/` rotate, attend and drop. It runs
+    where all of this holds:
+
+    - the layer was made with options of `FUSED_OPTIONS` alone;
+    - the projections are Keras' own, neither quantized nor with LoRA: then kernel and bias are all
+      that they are;
+    - the call is x to itself, with no more than `sequence_ids`, `positions` and a mask (B, T, S).
+
+    Everything else goes the parent's way, so an option that Keras adds tomorrow is right first.
+    Axes and call are the parent's, and so are names and shapes of the weights.
+    """
+
+    def __init__(self, num_heads: int, key_dim: int, **options: Any) -> None:
+        super().__init__(num_heads, key_dim, **options)
+        parameters = inspect.signature(keras.layers.MultiHeadAttention).parameters
+        # What Keras writes for its default, None, into the config of a layer that is built.
+        written: dict[str, list[Any]] = {"value_dim": [key_dim], "attention_axes": [(1,), [1]]}
+        usual = {name: [x.default, *written.get(name, [])] for name, x in parameters.items()}
+        self.fusible = all(
+            name in FUSED_OPTIONS or value in usual.get(name, []) for name, value in options.items()
+        )
+
+    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+        """Make the projections, and the dropout that both forms have."""
+        super().build(query_shape, value_shape, key_shape)
+        # Keras' own stays behind with a random state that nothing reads: saved training states
+        # are numbered, and count it.
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, seed=self.seed)
+        set_attention_dropout(self, self.drop)
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        sequence_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+        **others: Any,
+    ) -> Any:
+        """Attend, as the parent does, in the fused form where it can."""
+        to_itself = value is query and (key is None or key is query)
+        masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
+        special = return_attention_scores or use_causal_mask or bool(others)
+        special |= any(mask is not None for mask in masks)
+        special |= attention_mask is not None and len(attention_mask.shape) != 3
+        if to_itself and not special and self._fuses():
+            if sequence_ids is not None:
+                attention_mask = both(same_sequence(sequence_ids), attention_mask)
+            if attention_mask is not None:
+                attention_mask = ops.cast(attention_mask, "bool")
+            if positions is not None:
+                positions = within(positions, ops.shape(query)[1])
+            return self._fused(query, attention_mask, positions, training)
+        return super().call(
+            query,
+            value,
+            key,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+            use_causal_mask=use_causal_mask,
+            sequence_ids=sequence_ids,
+            positions=positions,
+            **others,
+        )
+
+    def _fuses(self) -> bool:
+        """Whether options, projections and class are those that the fused form is written for.
+
+        A quantized projection has a scale beside its kernel, one with LoRA two more matrices, and
+        a subclass another rotation: all are seen only where the parent calls them.
+        """
+        hooks = ("_compute_attention", "_rotate")
+        projections = (self.query_dense, self.key_dense, self.value_dense, self.output_dense)
+        return (
+            self.fusible
+            and all(getattr(type(self), x) is getattr(RotaryMultiHeadAttention, x) for x in hooks)
+            and all(
+                type(projection) is keras.layers.EinsumDense
+                and projection.quantization_mode is None
+                and not projection.lora_enabled
+                for projection in projections
+            )
+        )
+
+    def _fused(
+        self,
+        x: Tensor,
+        visible: Tensor | None,
+        positions: Tensor | None,
+        training: bool | None,
+    ) -> Tensor:
+        """Self-attention by the forms of `kernels/`: (B, T, D) → (B, T or P, D)."""
+        everywhere = ops.arange(ops.shape(x)[1])
+        if positions is None:
+            query, key, value = self._project(x, PARTS, everywhere, training)
+        else:
+            key, value = self._project(x, ("key", "value"), everywhere, training)
+            there = gather_positions(x, positions)
+            (query,) = self._project(there, ("query",), positions, training)
+            visible = None if visible is None else gather_positions(visible, positions)
+        rate = self.dropout if training else 0.0
+        seed = self.drop.seed_generator.next() if rate else None
+        attended = attend(query, key, value, visible, seed, rate, training)  # (B, N, T, H)
+        kernel = ops.cast(self.output_dense.kernel, attended.dtype)  # (N, H, D)
+        # Flat: as the einsum over N and H that Keras has, TensorFlow would make it a batched
+        # product, whose gradient takes several times as long.
+        kernel = ops.reshape(kernel, (-1, kernel.shape[-1]))
+        attended = ops.transpose(attended, (0, 2, 1, 3))  # (B, T, N, H)
+        attended = ops.reshape(attended, (*ops.shape(attended)[:2], kernel.shape[0]))
+        bias = ops.cast(self.output_dense.bias, attended.dtype) if self.use_bias else None
+        return affine(attended, kernel, bias, training)
+
+    def _project(
+        self, x: Tensor, parts: tuple[str, ...], positions: Tensor, training: bool | None
+    ) -> tuple[Tensor, ...]:
+        """Queries, keys or values of x (B, T, D), turned by positions ([B,] T) → (B, N, T, H).
+
+        In training one product makes all parts, for which it puts their weights together. Without
+        a gradient that would cost one text more than three products take.
+        """
+        if not training:
+            return tuple(self._project_alone(x, part, positions) for part in parts)
+        bias = self._together("bias", parts) if self.use_bias else None
+        projected = affine(x, self._together("kernel", parts), bias, training)
+        heads = (len(parts), self.num_heads, 2, self.key_dim // 2)
+        projected = ops.reshape(projected, (*ops.shape(x)[:-1], *heads))
+        theta = angles(positions, self.key_dim, self.rotary_base, wide(projected))  # ([B,] T, H/2)
+        return split_and_rotate(projected, ops.cos(theta), ops.sin(theta), parts, training)
+
+    def _project_alone(self, x: Tensor, part: str, positions: Tensor) -> Tensor:
+        """One part of `_project`, its features in the order that `rotary_style` names."""
+        layer = self._projection(part)
+        kernel = ops.reshape(ops.cast(layer.kernel, x.dtype), (x.shape[-1], -1))
+        bias = ops.reshape(ops.cast(layer.bias, x.dtype), (-1,)) if self.use_bias else None
+        heads = (self.num_heads, self.key_dim)
+        y = ops.reshape(affine(x, kernel, bias), (*ops.shape(x)[:-1], *heads))
+        if part != "value":
+            y = rotate(y, positions, self.rotary_base, self.rotary_style)
+        if part == "query":
+            # q · k / √H: scaling T · H numbers here is less than T · S scores later.
+            y = y * ops.convert_to_tensor(self.key_dim**-0.5, y.dtype)
+        return ops.swapaxes(y, 1, 2)
+
+    def _together(self, weight: str, parts: tuple[str, ...]) -> Tensor:
+        """Kernels (D, parts · N · H) or biases (parts · N · H) of the projections to the parts.
+
+        Of queries and keys the first features of all pairs come before the second ones. One
+        permutation P of both changes no score, (P q) · (P k) = q · k, and lets pairs be turned
+        without strided slices.
+        """
+        weights = []
+        for part in parts:
+            x = getattr(self._projection(part), weight)  # (…, N, H)
+            x = ops.cast(x, self.compute_dtype)
+            if part != "value" and self.rotary_style == "interleaved":
+                pairs = ops.reshape(x, (*x.shape[:-1], self.key_dim // 2, 2))
+                x = ops.reshape(ops.swapaxes(pairs, -1, -2), x.shape)
+            weights.append(ops.reshape(x, (*x.shape[:-2], -1)))
+        return ops.concatenate(weights, axis=-1)
+
+    def _projection(self, part: str) -> Any:
+        return {"query": self.query_dense, "key": self.key_dense, "value": self.value_dense}[part]

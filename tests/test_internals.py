@@ -1,0 +1,304 @@
+"""Every private name of other libraries that we rely on, tried."""
+
+import ast
+import inspect
+import pkgutil
+import re
+import textwrap
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf import internals
+from roformer_tf.internals import RELIANCES
+
+HOOKS = {reliance.attribute for reliance in RELIANCES if reliance.hook}
+
+
+def check_attention_hook():
+    seen = []
+
+    class Watching(keras.layers.MultiHeadAttention):
+        def _compute_attention(self, query, key, *arguments, **settings):
+            seen.append((query.shape, key.shape, len(arguments), settings.get("use_causal_mask")))
+            return super()._compute_attention(query, key, *arguments, **settings)
+
+    layer = Watching(3, 4)
+    x, y = np.ones((2, 5, 8), "float32"), np.ones((2, 7, 8), "float32")
+    layer(x, y)
+    assert seen.pop() == ((2, 5, 3, 4), (2, 7, 3, 4), 4, None), "other arguments"
+    layer(x, x, use_causal_mask=True)
+    assert not seen.pop()[3], "the causal mask is left to the hook"
+
+
+def check_attention_dropout():
+    calls = []
+
+    class Watching(keras.layers.Dropout):
+        def call(self, inputs, training=None):
+            calls.append(inputs.shape)
+            return inputs
+
+    class Attention(keras.layers.MultiHeadAttention):
+        def build(self, query_shape, value_shape):
+            super().build(query_shape, value_shape)
+            assert isinstance(self._dropout_layer, keras.layers.Dropout), "build makes none"
+            internals.set_attention_dropout(self, Watching(0.5))
+
+    x = np.ones((2, 5, 8), "float32")
+    Attention(3, 4, dropout=0.5)(x, x, training=True)
+    assert calls == [(2, 3, 5, 5)], "it is not called with the weights"
+
+
+def check_all_layers():
+    inner = keras.layers.Dense(2)
+    outer = keras.Sequential([keras.layers.TimeDistributed(inner)])
+    outer.build((None, 3, 4))
+    found = list(internals.all_layers(outer))
+    assert outer in found, "the layer itself is missing"
+    assert sum(layer is inner for layer in found) == 1, "a layer inside another is missing"
+
+
+def check_initializer():
+    asked = []
+
+    def initializer(shape, dtype):
+        asked.append((tuple(shape), dtype))
+        return keras.ops.full(shape, 7.0, dtype)
+
+    with keras.StatelessScope():
+        layer = keras.layers.Dense(2)
+        layer.build((None, 3))
+        internals.set_initializer(layer.kernel, initializer)
+    assert asked == [((3, 2), "float32")], "it is not asked for the value"
+    assert (keras.ops.convert_to_numpy(layer.kernel) == 7).all(), "its value is not taken"
+
+
+def built_optimizer(**settings):
+    variables = [keras.Variable(np.ones(shape, "float32"), name=f"w{shape}") for shape in (3, 4, 5)]
+    optimizer = keras.optimizers.AdamW(**settings)
+    optimizer.build(variables)
+    return optimizer, variables
+
+
+def check_index():
+    optimizer, variables = built_optimizer()
+    assert [internals.index_of(optimizer, v) for v in variables] == [0, 1, 2], "other numbers"
+    if keras.backend.backend() == "tensorflow":  # which hands update_step its own variables
+        assert internals.index_of(optimizer, variables[1].value) == 1, "TensorFlow's is unknown"
+
+
+def check_trainable_variables():
+    optimizer, variables = built_optimizer()
+    assert internals.keras_variable(optimizer, variables[2]) is variables[2]
+
+
+def check_momentums():
+    optimizer, variables = built_optimizer()
+    optimizer.apply([keras.ops.ones(v.shape) for v in variables])
+    first, _ = internals.moments_of(optimizer, variables[1])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(first), [0.1] * 4, rtol=1e-5)
+
+
+def check_velocities():
+    optimizer, variables = built_optimizer(beta_2=0.9)
+    optimizer.apply([3 * keras.ops.ones(v.shape) for v in variables])
+    _, second = internals.moments_of(optimizer, variables[1])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(second), [0.9] * 4, rtol=1e-5)
+
+
+def hooked_optimizer(name, answer):
+    """An AdamW of rate 0 and much decay whose hook is ours; what it was called with."""
+    called = []
+
+    def hook(self, argument):
+        called.append(argument)
+        return answer
+
+    kind = type("Hooked", (keras.optimizers.AdamW,), {name: hook})
+    variable = keras.Variable(np.ones(3, "float32"))
+    optimizer = kind(learning_rate=0.5, weight_decay=0.5)
+    optimizer.build([variable])
+    optimizer.apply([keras.ops.zeros(3)])
+    return called, keras.ops.convert_to_numpy(variable)
+
+
+def check_use_weight_decay():
+    called, value = hooked_optimizer("_use_weight_decay", False)
+    assert len(called) == 1, "it is not asked"
+    assert (value == 1).all(), "what it answers does not count"
+
+
+def check_apply_weight_decay():
+    called, value = hooked_optimizer("_apply_weight_decay", None)
+    assert [len(list(x)) for x in called] == [1], "it does not get the variables"
+    assert (value == 1).all(), "decay is elsewhere, too"
+
+
+def check_learning_rate():
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
+    optimizer = keras.optimizers.AdamW(schedule)
+    assert float(internals.learning_rate_at(optimizer, 5)) == pytest.approx(0.5)
+
+
+def check_device_scope():
+    import tensorflow as tf
+
+    assert internals.device_scope() == "", "there is a scope where none was opened"
+    with tf.device("CPU:0"):
+        assert internals.device_scope().endswith("CPU:0"), "an open scope is not seen"
+
+
+def check_jax_coordinator():
+    from jax._src import distributed
+
+    assert hasattr(distributed.global_state, "client"), "it has another name"
+    from jaxlib import _jax as compiled
+
+    client = compiled.DistributedRuntimeClient
+    for method in ("key_value_set", "blocking_key_value_get"):
+        assert hasattr(client, method), f"the client has no {method}"
+
+
+def check_jieba_dictionary():
+    import jieba
+
+    assert jieba.add_word.__self__ is jieba.dt, "the functions are another tokenizer's"
+    tokenizer, word = jieba.Tokenizer(), "甲乙丙丁"  # not the one that other tests cut with
+    alone = SimpleNamespace(dt=tokenizer, finalseg=jieba.finalseg)
+    assert not internals.jieba_dictionary_changed(alone, 0), "it is initialized when made"
+    tokenizer.initialize()
+    total = tokenizer.total
+    assert not internals.jieba_dictionary_changed(alone, total), "it is never as it was"
+    tokenizer.add_word(word, 5)
+    assert tokenizer.total == total + 5, "a word added is not in the total"
+    assert internals.jieba_dictionary_changed(alone, total), "a word added leaves no trace"
+    try:
+        tokenizer.del_word(word)
+        assert internals.jieba_dictionary_changed(alone, tokenizer.total), "nor one deleted"
+    finally:
+        jieba.finalseg.Force_Split_Words.discard(word)
+    tokenizer.dictionary = "a path"
+    assert internals.jieba_dictionary_changed(alone, tokenizer.total), "nor another dictionary"
+
+
+CHECKS = {
+    "MultiHeadAttention._compute_attention": check_attention_hook,
+    "MultiHeadAttention._dropout_layer": check_attention_dropout,
+    "Layer._flatten_layers": check_all_layers,
+    "Variable._initializer": check_initializer,
+    "Optimizer._get_variable_index": check_index,
+    "Optimizer._trainable_variables": check_trainable_variables,
+    "Adam._momentums": check_momentums,
+    "Adam._velocities": check_velocities,
+    "Optimizer._use_weight_decay": check_use_weight_decay,
+    "Optimizer._apply_weight_decay": check_apply_weight_decay,
+    "Optimizer._learning_rate": check_learning_rate,
+    "tensorflow.python.eager.context.context().device_name": check_device_scope,
+    "jax._src.distributed.global_state.client": check_jax_coordinator,
+    "jieba.dt.total": check_jieba_dictionary,
+}
+
+
+def tried(reliance):
+    """Try a reliance; what to say if it does not hold, or None."""
+    try:
+        CHECKS[reliance.name]()
+    except Exception as error:
+        return (
+            f"{reliance.library} {version(reliance.library)} breaks what roformer_tf relies on: "
+            f"{reliance.name}: {reliance.holds}. Found: {type(error).__name__}: {error}. Mend "
+            f"roformer_tf/internals.py{' and where it is overridden' if reliance.hook else ''}, or "
+            f"do without ({reliance.instead})."
+        )
+    return None
+
+
+@pytest.mark.parametrize("reliance", RELIANCES, ids=lambda reliance: reliance.name)
+def test_what_we_rely_on_holds(reliance):
+    if not find_spec(reliance.library):
+        pytest.skip(f"{reliance.library} is not installed")
+    if reliance.library == "tensorflow" and keras.backend.backend() != "tensorflow":
+        pytest.skip("another backend runs")
+    told = tried(reliance)
+    assert told is None, told
+
+
+def test_every_reliance_is_tried_and_no_other():
+    assert [reliance.name for reliance in RELIANCES] == list(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("MultiHeadAttention._compute_attention", keras.layers.MultiHeadAttention),
+        ("Layer._flatten_layers", keras.Layer),
+        ("Optimizer._get_variable_index", keras.optimizers.Optimizer),
+    ],
+)
+def test_a_name_that_is_taken_away_is_told_with_library_and_version(name, owner, monkeypatch):
+    reliance = next(x for x in RELIANCES if x.name == name)
+    owner = next(base for base in owner.__mro__ if reliance.attribute in vars(base))
+    monkeypatch.delattr(owner, reliance.attribute)
+    told = tried(reliance)
+    assert told.startswith(f"keras {keras.__version__} breaks what roformer_tf relies on: {name}")
+    assert "internals.py" in told
+
+
+def test_a_name_that_means_something_else_is_told(monkeypatch):
+    def call(self, query, value):
+        query, key, value = self.query_dense(query), self.key_dense(value), self.value_dense(value)
+        return self.output_dense(self._compute_attention(query, key, value=value)[0])
+
+    monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", call)
+    told = tried(RELIANCES[0])
+    assert "call hands it the projected query" in told
+
+
+def keras_classes():
+    """Every class of the package that has a base of Keras'."""
+    modules = pkgutil.walk_packages(roformer_tf.__path__, "roformer_tf.")
+    for name in sorted(module.name for module in modules):
+        if name == "roformer_tf.__main__":
+            continue
+        for value in vars(import_module(name)).values():
+            if inspect.isclass(value) and value.__module__ == name and foreign_bases(value):
+                yield value
+
+
+def foreign_bases(kind):
+    """Keras' classes that a class inherits from."""
+    return [base for base in kind.__mro__ if base.__module__.split(".")[0] == "keras"]
+
+
+def private_names(kind):
+    """The private names that a class' own source defines or takes from itself."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            name = node.name
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+            name = node.attr
+        else:
+            continue
+        if re.match("_[a-z]", name):
+            yield name
+
+
+def test_no_class_of_ours_takes_a_private_name_of_its_bases_unlisted():
+    """By chance, too: a name of ours that Keras has as well would take its place."""
+    taken = {
+        (kind.__name__, name)
+        for kind in keras_classes()
+        for theirs in [{x for base in foreign_bases(kind) for x in private_names(base)}]
+        for name in private_names(kind)
+        if name in theirs
+    }
+    assert {name for _, name in taken} - HOOKS == set(), taken
+    assert {name for _, name in taken} >= HOOKS, "a hook is listed that no class overrides"
