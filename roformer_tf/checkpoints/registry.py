@@ -197,8 +197,8 @@ def _store(source: Path, release: Release) -> Path:
 
 def _check_zip(path: Path, release: Release) -> None:
     """Raise InputError unless it is a whole zip of a checkpoint of this release's sizes."""
-    with archives.opened(path) as files:  # which reads every byte of it
-        config = RoFormerConfig.from_file(files / tf1.CONFIG)
+    with archives.Files(path) as files:
+        config = RoFormerConfig.from_file(files.folder / tf1.CONFIG)  # every byte of it is read
     for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
         if getattr(config, key) != release.config[key]:
             raise InputError(

@@ -12,17 +12,16 @@ from tqdm import tqdm
 
 from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.families import (
     check_fits,
-    find_tokenizer,
     is_causal_by_name,
     transformers_class,
 )
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, folder_beside
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
@@ -67,10 +66,9 @@ def convert(config: ConvertConfig) -> None:
     """Convert, and print what was measured."""
     check_target(config.target, config.output.to)
     mask = {"attention_type": config.attention_type} if config.attention_type else {}
-    with opened_checkpoint(
-        config.source, ignore_unknown=config.ignore_unknown, **mask
-    ) as checkpoint:
-        tokenizer = find_tokenizer(config.source)
+    with OpenedSource(config.source) as source:
+        checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown, **mask)
+        tokenizer = find_tokenizer(source)
         if tokenizer is not None:
             check_fits(tokenizer, checkpoint, config.source)
         report(export(checkpoint, tokenizer, config.target, config.output), config.target)
@@ -117,8 +115,8 @@ def export(
                 huggingface.write(folder, config, arrays, architecture, dtype)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(folder)
-    with opened_checkpoint(target) as written:
-        return compare(checkpoint.arrays, written.arrays)
+    with OpenedSource(target) as written:
+        return compare(checkpoint.arrays, written.checkpoint().arrays)
 
 
 def compare(first: LazyArrays, second: LazyArrays) -> Difference:

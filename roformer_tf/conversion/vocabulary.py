@@ -13,12 +13,12 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import Output, check_target, export, report
-from roformer_tf.conversion.families import check_fits, find_tokenizer
+from roformer_tf.conversion.families import check_fits
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.segmentation import normalize
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
 
 Compound = Sequence[int] | tuple[Sequence[int], Sequence[float]]
@@ -75,8 +75,9 @@ class Extended(NamedTuple):
 def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change, write; print what came of the words."""
     check_target(config.target, config.output.to)
-    with opened_checkpoint(config.source) as checkpoint:
-        tokenizer = find_tokenizer(config.source)
+    with OpenedSource(config.source) as source:
+        checkpoint = source.checkpoint()
+        tokenizer = find_tokenizer(source)
         if tokenizer is None:
             raise InputError(
                 f"{config.source} holds no vocab.txt. Put the one there it belongs to."

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.convert import Output
 from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
@@ -19,6 +20,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.cooccurrence import neighbour_vectors
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import Tokenization
 
 PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
 
@@ -120,14 +122,29 @@ def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) 
     return np.log(smoothed / smoothed.sum())
 
 
-def beginning(
-    config: BeginningConfig, vocabulary: str | Path | None, precision: str, positions: int
-) -> Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]:
+class Initialization(NamedTuple):
+    """What a model begins with, read before there are rows."""
+
+    make: Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]
+    """Makes the model of the rows and their tokenizer."""
+    tokenizer: RoFormerTokenizer | None
+    """That of the rows to prepare, where it was read with the checkpoint."""
+
+
+def read_initialization(
+    config: BeginningConfig,
+    vocabulary: str | Path | None,
+    precision: str,
+    positions: int,
+    tokenization: Tokenization | None = None,
+    lower_case: bool | None = None,
+) -> Initialization:
     """Give what makes the model once there are rows: a new one, or the checkpoint's, read now.
 
     `vocabulary`: where the rows' comes from, if it is not the checkpoint's own; `positions`: tokens
-    in the longest row. Raises InputError for a checkpoint that cannot be read, or whose vocabulary
-    is another one, and for masked words in a model that reads from left to right.
+    in the longest row; `tokenization`, `lower_case`: as in RoFormerTokenizer.from_pretrained.
+    Raises InputError for a checkpoint that cannot be read, or whose vocabulary is another one, and
+    for masked words in a model that reads from left to right.
     """
     changes: dict[str, Any] = {}
     if config.dropout is not None:
@@ -141,14 +158,22 @@ def beginning(
         _check_sees_both_sides(architecture, config.objective, given)
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)
-        return lambda tokenizer, rows: new_model(
-            architecture, tokenizer, rows, precision, config.embeddings, config.objective
+        return Initialization(
+            lambda tokenizer, rows: new_model(
+                architecture, tokenizer, rows, precision, config.embeddings, config.objective
+            ),
+            None,
         )
-    model = MODELS[config.objective].from_pretrained(config.init_from, dtype=precision, **changes)
-    _check_sees_both_sides(model.config, config.objective, config.init_from)
-    source = vocabulary or config.init_from
-    _check_vocabulary(model, RoFormerTokenizer.from_pretrained(source), config.init_from)
-    return lambda tokenizer, rows: model
+    with OpenedSource(config.init_from) as source:
+        model = MODELS[config.objective].from_source(source, dtype=precision, **changes)
+        _check_sees_both_sides(model.config, config.objective, config.init_from)
+        settings = (tokenization, lower_case)
+        if vocabulary is None:
+            tokenizer = RoFormerTokenizer.from_source(source, *settings)
+        else:
+            tokenizer = RoFormerTokenizer.from_pretrained(vocabulary, *settings)
+    _check_vocabulary(model, tokenizer, config.init_from)
+    return Initialization(lambda tokenizer, rows: model, tokenizer)
 
 
 def extended(source: str, words: str, target: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion import verify as module
 from roformer_tf.conversion.convert import Output, export
@@ -91,7 +91,8 @@ def test_bert4keras_agrees_about_every_layer(name, flags, heads, released, outpu
     ],
 )
 def test_a_changed_bias_is_found_in_its_layer(bias, first, released, tmp_path, outputs):
-    with opened_checkpoint(released("word")) as checkpoint:
+    with OpenedSource(released("word")) as source:
+        checkpoint = source.checkpoint()
         arrays = dict(checkpoint.arrays)
         arrays[bias].reshape(-1)[3] += 0.01
         changed = dataclasses.replace(
@@ -183,8 +184,8 @@ def test_transformers_does_not_know_v2(released):
 
 
 def test_sentences_are_short_and_long_and_pairs(released):
-    with opened_checkpoint(released("word")) as checkpoint:
-        inputs = encode(str(released("word")), checkpoint)
+    with OpenedSource(released("word")) as source:
+        inputs = encode(source, source.checkpoint())
     lengths = (inputs["token_ids"] != 0).sum(1)
     assert len(SENTENCES) == len(lengths) == 8
     assert lengths.min() < 5
@@ -198,7 +199,8 @@ def test_ours_are_the_recorded_outputs(released, recorded):
     """Not only the same as another library's, which might be fed the same wrong input."""
     arrays = recorded("sim_char")
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
-    found = our_outputs("bert4keras", str(released("sim_char")), inputs, "unilm")
+    with OpenedSource(released("sim_char")) as source:
+        found = our_outputs("bert4keras", source, inputs, "unilm")
     real = inputs["token_ids"] != 0
     for name, want in zip(("embeddings", "layer_0", "layer_1"), arrays["hidden"], strict=True):
         np.testing.assert_allclose(found[name][real], want[real], atol=1e-5)

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.archives import read_file
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.conversion.convert import Output, export
 from roformer_tf.conversion.vocabulary import (
     VocabularyConfig,
@@ -34,7 +33,7 @@ def opened_with_tokenizer(released):
 
     with ExitStack() as stack:
         yield lambda name: (
-            stack.enter_context(opened_checkpoint(released(name))),
+            stack.enter_context(OpenedSource(released(name))).checkpoint(),
             RoFormerTokenizer.from_pretrained(released(name)),
         )
 
@@ -276,7 +275,7 @@ def test_words_are_added_on_disk(to, name, run):
 def test_tokens_are_kept_on_disk(to, name, run):
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "我们", "的"]
     target, _ = run(to, name, keep="\n".join(tokens))
-    assert read_file(target, "vocab.txt").decode().split() == tokens
+    assert RoFormerTokenizer.from_pretrained(target).tokens == tokens
     assert RoFormerForMaskedLM.from_pretrained(target).config.vocab_size == 7
 
 
@@ -285,8 +284,8 @@ def test_simplified_checkpoints_are_char_level_on_disk(source, run):
     target, out = run("tf1", "new.zip", source, simplify=True)
     tokenizer = RoFormerTokenizer.from_pretrained(target)
     assert tokenizer.tokenization == "char"
-    with opened_checkpoint(target) as checkpoint:
-        assert checkpoint.config.vocab_size == tokenizer.vocab_size
+    with OpenedSource(target) as written:
+        assert written.checkpoint().config.vocab_size == tokenizer.vocab_size
     assert f"tokens have become {tokenizer.vocab_size:,}." in out
 
 
