@@ -117,7 +117,7 @@ class Files:
             with _explained(self.path):
                 for member in _checkpoint_files(self._archive, self.path):
                     _unpack(self._archive, member, folder)
-            self._held.enter_context(_named(folder, self.path))
+            self._held.enter_context(_zip_in_errors(folder, self.path))
         return self._held.enter_context(tf1.plainly_named(folder))
 
     @cached_property
@@ -141,7 +141,7 @@ class Files:
 
 
 @contextmanager
-def _named(folder: Path, path: Path) -> Iterator[None]:
+def _zip_in_errors(folder: Path, path: Path) -> Iterator[None]:
     """Name the zip in an InputError in place of its folder: the user does not know that one."""
     try:
         yield

@@ -15,7 +15,7 @@ import numpy as np
 from roformer_tf.checkpoints import huggingface, registry, tf1
 from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.names import IGNORED, TIED, architecture, table
+from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
@@ -64,8 +64,8 @@ class OpenedSource(Files):
             layout, file = "huggingface", self.folder / huggingface.CONFIG
             tensors = huggingface.read_tensors(weights)
         config = RoFormerConfig.from_file(file).replace(**overrides)
-        config = architecture(config, tensors.shapes, layout, self.folder)
-        return _named(tensors, config, layout, self.folder, ignore_unknown)
+        config = complete_config(config, tensors.shapes, layout, self.folder)
+        return _in_our_names(tensors, config, layout, self.folder, ignore_unknown)
 
 
 def _weights(folder: Path) -> Path:
@@ -91,7 +91,7 @@ def _what_is_missing(folder: Path) -> str:
     )
 
 
-def _named(
+def _in_our_names(
     tensors: LazyArrays, config: RoFormerConfig, layout: str, source: Path, ignore_unknown: bool
 ) -> Checkpoint:
     """Give each tensor of a file its place in the table; refuse what has none or another shape."""

@@ -23,12 +23,12 @@ import tyro
 from roformer_tf.checkpoints import tf1
 from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.conversion.convert import Layout, Output, export
-from roformer_tf.conversion.families import (
+from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
+from roformer_tf.conversion.detection import (
     attention_type,
     check_fits,
+    is_language_model,
     parts,
-    scores_tokens,
     transformers_class,
 )
 from roformer_tf.conversion.statistics import largest_difference
@@ -117,7 +117,7 @@ def verify(config: VerifyConfig) -> None:
     print(f"theirs  {reference.name}, by {config.against} {metadata.version(config.against)}")
     print(f"input   {rows} rows of up to {length} tokens")
     print(f"both    attention {mask}, layer_norm_eps {epsilon:g}\n")
-    report(differences(ours, theirs, inputs["token_ids"]))
+    print_differences(differences(ours, theirs, inputs["token_ids"]))
 
 
 def check_installed(against: Peer) -> None:
@@ -160,7 +160,7 @@ def our_outputs(
         if "pooler" in held:
             found["pooled"] = model.pooler(states[-1])
         if "mlm" in held:
-            found["logits"] = model.scores(states[-1])
+            found["logits"] = model.logits(states[-1])
         elif len(held) > 1:  # it classifies
             found["logits"] = model(inputs)
     return {name: keras.ops.convert_to_numpy(value) for name, value in found.items()}
@@ -177,10 +177,10 @@ def their_outputs(
         scratch = Path(name)
         checkpoint = reference.checkpoint(attention_type=mask)
         _check_known(against, checkpoint, reference.name)
-        layout: Layout = "tf1" if against == "bert4keras" else "huggingface"
+        layout: CheckpointLayout = "tf1" if against == "bert4keras" else "huggingface"
         files: Files = reference
         if checkpoint.layout != layout:
-            export(checkpoint, None, scratch / "checkpoint", Output(to=layout))
+            convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
             files = opened.enter_context(Files(scratch / "checkpoint"))
         np.savez(
             scratch / "inputs.npz",
@@ -207,7 +207,7 @@ def differences(
     }
 
 
-def report(found: Mapping[str, float]) -> None:
+def print_differences(found: Mapping[str, float]) -> None:
     """Print each difference beside its bound; raise DifferenceError if one is beyond it."""
     print(f"{'output':12} {'difference':>10} {'bound':>10}")
     for name, value in found.items():
@@ -248,7 +248,7 @@ def _check_known(against: Peer, checkpoint: Checkpoint, reference: str) -> None:
             "10,000. Verify it --against transformers."
         )
     masked = config.attention_type != "bidirectional"
-    if against == "bert4keras" and masked and not scores_tokens(checkpoint):
+    if against == "bert4keras" and masked and not is_language_model(checkpoint):
         raise InputError(
             f"{reference} has no language model head, without which bert4keras has no "
             f"{config.attention_type} mask. Verify it with --attention-type bidirectional."
@@ -264,7 +264,7 @@ def _our_class(checkpoint: Checkpoint, against: Peer) -> Any:
         return getattr(heads, transformers_class(checkpoint), RoFormerEncoder)
     if "pooler" in parts(checkpoint) and not checkpoint.config.is_v2:
         return heads.RoFormerForSentenceSimilarity
-    return heads.RoFormerForMaskedLM if scores_tokens(checkpoint) else RoFormerEncoder
+    return heads.RoFormerForMaskedLM if is_language_model(checkpoint) else RoFormerEncoder
 
 
 def _options(against: Peer, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def _options(against: Peer, checkpoint: Checkpoint) -> dict[str, Any]:
         "model": "roformer_v2" if config.is_v2 else "roformer",
         "application": applications[str(config.attention_type)],
         "hidden_act": activation,
-        "with_mlm": "linear" if scores_tokens(checkpoint) else False,
+        "with_mlm": "linear" if is_language_model(checkpoint) else False,
         "with_pool": "linear" if "pooler" in parts(checkpoint) else False,
     }
 

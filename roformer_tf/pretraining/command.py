@@ -32,7 +32,7 @@ from roformer_tf.pretraining.flops import stage_flops
 from roformer_tf.pretraining.initialization import (
     BeginningConfig,
     extended,
-    read_initialization,
+    initializer,
 )
 from roformer_tf.pretraining.losses import MaskedTokenLoss
 from roformer_tf.pretraining.settings import PretrainConfig, may_change, with_rows_settled
@@ -134,13 +134,13 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     if any(checkpoints(output / CHECKPOINTS)):  # then they are read, not counted
         origin = dataclasses.replace(origin, embeddings="random")
     longest = max(stage.length for stage in stages)
-    initialization = read_initialization(  # what is wrong with it is said before the preparation
+    initialize, given = initializer(  # what is wrong with it is said before the preparation
         *(origin, config.rows or config.vocab, config.precision, longest),
         *(config.tokenization, config.lower_case),
     )
-    folders = _prepared(config, stages, vocabulary, initialization.tokenizer, group)
+    folders = _prepared(config, stages, vocabulary, given, group)
     tokenizer = RoFormerTokenizer.from_pretrained(folders[stages[0].length])
-    model = initialization.make(tokenizer, PreparedRows.open(folders[stages[0].length]))
+    model = initialize(tokenizer, PreparedRows.open(folders[stages[0].length]))
     _check_split(model.config, config.hardware.model_parallel)
     model.tokenizer = tokenizer  # to be saved beside it
     model.encoder.rematerialize = config.rematerialize

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import keras
 import numpy as np
 
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.convert import Output
+from roformer_tf.conversion.convert import OutputConfig
 from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
 from roformer_tf.corpus.packing import TOKEN
@@ -23,6 +23,8 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
 PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
+Initializer: TypeAlias = Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]
+"""Makes the model from the rows and their tokenizer."""
 
 MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
     "masked": RoFormerForMaskedLM,
@@ -122,25 +124,17 @@ def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) 
     return np.log(smoothed / smoothed.sum())
 
 
-class Initialization(NamedTuple):
-    """What a model begins with, read before there are rows."""
-
-    make: Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]
-    """Makes the model of the rows and their tokenizer."""
-    tokenizer: RoFormerTokenizer | None
-    """That of the rows to prepare, where it was read with the checkpoint."""
-
-
-def read_initialization(
+def initializer(
     config: BeginningConfig,
     vocabulary: str | Path | None,
     precision: str,
     positions: int,
     tokenization: Tokenization | None = None,
     lower_case: bool | None = None,
-) -> Initialization:
+) -> tuple[Initializer, RoFormerTokenizer | None]:
     """Give what makes the model once there are rows: a new one, or the checkpoint's, read now.
 
+    Beside it, the tokenizer for the rows to prepare, where it was read with the checkpoint.
     `vocabulary`: where the rows' comes from, if it is not the checkpoint's own; `positions`: tokens
     in the longest row; `tokenization`, `lower_case`: as in RoFormerTokenizer.from_pretrained.
     Raises InputError for a checkpoint that cannot be read, or whose vocabulary is another one, and
@@ -158,12 +152,13 @@ def read_initialization(
         _check_sees_both_sides(architecture, config.objective, given)
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)
-        return Initialization(
-            lambda tokenizer, rows: new_model(
+
+        def make(tokenizer: RoFormerTokenizer, rows: PreparedRows) -> PretrainedLM:
+            return new_model(
                 architecture, tokenizer, rows, precision, config.embeddings, config.objective
-            ),
-            None,
-        )
+            )
+
+        return make, None
     with OpenedSource(config.init_from) as source:
         model = MODELS[config.objective].from_source(source, dtype=precision, **changes)
         _check_sees_both_sides(model.config, config.objective, config.init_from)
@@ -173,7 +168,7 @@ def read_initialization(
         else:
             tokenizer = RoFormerTokenizer.from_pretrained(vocabulary, *settings)
     _check_vocabulary(model, tokenizer, config.init_from)
-    return Initialization(lambda tokenizer, rows: model, tokenizer)
+    return lambda tokenizer, rows: model, tokenizer
 
 
 def extended(source: str, words: str, target: Path) -> None:
@@ -184,7 +179,9 @@ def extended(source: str, words: str, target: Path) -> None:
     """
     if not target.exists():
         change_vocabulary(
-            VocabularyConfig(source=source, target=target, output=Output(to="own"), add=Path(words))
+            VocabularyConfig(
+                source=source, target=target, output=OutputConfig(to="own"), add=Path(words)
+            )
         )
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from roformer_tf.checkpoints.archives import Files
-from roformer_tf.conversion.convert import ConvertConfig, Output, convert
+from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def converted(released, tmp_path_factory):
             "tf1": folder / start.name,
         }
         for (_, source), (to, target) in pairwise(paths.items()):
-            convert(ConvertConfig(source=str(source), target=target, output=Output(to=to)))
+            convert(ConvertConfig(source=str(source), target=target, output=OutputConfig(to=to)))
         return paths
 
     return walk

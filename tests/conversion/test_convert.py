@@ -17,7 +17,7 @@ from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.convert import ConvertConfig, Output, convert
+from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support import hostile_zips as hostile
@@ -39,7 +39,9 @@ FAMILIES = {  # how bert4keras builds each
 def run(source, target, to, **flags):
     dtype = flags.pop("dtype", None)
     convert(
-        ConvertConfig(source=str(source), target=target, output=Output(to=to, dtype=dtype), **flags)
+        ConvertConfig(
+            source=str(source), target=target, output=OutputConfig(to=to, dtype=dtype), **flags
+        )
     )
     return target
 

@@ -10,14 +10,14 @@ from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion import verify as module
-from roformer_tf.conversion.convert import Output, export
+from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
 from roformer_tf.conversion.verify import (
     SENTENCES,
     VerifyConfig,
     differences,
     encode,
     our_outputs,
-    report,
+    print_differences,
     verify,
 )
 from roformer_tf.errors import DifferenceError, InputError
@@ -101,7 +101,7 @@ def test_a_changed_bias_is_found_in_its_layer(bias, first, released, tmp_path, o
                 checkpoint.arrays.shapes, checkpoint.arrays.dtypes, arrays.__getitem__
             ),
         )
-        export(changed, None, tmp_path / "other.zip", Output(to="tf1"))
+        convert_checkpoint(changed, None, tmp_path / "other.zip", OutputConfig(to="tf1"))
     with pytest.raises(DifferenceError, match=rf"^{first} is the first that differs: by .*e-0"):
         run(released("word"), "bert4keras", reference=str(tmp_path / "other.zip"))
     found = outputs()
@@ -232,11 +232,11 @@ def test_only_real_tokens_and_common_outputs_are_compared():
 )
 def test_the_first_difference_beyond_its_bound_is_named(found, first, capsys):
     if first is None:
-        report(found)
+        print_differences(found)
         assert "No difference is beyond its bound." in capsys.readouterr().out
         return
     with pytest.raises(DifferenceError, match=f"^{first} is the first that differs"):
-        report(found)
+        print_differences(found)
     assert capsys.readouterr().out.count("\n") == 1 + len(found)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.conversion.convert import Output, export
+from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
 from roformer_tf.conversion.vocabulary import (
     VocabularyConfig,
     change_vocabulary,
@@ -50,7 +50,7 @@ def test_kept_and_compound_tokens_give_what_bert4keras_recorded(
     checkpoint, _ = opened_with_tokenizer("word")
     pruned = keep_tokens(checkpoint, arrays["keep_tokens"].tolist(), compound)
     assert pruned.config.vocab_size == 308
-    assert export(pruned, None, tmp_path / name, Output(to=to)).value == 0
+    assert convert_checkpoint(pruned, None, tmp_path / name, OutputConfig(to=to)).value == 0
     model = RoFormerForMaskedLM.from_pretrained(tmp_path / name)
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
     real = inputs["token_ids"] != 0
@@ -246,7 +246,7 @@ def run(released, tmp_path, capsys):
             VocabularyConfig(
                 source=str(released(source)),
                 target=tmp_path / name,
-                output=Output(to=to),
+                output=OutputConfig(to=to),
                 **flags,
             )
         )
@@ -310,7 +310,7 @@ def test_files_that_cannot_be_read_are_named(released, tmp_path):
             VocabularyConfig(
                 source=str(released("word")),
                 target=tmp_path / "new",
-                output=Output(to="own"),
+                output=OutputConfig(to="own"),
                 add=file,
             )
         )

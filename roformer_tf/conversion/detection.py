@@ -12,7 +12,7 @@ def parts(checkpoint: Checkpoint) -> set[str]:
     return {name.split("/")[0] for name in checkpoint.arrays}
 
 
-def scores_tokens(checkpoint: Checkpoint) -> bool:
+def is_language_model(checkpoint: Checkpoint) -> bool:
     """Whether it is a language model: it holds the head, or is a RoFormerV2, which needs none."""
     config = checkpoint.config
     tied = config.is_v2 and config.embedding_size == config.hidden_size
@@ -42,7 +42,7 @@ def transformers_class(checkpoint: Checkpoint) -> str:
         return "RoFormerForTokenClassification"
     if "classifier" in held and checkpoint.config.pooling == "cls":
         return "RoFormerForSequenceClassification"
-    if not scores_tokens(checkpoint):
+    if not is_language_model(checkpoint):
         return "RoFormerModel"
     causal = checkpoint.config.attention_type == "causal"
     return "RoFormerForCausalLM" if causal else "RoFormerForMaskedLM"

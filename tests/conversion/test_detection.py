@@ -1,10 +1,10 @@
 import pytest
 
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.conversion.families import (
+from roformer_tf.conversion.detection import (
     attention_type,
+    is_language_model,
     parts,
-    scores_tokens,
     transformers_class,
 )
 from roformer_tf.tokenizers.tokenizer import find_tokenizer
@@ -51,7 +51,7 @@ def test_a_checkpoint_is_what_its_parts_are(
     with OpenedSource(released(name)) as source:
         checkpoint = source.checkpoint(**overrides)
         assert parts(checkpoint) == held
-        assert scores_tokens(checkpoint) is scores
+        assert is_language_model(checkpoint) is scores
         assert attention_type(checkpoint) == mask
         assert transformers_class(checkpoint) == class_name
 
@@ -64,5 +64,5 @@ def test_an_encoder_alone_is_no_language_model(released, tmp_path):
     with OpenedSource(tmp_path) as source:
         assert find_tokenizer(source) is None
         checkpoint = source.checkpoint()
-        assert not scores_tokens(checkpoint)
+        assert not is_language_model(checkpoint)
         assert transformers_class(checkpoint) == "RoFormerModel"
