@@ -21,7 +21,6 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints import tf1
-from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
 from roformer_tf.conversion.detection import (
@@ -178,16 +177,15 @@ def their_outputs(
         checkpoint = reference.checkpoint(attention_type=mask)
         _check_known(against, checkpoint, reference.name)
         layout: CheckpointLayout = "tf1" if against == "bert4keras" else "huggingface"
-        files: Files = reference
         if checkpoint.layout != layout:
             convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
-            files = opened.enter_context(Files(scratch / "checkpoint"))
+            reference = opened.enter_context(OpenedSource(scratch / "checkpoint"))
         np.savez(
             scratch / "inputs.npz",
             token_ids=inputs["token_ids"],
             segment_ids=inputs["segment_ids"],
         )
-        _run(against, files.folder, scratch, _options(against, checkpoint))
+        _run(against, reference.folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:
             return dict(file)
 

@@ -1,9 +1,11 @@
 """Every kind of source is read, and every bad one gets one clear message."""
 
 import json
+import re
 import shutil
 import tempfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from roformer_tf.checkpoints import tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
+
+PACKAGE = Path(tf1.__file__).parents[1]
 
 
 def equal(first, second):
@@ -144,6 +148,13 @@ def test_a_zip_is_unpacked_when_weights_are_asked_for_and_once(released, tmp_pat
         name = "encoder/layer_0/attention/query/kernel"
         assert (first.arrays[name] != second.arrays[name]).any()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_else_locates_or_unzips_a_source():
+    others = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "checkpoints"]
+    assert len(others) > 100
+    found = re.compile(r"\bzipfile\b|\barchives\b|\blocate\b")
+    assert [path for path in others if found.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_source_keeps_the_name_that_it_was_given(released, tmp_path, monkeypatch):
