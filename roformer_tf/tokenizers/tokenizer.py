@@ -17,7 +17,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
-from roformer_tf.tokenizers.hugging_face import tokenizer_config, tokenizer_json
+from roformer_tf.tokenizers.huggingface import tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.segmentation import (
     is_chinese,
     is_punctuation,
