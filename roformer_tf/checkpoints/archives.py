@@ -4,17 +4,26 @@ Nothing is written outside that folder, whatever a zip's names say, and no more 
 checkpoint may hold, whatever its sizes say.
 """
 
+from __future__ import annotations
+
 import shutil
 import stat
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, BinaryIO
 
 from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
 
 MAX_BYTES = 16 << 30
 """What a zip may unpack to. The largest released model has 1.3 GB."""
@@ -29,74 +38,122 @@ SMALL_FILES = (
     tf1.VOCABULARY,
     huggingface.CONFIG,
     huggingface.SHARDS,
-    "tokenizer_config.json",
+    huggingface.TOKENIZER_CONFIG,
 )
 """Files of a checkpoint that are read into memory whole."""
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Path]:
-    """Yield a folder with the files of one checkpoint: the path itself, or its zip unpacked.
+class Files:
+    """The files under a path, which is opened once: those of a folder, or of a zip.
 
-    The unpacked files are gone afterwards, and after every error; an InputError raised meanwhile
-    names the zip in place of their folder. Raises InputError for a zip that is damaged, unsafe or
-    too large, or holds no checkpoint or several.
+    A context: unpacked files are gone at its end, and after every error; an InputError raised in
+    it names the zip in place of the folder where they lay. Nothing is read before it is asked for.
     """
-    if path.is_dir():
-        with tf1.plainly_named(path) as folder:
-            yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True) as folder:
-        with _archive(path) as archive:
-            for member in _checkpoint_files(archive, path):
-                _unpack(archive, member, Path(folder))
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._held.__exit__(kind, error, trace)
+
+    @cached_property
+    def is_zip(self) -> bool:
+        """Whether it is a zip, or is named like one: a truncated one is one, too.
+
+        Raises OSError for a file that cannot be read.
+        """
+        if self.path.is_dir():
+            return False
+        self._file.seek(0)
+        return self._file.read(4) == b"PK\x03\x04" or self.path.suffix == ".zip"
+
+    def read(self, name: str) -> bytes | None:
+        """Read one small file of a folder or, wherever it stands there, of a zip; None without it.
+
+        Raises InputError for a zip that is damaged, or holds several files of the name, and for a
+        file that would not be unpacked, or that is too large.
+        """
+        if self.path.is_dir():
+            file = self.path / name
+            return file.read_bytes() if file.is_file() else None
+        with _explained(self.path):
+            found = [info for info in self._archive.infolist() if _path(info).name == name]
+            if not found:
+                return None
+            if len(found) > 1:
+                several = ", ".join(info.filename for info in found)
+                raise InputError(
+                    f"{self.path} should hold one {name}, but holds several: {several}."
+                )
+            _check_member(found[0], self.path)
+            _check_small(found[0], self.path)
+            with self._archive.open(found[0]) as member:
+                # Asked for all, zipfile inflates all, and only then cuts off what was not declared.
+                return member.read(found[0].file_size + 1)
+
+    @cached_property
+    def folder(self) -> Path:
+        """A folder with the files of one checkpoint: the path itself, or its zip unpacked.
+
+        TensorFlow's reader can take its name. Raises InputError for a zip that is damaged, unsafe
+        or too large, or holds no checkpoint or several.
+        """
+        folder = self.path
+        if not self.path.is_dir():
+            folder = Path(
+                self._held.enter_context(
+                    TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
+                )
+            )
+            with _explained(self.path):
+                for member in _checkpoint_files(self._archive, self.path):
+                    _unpack(self._archive, member, folder)
+            self._held.enter_context(_zip_in_errors(folder, self.path))
+        return self._held.enter_context(tf1.plainly_named(folder))
+
+    @cached_property
+    def _file(self) -> BinaryIO:
+        return self._held.enter_context(self.path.open("rb"))
+
+    @cached_property
+    def _archive(self) -> zipfile.ZipFile:
+        """The zip. Raises InputError for another file."""
         try:
-            with tf1.plainly_named(Path(folder)) as named:
-                yield named
-        except InputError as error:  # the user knows the zip, and not where it lies unpacked
-            raise InputError(str(error).replace(folder, str(path))) from None
-
-
-def read_file(path: Path, name: str) -> bytes | None:
-    """Read one small file of a folder or, wherever it stands there, of a zip; None without it.
-
-    Raises InputError for a zip that is damaged, or holds several files of the name, and for a
-    file that `opened` would not unpack, or that is too large.
-    """
-    if path.is_dir():
-        file = path / name
-        return file.read_bytes() if file.is_file() else None
-    with _archive(path) as archive:
-        found = [info for info in archive.infolist() if _path(info).name == name]
-        if not found:
-            return None
-        if len(found) > 1:
-            several = ", ".join(info.filename for info in found)
-            raise InputError(f"{path} should hold one {name}, but holds several: {several}.")
-        _check_member(found[0], path)
-        _check_small(found[0], path)
-        with archive.open(found[0]) as member:
-            # Asked for all, zipfile inflates all, and only then cuts off what was not declared.
-            return member.read(found[0].file_size + 1)
-
-
-def is_zip(path: Path) -> bool:
-    """Tell whether a file is a zip, or is named like one: a truncated one is one, too."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04" or path.suffix == ".zip"
+            whole = zipfile.is_zipfile(self._file)
+        except OSError:
+            whole = False
+        if not whole:
+            raise InputError(
+                f"{self.path} is no whole zip file: another kind of file, or a broken download. "
+                "Fetch it again, or give a folder."
+            )
+        with _explained(self.path):
+            return self._held.enter_context(zipfile.ZipFile(self._file))
 
 
 @contextmanager
-def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a zip, and say in our words what is wrong with one that cannot be read."""
-    if not zipfile.is_zipfile(path):
-        raise InputError(
-            f"{path} is no whole zip file: another kind of file, or a broken download. "
-            "Fetch it again, or give a folder."
-        )
+def _zip_in_errors(folder: Path, path: Path) -> Iterator[None]:
+    """Name the zip in an InputError in place of its folder: the user does not know that one."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace(str(folder), str(path))) from None
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say in our words what is wrong with a zip that cannot be read."""
+    try:
+        yield
     except InputError:  # a ValueError, but ours
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:

@@ -24,6 +24,8 @@ WEIGHT_FILES = (WEIGHTS, SHARDS, PICKLE)
 """Files that the weights may be in; of several, the first is read."""
 POSITIONS = "roformer.encoder.embed_positions.weight"
 MODEL_CARD = "README.md"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 _DTYPES = {
     "F64": np.dtype("float64"),

@@ -102,7 +102,7 @@ def table(config: RoFormerConfig) -> list[Weight]:
     ]
 
 
-def architecture(
+def complete_config(
     config: RoFormerConfig, shapes: Mapping[str, tuple[int, ...]], layout: str, source: object
 ) -> RoFormerConfig:
     """Complete a config by what its checkpoint's tensors say, and hold the two together.

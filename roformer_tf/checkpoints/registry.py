@@ -62,7 +62,7 @@ class Release:
     sha256: str | None
     """Checksum of the file; None where it was not published."""
     baidu: Baidu
-    hugging_face: str | None
+    huggingface: str | None
     """The repository there that holds the same weights; None where there is none."""
     config: Mapping[str, Any]
     """What is known without the file: its name's numbers and the published conversions'."""
@@ -197,8 +197,8 @@ def _store(source: Path, release: Release) -> Path:
 
 def _check_zip(path: Path, release: Release) -> None:
     """Raise InputError unless it is a whole zip of a checkpoint of this release's sizes."""
-    with archives.opened(path) as files:  # which reads every byte of it
-        config = RoFormerConfig.from_file(files / tf1.CONFIG)
+    with archives.Files(path) as files:
+        config = RoFormerConfig.from_file(files.folder / tf1.CONFIG)  # every byte of it is read
     for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
         if getattr(config, key) != release.config[key]:
             raise InputError(
@@ -301,7 +301,7 @@ def _unknown(source: str | Path) -> str:
     """Say what a source may be, and which names are near to what was given."""
     named = str(source)
     for release in releases():
-        if release.hugging_face == named:
+        if release.huggingface == named:
             return (
                 f"{named} does not exist here. Give {release.name}, which holds the same weights, "
                 "or a folder into which you fetched that repository from Hugging Face."

@@ -1,4 +1,4 @@
-"""A source → config and arrays: which kind of checkpoint it is, and whether it is whole.
+"""A source → config, arrays and a tokenizer's files: opened once, and handed to who reads them.
 
 A source is the name of a released checkpoint, a released `.zip`, an unpacked folder with
 `bert_config.json`, a Hugging Face folder, or one of ours, which has the same layout; zips of these
@@ -6,17 +6,16 @@ folders, too.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints import archives, huggingface, registry, tf1
+from roformer_tf.checkpoints import huggingface, registry, tf1
+from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.names import IGNORED, TIED, architecture, table
+from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
@@ -36,27 +35,37 @@ class Checkpoint:
     """Names of the file's tensors that are no weights of a RoFormer, and are left aside."""
 
 
-@contextmanager
-def opened_checkpoint(
-    source: str | Path, *, ignore_unknown: bool = False, **overrides: Any
-) -> Iterator[Checkpoint]:
-    """Open a checkpoint, whose arrays can be read inside the block; a zip lies unpacked so long.
+class OpenedSource(Files):
+    """A source, located and opened once; what it holds is read when it is asked for.
 
-    `overrides` replace keys of its config. Raises InputError where there is none, where it is
-    damaged (of an array: when that is read), where config and tensors disagree, and for tensors
-    that the table of names does not hold; `ignore_unknown` leaves these aside with a warning.
+    A context, within which arrays can be read; a zip lies unpacked so long, if it had to be. Files
+    beside the weights are given by `read`: a tokenizer's, as `vocab.txt`. Raises InputError for
+    what is no source, and where the name of a released checkpoint cannot be had.
     """
-    with archives.opened(registry.locate(source)) as folder:
-        weights = _weights(folder)
+
+    def __init__(self, source: str | Path) -> None:
+        super().__init__(registry.locate(source))
+        self.name = str(source)
+        """What the user called it, for messages; `path` is where it lies."""
+
+    def checkpoint(self, *, ignore_unknown: bool = False, **overrides: Any) -> Checkpoint:
+        """Give the config and the arrays, which can be read until the source is closed.
+
+        `overrides` replace keys of the config. Raises InputError where there is no checkpoint,
+        where it is damaged (of an array: when that is read), where config and tensors disagree,
+        and for tensors that the table of names does not hold; `ignore_unknown` leaves these aside
+        with a warning.
+        """
+        weights = _weights(self.folder)
         if weights.suffix == ".index":
-            layout, file = "tf1", folder / tf1.CONFIG
+            layout, file = "tf1", self.folder / tf1.CONFIG
             tensors = tf1.read_tensors(weights.with_suffix(""))
         else:
-            layout, file = "huggingface", folder / huggingface.CONFIG
+            layout, file = "huggingface", self.folder / huggingface.CONFIG
             tensors = huggingface.read_tensors(weights)
         config = RoFormerConfig.from_file(file).replace(**overrides)
-        config = architecture(config, tensors.shapes, layout, folder)
-        yield _named(tensors, config, layout, folder, ignore_unknown)
+        config = complete_config(config, tensors.shapes, layout, self.folder)
+        return _in_our_names(tensors, config, layout, self.folder, ignore_unknown)
 
 
 def _weights(folder: Path) -> Path:
@@ -82,7 +91,7 @@ def _what_is_missing(folder: Path) -> str:
     )
 
 
-def _named(
+def _in_our_names(
     tensors: LazyArrays, config: RoFormerConfig, layout: str, source: Path, ignore_unknown: bool
 ) -> Checkpoint:
     """Give each tensor of a file its place in the table; refuse what has none or another shape."""

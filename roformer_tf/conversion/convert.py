@@ -12,30 +12,29 @@ from tqdm import tqdm
 
 from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
-from roformer_tf.conversion.families import (
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.conversion.detection import (
     check_fits,
-    find_tokenizer,
     is_causal_by_name,
     transformers_class,
 )
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, folder_beside
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
 
-Layout = Literal["tf1", "huggingface", "own"]
+CheckpointLayout = Literal["tf1", "huggingface", "own"]
 Dtype = Literal["float16", "bfloat16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class OutputConfig:
     """How a checkpoint is written."""
 
-    to: Layout
+    to: CheckpointLayout
     """tf1: as released, for bert4keras; huggingface: for transformers; own: the same folder."""
     dtype: Dtype | None = None
     """What the weights are rounded to; unset, they stay what they are."""
@@ -49,7 +48,7 @@ class ConvertConfig:
     """A released zip, its name, or a folder with a checkpoint."""
     target: Annotated[Path, tyro.conf.Positional]
     """What is written: a folder or, for tf1, a name that ends in .zip. It must not exist."""
-    output: Output
+    output: OutputConfig
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
     """What a token sees, to be written down: a gpt model's own files do not say "causal"."""
     ignore_unknown: bool = False
@@ -67,24 +66,25 @@ def convert(config: ConvertConfig) -> None:
     """Convert, and print what was measured."""
     check_target(config.target, config.output.to)
     mask = {"attention_type": config.attention_type} if config.attention_type else {}
-    with opened_checkpoint(
-        config.source, ignore_unknown=config.ignore_unknown, **mask
-    ) as checkpoint:
-        tokenizer = find_tokenizer(config.source)
+    with OpenedSource(config.source) as source:
+        checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown, **mask)
+        tokenizer = find_tokenizer(source)
         if tokenizer is not None:
             check_fits(tokenizer, checkpoint, config.source)
-        report(export(checkpoint, tokenizer, config.target, config.output), config.target)
+        print_difference(
+            convert_checkpoint(checkpoint, tokenizer, config.target, config.output), config.target
+        )
         for note in _notes(config, checkpoint, tokenizer):
             logger.warning(note)
 
 
-def report(difference: Difference, target: Path) -> None:
-    """Print what `export` found."""
+def print_difference(difference: Difference, target: Path) -> None:
+    """Print what `convert_checkpoint` found."""
     found = f"{difference.value:.1e}, in {difference.name}" if difference.value else "0"
     print(f"{target} is written. Largest round-trip difference: {found}.")
 
 
-def check_target(target: Path, to: Layout) -> None:
+def check_target(target: Path, to: CheckpointLayout) -> None:
     """Raise InputError for a target that cannot be written, is there, or is named wrongly."""
     check_writable(target)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
@@ -97,8 +97,8 @@ def check_target(target: Path, to: Layout) -> None:
         )
 
 
-def export(
-    checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None, target: Path, output: Output
+def convert_checkpoint(
+    checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None, target: Path, output: OutputConfig
 ) -> Difference:
     """Write all that a checkpoint holds, with its tokenizer; read it back and compare.
 
@@ -117,8 +117,8 @@ def export(
                 huggingface.write(folder, config, arrays, architecture, dtype)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(folder)
-    with opened_checkpoint(target) as written:
-        return compare(checkpoint.arrays, written.arrays)
+    with OpenedSource(target) as written:
+        return compare(checkpoint.arrays, written.checkpoint().arrays)
 
 
 def compare(first: LazyArrays, second: LazyArrays) -> Difference:

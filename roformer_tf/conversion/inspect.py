@@ -11,10 +11,9 @@ from typing import Annotated
 import tyro
 
 from roformer_tf.checkpoints.names import IGNORED
-from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
-from roformer_tf.conversion.families import find_tokenizer
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.statistics import statistics
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +28,9 @@ class InspectConfig:
 
 def inspect(config: InspectConfig) -> None:
     """Print the description, a line as soon as it is known."""
-    with opened_checkpoint(config.source, ignore_unknown=config.ignore_unknown) as checkpoint:
-        tokenizer = find_tokenizer(config.source)
+    with OpenedSource(config.source) as source:
+        checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown)
+        tokenizer = find_tokenizer(source)
         try:
             for line in describe(checkpoint, tokenizer):
                 print(line, flush=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -19,19 +20,19 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from roformer_tf.checkpoints import archives, registry, tf1
-from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
-from roformer_tf.conversion.convert import Layout, Output, export
-from roformer_tf.conversion.families import (
+from roformer_tf.checkpoints import tf1
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
+from roformer_tf.conversion.detection import (
     attention_type,
     check_fits,
-    find_tokenizer,
+    is_language_model,
     parts,
-    scores_tokens,
     transformers_class,
 )
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.tokenizers.tokenizer import find_tokenizer
 
 Peer = Literal["bert4keras", "transformers"]
 
@@ -96,23 +97,26 @@ def verify(config: VerifyConfig) -> None:
     Raises DifferenceError, which names the first layer beyond its bound, and InputError where the
     other library is missing or has no such model.
     """
-    reference = config.reference or config.source
     check_installed(config.against)
-    with opened_checkpoint(config.source) as checkpoint, opened_checkpoint(reference) as other:
-        _check_same_sizes(checkpoint, other, config.source, reference)
+    with ExitStack() as opened:
+        source = reference = opened.enter_context(OpenedSource(config.source))
+        checkpoint = source.checkpoint()
+        if config.reference is not None:
+            reference = opened.enter_context(OpenedSource(config.reference))
+            _check_same_sizes(checkpoint, reference.checkpoint(), source.name, reference.name)
         mask = config.attention_type or attention_type(checkpoint)
         if config.against == "transformers" and mask == "unilm":
             mask = "bidirectional"  # it has no other but the causal one
-        inputs = encode(config.source, checkpoint)
+        inputs = encode(source, checkpoint)
         epsilon = checkpoint.config.layer_norm_eps
-    theirs = their_outputs(config.against, reference, inputs, mask)
-    ours = our_outputs(config.against, config.source, inputs, mask)
+        theirs = their_outputs(config.against, reference, inputs, mask)
+        ours = our_outputs(config.against, source, inputs, mask)
     rows, length = inputs["token_ids"].shape
-    print(f"ours    {config.source}")
-    print(f"theirs  {reference}, by {config.against} {metadata.version(config.against)}")
+    print(f"ours    {source.name}")
+    print(f"theirs  {reference.name}, by {config.against} {metadata.version(config.against)}")
     print(f"input   {rows} rows of up to {length} tokens")
     print(f"both    attention {mask}, layer_norm_eps {epsilon:g}\n")
-    report(differences(ours, theirs, inputs["token_ids"]))
+    print_differences(differences(ours, theirs, inputs["token_ids"]))
 
 
 def check_installed(against: Peer) -> None:
@@ -123,20 +127,20 @@ def check_installed(against: Peer) -> None:
         raise InputError(f"{' and '.join(missing)} cannot be found here. Install: {command}")
 
 
-def encode(source: str, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+def encode(source: OpenedSource, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     """The sentences as `token_ids` and `segment_ids` (8, T) int32.
 
     Raises InputError without a vocabulary that fits.
     """
     tokenizer = find_tokenizer(source)
     if tokenizer is None:
-        raise InputError(f"{source} holds no vocab.txt. Put the one there that belongs to it.")
-    check_fits(tokenizer, checkpoint, source)
+        raise InputError(f"{source.name} holds no vocab.txt. Put the one there that belongs to it.")
+    check_fits(tokenizer, checkpoint, source.name)
     return tokenizer(SENTENCES, max_length=checkpoint.config.max_position_embeddings)
 
 
 def our_outputs(
-    against: Peer, source: str, inputs: Mapping[str, np.ndarray], mask: str
+    against: Peer, source: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
 ) -> dict[str, np.ndarray]:
     """What our model gives: `embeddings`, `layer_0`, … (B, T, H), `logits`, `pooled` (B, H).
 
@@ -145,10 +149,9 @@ def our_outputs(
     """
     import keras
 
-    with opened_checkpoint(source, attention_type=mask) as checkpoint:
-        model_class = _our_class(checkpoint, against)
+    model_class = _our_class(source.checkpoint(attention_type=mask), against)
     with keras.device("cpu:0"):
-        model = model_class.from_pretrained(source, attention_type=mask)
+        model = model_class.from_source(source, attention_type=mask)
         held = model.parts()
         embeddings, *states = held["encoder"].hidden_states(inputs)
         found = {"embeddings": embeddings}
@@ -156,36 +159,33 @@ def our_outputs(
         if "pooler" in held:
             found["pooled"] = model.pooler(states[-1])
         if "mlm" in held:
-            found["logits"] = model.scores(states[-1])
+            found["logits"] = model.logits(states[-1])
         elif len(held) > 1:  # it classifies
             found["logits"] = model(inputs)
     return {name: keras.ops.convert_to_numpy(value) for name, value in found.items()}
 
 
 def their_outputs(
-    against: Peer, reference: str, inputs: Mapping[str, np.ndarray], mask: str
+    against: Peer, reference: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
 ) -> dict[str, np.ndarray]:
     """What the other library gives of the same names, as far as it has them.
 
     Raises InputError for a model that it does not know, and where it fails.
     """
-    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name:
+    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, ExitStack() as opened:
         scratch = Path(name)
-        path = registry.locate(reference)
-        with opened_checkpoint(reference, attention_type=mask) as checkpoint:
-            _check_known(against, checkpoint, reference)
-            layout: Layout = "tf1" if against == "bert4keras" else "huggingface"
-            if checkpoint.layout != layout:
-                path = scratch / "checkpoint"
-                export(checkpoint, None, path, Output(to=layout))
-            options = _options(against, checkpoint)
+        checkpoint = reference.checkpoint(attention_type=mask)
+        _check_known(against, checkpoint, reference.name)
+        layout: CheckpointLayout = "tf1" if against == "bert4keras" else "huggingface"
+        if checkpoint.layout != layout:
+            convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
+            reference = opened.enter_context(OpenedSource(scratch / "checkpoint"))
         np.savez(
             scratch / "inputs.npz",
             token_ids=inputs["token_ids"],
             segment_ids=inputs["segment_ids"],
         )
-        with archives.opened(path) as folder:
-            _run(against, folder, scratch, options)
+        _run(against, reference.folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:
             return dict(file)
 
@@ -205,7 +205,7 @@ def differences(
     }
 
 
-def report(found: Mapping[str, float]) -> None:
+def print_differences(found: Mapping[str, float]) -> None:
     """Print each difference beside its bound; raise DifferenceError if one is beyond it."""
     print(f"{'output':12} {'difference':>10} {'bound':>10}")
     for name, value in found.items():
@@ -246,7 +246,7 @@ def _check_known(against: Peer, checkpoint: Checkpoint, reference: str) -> None:
             "10,000. Verify it --against transformers."
         )
     masked = config.attention_type != "bidirectional"
-    if against == "bert4keras" and masked and not scores_tokens(checkpoint):
+    if against == "bert4keras" and masked and not is_language_model(checkpoint):
         raise InputError(
             f"{reference} has no language model head, without which bert4keras has no "
             f"{config.attention_type} mask. Verify it with --attention-type bidirectional."
@@ -262,7 +262,7 @@ def _our_class(checkpoint: Checkpoint, against: Peer) -> Any:
         return getattr(heads, transformers_class(checkpoint), RoFormerEncoder)
     if "pooler" in parts(checkpoint) and not checkpoint.config.is_v2:
         return heads.RoFormerForSentenceSimilarity
-    return heads.RoFormerForMaskedLM if scores_tokens(checkpoint) else RoFormerEncoder
+    return heads.RoFormerForMaskedLM if is_language_model(checkpoint) else RoFormerEncoder
 
 
 def _options(against: Peer, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def _options(against: Peer, checkpoint: Checkpoint) -> dict[str, Any]:
         "model": "roformer_v2" if config.is_v2 else "roformer",
         "application": applications[str(config.attention_type)],
         "hidden_act": activation,
-        "with_mlm": "linear" if scores_tokens(checkpoint) else False,
+        "with_mlm": "linear" if is_language_model(checkpoint) else False,
         "with_pool": "linear" if "pooler" in parts(checkpoint) else False,
     }
 

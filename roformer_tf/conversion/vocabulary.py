@@ -13,12 +13,17 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.sources import Checkpoint, opened_checkpoint
-from roformer_tf.conversion.convert import Output, check_target, export, report
-from roformer_tf.conversion.families import check_fits, find_tokenizer
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.conversion.convert import (
+    OutputConfig,
+    check_target,
+    convert_checkpoint,
+    print_difference,
+)
+from roformer_tf.conversion.detection import check_fits
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.segmentation import normalize
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
 
 Compound = Sequence[int] | tuple[Sequence[int], Sequence[float]]
@@ -36,7 +41,7 @@ class VocabularyConfig:
     """A released zip, its name, or a folder with a checkpoint."""
     target: Annotated[Path, tyro.conf.Positional]
     """What is written: a folder or, for tf1, a name that ends in .zip. It must not exist."""
-    output: Output
+    output: OutputConfig
     keep: Path | None = None
     """A file with the tokens that stay, one a line, in their new order."""
     simplify: bool = False
@@ -75,8 +80,9 @@ class Extended(NamedTuple):
 def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change, write; print what came of the words."""
     check_target(config.target, config.output.to)
-    with opened_checkpoint(config.source) as checkpoint:
-        tokenizer = find_tokenizer(config.source)
+    with OpenedSource(config.source) as source:
+        checkpoint = source.checkpoint()
+        tokenizer = find_tokenizer(source)
         if tokenizer is None:
             raise InputError(
                 f"{config.source} holds no vocab.txt. Put the one there it belongs to."
@@ -90,9 +96,9 @@ def change_vocabulary(config: VocabularyConfig) -> None:
             changed = keep_vocabulary(checkpoint, tokenizer, _lines(config.keep))
         else:
             changed = simplify(checkpoint, tokenizer)
-        difference = export(*changed, config.target, config.output)
+        difference = convert_checkpoint(*changed, config.target, config.output)
     print(f"{tokenizer.vocab_size:,} tokens have become {changed.tokenizer.vocab_size:,}.")
-    report(difference, config.target)
+    print_difference(difference, config.target)
 
 
 def keep_tokens(

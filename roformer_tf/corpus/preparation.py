@@ -27,6 +27,8 @@ from typing import Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
+from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.corpus.dask_cluster import check_cluster
 from roformer_tf.corpus.deduplication import (
     Duplicates,
@@ -75,7 +77,6 @@ from roformer_tf.tokenizers.vocabulary import (
     Tokenization,
     build_vocabulary,
     count_pieces,
-    read_vocabulary,
 )
 
 FORMAT = 4  # of the folder
@@ -166,8 +167,13 @@ def prepare(config: PreparationConfig) -> Path:
     command is writing into, or that cannot be written. Raises EngineError, and keeps what is
     done, if workers or their cluster fail; so does ReadError, if a file cannot be read on.
     """
+    return prepare_with(config, None)
+
+
+def prepare_with(config: PreparationConfig, tokenizer: RoFormerTokenizer | None) -> Path:
+    """Do what `prepare` does; `tokenizer`: that of the config's vocabulary, if it is read."""
     files = find_files(config.corpus)
-    given = _given_tokenizer(config)
+    given = tokenizer or _given_tokenizer(config)
     output = Path(config.output)
     settings = _settings(config, files, given)
     if _is_done(output, settings):  # then many may ask for it at once, in a folder to be read alone
@@ -355,9 +361,9 @@ def _built_tokenizer(
     """Build a vocabulary from the documents to train on, or find it built."""
     assert config.vocab_size is not None
     tokenization, lower_case = _tokenization(config), config.lower_case is not False
-    built = Path(config.output) / "vocab.txt"
+    built = Path(config.output) / VOCABULARY
     if built.is_file():  # whole, as all our files; the settings are known to be the same
-        return RoFormerTokenizer(read_vocabulary(built), tokenization, lower_case)
+        return RoFormerTokenizer.from_pretrained(built, tokenization, lower_case)
     count = partial(_count_part, tokenization, lower_case, config, folder_format)
     counts: Counter[str] = Counter()
     for part_counts in _each_part(count, files, config, CorpusReport(), "counting words", repeated):
@@ -593,6 +599,7 @@ def _sweep(output: Path) -> None:
 def _discard(output: Path) -> None:
     """Remove what this preparation wrote; a folder that it made goes with its lock."""
     _sweep(output)
-    for pattern in ("vocab.txt", "tokenizer*.json", *(f"{split}-*.npy" for split in SPLITS)):
+    shards = (f"{split}-*.npy" for split in SPLITS)
+    for pattern in (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, *shards):
         for path in output.glob(pattern):
             path.unlink()

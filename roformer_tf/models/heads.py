@@ -72,7 +72,7 @@ class MaskedLMHead(layers.Layer):
             logits = logits + ops.cast(self.bias, logits.dtype)
         return ops.cast(logits, "float32")
 
-    def losses(
+    def token_losses(
         self,
         hidden: Tensor,
         word_embeddings: Tensor,
@@ -112,19 +112,19 @@ class LanguageModel(PretrainedModel):
         """The encoder and the head."""
         return {"encoder": self.encoder, "mlm": self.mlm}
 
-    def scores(self, hidden: Tensor, training: bool | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, training: bool | None = None) -> Tensor:
         """Score the vocabulary: hidden (…, H) → (…, V) float32."""
         return self.mlm(hidden, self.encoder.embeddings.words(), training=training)
 
-    def scores_or_losses(
+    def logits_or_losses(
         self, hidden: Tensor, inputs: Mapping[str, Tensor], training: bool | None = None
     ) -> Tensor:
         """Logits of hidden (B, P, H) → (B, P, V); where the inputs hold `labels`, their losses."""
         if "labels" not in inputs:
-            return self.scores(hidden, training)
+            return self.logits(hidden, training)
         words = self.encoder.embeddings.words()
         pieces = LOSS_PIECES if training and self.encoder.rematerialize else 1
-        return self.mlm.losses(hidden, words, inputs["labels"], training, pieces)
+        return self.mlm.token_losses(hidden, words, inputs["labels"], training, pieces)
 
 
 LOSS_PIECES = 8
@@ -151,7 +151,7 @@ class RoFormerForMaskedLM(LanguageModel):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the vocabulary at every position, or at the masked ones."""
         hidden = self.encoder(inputs, training=training, positions=inputs.get("masked_positions"))
-        return self.scores_or_losses(hidden, inputs, training)
+        return self.logits_or_losses(hidden, inputs, training)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -172,7 +172,7 @@ class RoFormerForCausalLM(LanguageModel):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the next token at every position."""
         hidden = self.encoder(inputs, training=training)
-        return self.scores_or_losses(hidden, inputs, training)
+        return self.logits_or_losses(hidden, inputs, training)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -204,7 +204,7 @@ class RoFormerForSentenceSimilarity(LanguageModel):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Give the sentence vectors, and score the vocabulary at every position."""
         hidden = self.encoder(inputs, training=training)
-        return {"embedding": self.pooler(hidden), "logits": self.scores(hidden, training)}
+        return {"embedding": self.pooler(hidden), "logits": self.logits(hidden, training)}
 
     def embed(
         self, texts: Sequence[str], max_length: int | None = None, batch_size: int = 32

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from roformer_tf.checkpoints import archives, huggingface, registry, sources
-from roformer_tf.checkpoints.tf1 import VOCABULARY
+from roformer_tf.checkpoints import huggingface
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers, set_initializer
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,11 +70,15 @@ class PretrainedModel(keras.Model):
         file lacks are new and said so; so are those that this class leaves.
         Raises InputError where there is no checkpoint, or a damaged or incomplete one.
         """
-        path = registry.locate(source)
-        with sources.opened_checkpoint(path, **overrides) as checkpoint:
-            model = cls._from_arrays(checkpoint.config, checkpoint.arrays, path, dtype)
-        if archives.read_file(path, VOCABULARY) is not None:
-            model.tokenizer = RoFormerTokenizer.from_pretrained(path)
+        with OpenedSource(source) as opened:
+            return cls.from_source(opened, dtype=dtype, **overrides)
+
+    @classmethod
+    def from_source(cls, source: OpenedSource, *, dtype: Any = None, **overrides: Any) -> Self:
+        """Load a checkpoint from a source that is open already, as `from_pretrained` does."""
+        checkpoint = source.checkpoint(**overrides)
+        model = cls._from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
+        model.tokenizer = find_tokenizer(source)
         return model
 
     @classmethod
@@ -108,9 +112,10 @@ class PretrainedModel(keras.Model):
 
     def load_pretrained(self, folder: str | Path) -> None:
         """Put the weights of a folder, saved from a model like this one, into this model."""
-        with sources.opened_checkpoint(folder) as checkpoint:
-            for name, variable in self._matched(checkpoint.arrays, Path(folder)).items():
-                variable.assign(checkpoint.arrays[name])
+        with OpenedSource(folder) as source:
+            arrays = source.checkpoint().arrays
+            for name, variable in self._matched(arrays, source.path).items():
+                variable.assign(arrays[name])
 
     def save_pretrained(
         self, folder: str | Path, arrays: Mapping[str, np.ndarray] | None = None

@@ -23,13 +23,17 @@ import keras
 
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
 from roformer_tf.corpus.objectives import make_objective
-from roformer_tf.corpus.preparation import prepare
+from roformer_tf.corpus.preparation import prepare_with
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.files import locked
 from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate, predicts
 from roformer_tf.pretraining.flops import stage_flops
-from roformer_tf.pretraining.initialization import BeginningConfig, beginning, extended
+from roformer_tf.pretraining.initialization import (
+    BeginningConfig,
+    extended,
+    initializer,
+)
 from roformer_tf.pretraining.losses import MaskedTokenLoss
 from roformer_tf.pretraining.settings import PretrainConfig, may_change, with_rows_settled
 from roformer_tf.pretraining.stages import Stage, rows_before
@@ -130,12 +134,13 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     if any(checkpoints(output / CHECKPOINTS)):  # then they are read, not counted
         origin = dataclasses.replace(origin, embeddings="random")
     longest = max(stage.length for stage in stages)
-    begin = beginning(  # what is wrong with it is said before the long preparation
-        origin, config.rows or config.vocab, config.precision, longest
+    initialize, given = initializer(  # what is wrong with it is said before the preparation
+        *(origin, config.rows or config.vocab, config.precision, longest),
+        *(config.tokenization, config.lower_case),
     )
-    folders = _prepared(config, stages, vocabulary, group)
+    folders = _prepared(config, stages, vocabulary, given, group)
     tokenizer = RoFormerTokenizer.from_pretrained(folders[stages[0].length])
-    model = begin(tokenizer, PreparedRows.open(folders[stages[0].length]))
+    model = initialize(tokenizer, PreparedRows.open(folders[stages[0].length]))
     _check_split(model.config, config.hardware.model_parallel)
     model.tokenizer = tokenizer  # to be saved beside it
     model.encoder.rematerialize = config.rematerialize
@@ -342,9 +347,16 @@ def _extended(config: PretrainConfig, group: ProcessGroup) -> tuple[BeginningCon
 
 
 def _prepared(
-    config: PretrainConfig, stages: Sequence[Stage], vocabulary: Path | None, group: ProcessGroup
+    config: PretrainConfig,
+    stages: Sequence[Stage],
+    vocabulary: Path | None,
+    tokenizer: RoFormerTokenizer | None,
+    group: ProcessGroup,
 ) -> dict[int, Path]:
-    """The folders of rows by length, made first if need be; one process makes them for all."""
+    """The folders of rows by length, made first if need be; one process makes them for all.
+
+    `vocabulary`: where theirs lies, if the settings do not say; `tokenizer`: theirs, if it is read.
+    """
     lengths = list(dict.fromkeys(stage.length for stage in stages))
     if config.rows:
         return {lengths[0]: Path(config.rows)}
@@ -353,7 +365,7 @@ def _prepared(
         name = "rows" if len(lengths) == 1 else f"rows-{length}"
         folder = folders[length] = Path(config.output, name)
         preparation = config.preparation(length, folder, vocabulary)
-        group.led(partial(prepare, preparation), folder / MANIFEST)
+        group.led(partial(prepare_with, preparation, tokenizer), folder / MANIFEST)
         if config.vocab_size:  # built once
             vocabulary = folders[lengths[0]]
     return folders

@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeAlias
 import keras
 import numpy as np
 
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.convert import Output
+from roformer_tf.conversion.convert import OutputConfig
 from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
 from roformer_tf.corpus.packing import TOKEN
@@ -19,8 +20,11 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.cooccurrence import neighbour_vectors
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import Tokenization
 
 PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
+Initializer: TypeAlias = Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]
+"""Makes the model from the rows and their tokenizer."""
 
 MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
     "masked": RoFormerForMaskedLM,
@@ -120,14 +124,21 @@ def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) 
     return np.log(smoothed / smoothed.sum())
 
 
-def beginning(
-    config: BeginningConfig, vocabulary: str | Path | None, precision: str, positions: int
-) -> Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]:
+def initializer(
+    config: BeginningConfig,
+    vocabulary: str | Path | None,
+    precision: str,
+    positions: int,
+    tokenization: Tokenization | None = None,
+    lower_case: bool | None = None,
+) -> tuple[Initializer, RoFormerTokenizer | None]:
     """Give what makes the model once there are rows: a new one, or the checkpoint's, read now.
 
+    Beside it, the tokenizer for the rows to prepare, where it was read with the checkpoint.
     `vocabulary`: where the rows' comes from, if it is not the checkpoint's own; `positions`: tokens
-    in the longest row. Raises InputError for a checkpoint that cannot be read, or whose vocabulary
-    is another one, and for masked words in a model that reads from left to right.
+    in the longest row; `tokenization`, `lower_case`: as in RoFormerTokenizer.from_pretrained.
+    Raises InputError for a checkpoint that cannot be read, or whose vocabulary is another one, and
+    for masked words in a model that reads from left to right.
     """
     changes: dict[str, Any] = {}
     if config.dropout is not None:
@@ -141,14 +152,23 @@ def beginning(
         _check_sees_both_sides(architecture, config.objective, given)
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)
-        return lambda tokenizer, rows: new_model(
-            architecture, tokenizer, rows, precision, config.embeddings, config.objective
-        )
-    model = MODELS[config.objective].from_pretrained(config.init_from, dtype=precision, **changes)
-    _check_sees_both_sides(model.config, config.objective, config.init_from)
-    source = vocabulary or config.init_from
-    _check_vocabulary(model, RoFormerTokenizer.from_pretrained(source), config.init_from)
-    return lambda tokenizer, rows: model
+
+        def make(tokenizer: RoFormerTokenizer, rows: PreparedRows) -> PretrainedLM:
+            return new_model(
+                architecture, tokenizer, rows, precision, config.embeddings, config.objective
+            )
+
+        return make, None
+    with OpenedSource(config.init_from) as source:
+        model = MODELS[config.objective].from_source(source, dtype=precision, **changes)
+        _check_sees_both_sides(model.config, config.objective, config.init_from)
+        settings = (tokenization, lower_case)
+        if vocabulary is None:
+            tokenizer = RoFormerTokenizer.from_source(source, *settings)
+        else:
+            tokenizer = RoFormerTokenizer.from_pretrained(vocabulary, *settings)
+    _check_vocabulary(model, tokenizer, config.init_from)
+    return lambda tokenizer, rows: model, tokenizer
 
 
 def extended(source: str, words: str, target: Path) -> None:
@@ -159,7 +179,9 @@ def extended(source: str, words: str, target: Path) -> None:
     """
     if not target.exists():
         change_vocabulary(
-            VocabularyConfig(source=source, target=target, output=Output(to="own"), add=Path(words))
+            VocabularyConfig(
+                source=source, target=target, output=OutputConfig(to="own"), add=Path(words)
+            )
         )
 
 

@@ -12,10 +12,12 @@ from typing import Any, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.checkpoints import archives, registry
+from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
-from roformer_tf.tokenizers.hugging_face import tokenizer_config, tokenizer_json
+from roformer_tf.tokenizers.huggingface import tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.segmentation import (
     is_chinese,
     is_punctuation,
@@ -29,8 +31,9 @@ from roformer_tf.tokenizers.vocabulary import (
     Tokenization,
     check_special_tokens,
     guess_tokenization,
+    open_vocabulary,
     parse_vocabulary,
-    read_vocabulary,
+    vocabulary_of,
 )
 
 Ints: TypeAlias = npt.NDArray[np.int32]
@@ -96,8 +99,19 @@ class RoFormerTokenizer:
         Chinese words of several characters, else "char".
         Raises InputError where there is no vocabulary, or no right one.
         """
-        vocabulary = read_vocabulary(source)
-        recorded = _read_config(registry.locate(source))
+        with open_vocabulary(source) as opened:
+            return cls.from_source(opened, tokenization, lower_case)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: OpenedSource,
+        tokenization: Tokenization | None = None,
+        lower_case: bool | None = None,
+    ) -> "RoFormerTokenizer":
+        """Read the vocabulary of a source that is open already, as `from_pretrained` does."""
+        vocabulary = vocabulary_of(source)
+        recorded = _read_config(source)
         if tokenization is None:
             tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
         if lower_case is None:
@@ -111,10 +125,10 @@ class RoFormerTokenizer:
         """
         lines = self.vocabulary_text()
         settings = (self.tokenization, self.lower_case)
-        write_text(Path(folder) / "vocab.txt", lines)
+        write_text(Path(folder) / VOCABULARY, lines)
         for name, content in (
-            ("tokenizer.json", tokenizer_json(self.vocabulary, *settings)),
-            ("tokenizer_config.json", tokenizer_config(*settings)),
+            (TOKENIZER, tokenizer_json(self.vocabulary, *settings)),
+            (TOKENIZER_CONFIG, tokenizer_config(*settings)),
         ):
             text = json.dumps(content, ensure_ascii=False, indent=2)
             write_text(Path(folder) / name, text + "\n")
@@ -319,6 +333,13 @@ class RoFormerTokenizer:
         return token
 
 
+def find_tokenizer(source: OpenedSource) -> RoFormerTokenizer | None:
+    """The tokenizer that lies beside a checkpoint's weights; None where there is no `vocab.txt`."""
+    if source.read(VOCABULARY) is None:
+        return None
+    return RoFormerTokenizer.from_source(source)
+
+
 def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
     """Check what should be texts or pairs: ["一", ("二", "三")] → [("一", None), ("二", "三")].
 
@@ -385,20 +406,20 @@ def _is_special(token: str) -> bool:
     return token.startswith("[") and token.endswith("]")
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read_config(source: OpenedSource) -> dict[str, Any]:
     """Content of the `tokenizer_config.json` in a folder or zip; empty where there is none."""
-    if path.is_file() and not archives.is_zip(path):
+    if source.path.is_file() and not source.is_zip:
         return {}
-    name = "tokenizer_config.json"
-    content = archives.read_file(path, name)
+    content = source.read(TOKENIZER_CONFIG)
     if content is None:
         return {}
+    file = f"{source.path}: {TOKENIZER_CONFIG}"
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {name} is not valid JSON: {error}. Mend or remove it.") from None
+        raise InputError(f"{file} is not valid JSON: {error}. Mend or remove it.") from None
     if not isinstance(values, dict):
-        raise InputError(f"{path}: {name} holds no JSON object. Mend or remove it.")
+        raise InputError(f"{file} holds no JSON object. Mend or remove it.")
     return cast("dict[str, Any]", values)
 
 

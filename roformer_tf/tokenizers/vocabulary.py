@@ -3,12 +3,15 @@
 import io
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from roformer_tf.checkpoints import archives, registry
+from roformer_tf.checkpoints import registry
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.tokenizers.segmentation import (
@@ -27,6 +30,21 @@ WORD_LIMIT = 200
 """Characters of a word that is still cut into pieces; a longer one is unknown."""
 
 
+@contextmanager
+def open_vocabulary(source: str | Path) -> Iterator[OpenedSource]:
+    """Open what is given for its vocabulary: a source, or a vocabulary file by whatever name.
+
+    Raises InputError where there is none of these.
+    """
+    try:
+        if registry.find(str(source)) is None:
+            Path(source).stat()
+    except OSError as error:
+        raise _unreadable(Path(source), error) from None
+    with OpenedSource(source) as opened:
+        yield opened
+
+
 def read_vocabulary(source: str | Path) -> dict[str, int]:
     """Token → id from a vocabulary file, a folder or zip that holds `vocab.txt`, or a release's.
 
@@ -34,17 +52,18 @@ def read_vocabulary(source: str | Path) -> dict[str, int]:
     repeated line takes the next id without using it up: lines a, b, a, c give a=2, b=1, c=2.
     Raises InputError where there is no such file, or it is no vocabulary.
     """
-    path = registry.locate(source) if registry.find(str(source)) else Path(source)
+    with open_vocabulary(source) as opened:
+        return vocabulary_of(opened)
+
+
+def vocabulary_of(source: OpenedSource) -> dict[str, int]:
+    """Read the vocabulary of a source that is open already, as `read_vocabulary` does."""
+    path = source.path / VOCABULARY if source.path.is_dir() else source.path
     try:
-        if path.is_dir():
-            path /= "vocab.txt"
-        content = _unzip(path) if archives.is_zip(path) else path.read_bytes()
+        content = _unzip(source) if source.is_zip else path.read_bytes()
         vocabulary = parse_vocabulary(content.decode("utf-8"))
     except OSError as error:
-        raise InputError(
-            f"cannot read the vocabulary {path}: {error.strerror}. "
-            "Give a vocab.txt, a folder or released zip that holds one, or a released name."
-        ) from None
+        raise _unreadable(path, error) from None
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8 text at byte {error.start}. Give a vocab.txt, one token a line."
@@ -147,12 +166,19 @@ def simplify_vocabulary(
     return {token: new for new, token in enumerate(kept)}, [vocabulary[token] for token in kept]
 
 
-def _unzip(path: Path) -> bytes:
+def _unzip(source: OpenedSource) -> bytes:
     """Content of the one `vocab.txt` that the zip holds, in whichever folder."""
-    content = archives.read_file(path, "vocab.txt")
+    content = source.read(VOCABULARY)
     if content is None:
-        raise InputError(f"{path} should hold one vocab.txt, but holds no vocab.txt.")
+        raise InputError(f"{source.path} should hold one vocab.txt, but holds no vocab.txt.")
     return content
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot read the vocabulary {path}: {error.strerror}. "
+        "Give a vocab.txt, a folder or released zip that holds one, or a released name."
+    )
 
 
 def parse_vocabulary(text: str) -> dict[str, int]:

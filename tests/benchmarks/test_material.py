@@ -10,7 +10,7 @@ from benchmarks.checkpoints import make_checkpoint
 from benchmarks.corpus import sentences, write_mixed
 from benchmarks.debian import html_text, pages, roff_text
 from benchmarks.peers import inputs
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 
 
 class Names:
@@ -42,8 +42,8 @@ def test_all_layouts_hold_the_same_weights(tmp_path):
     layouts = ("own", "tf1", "tf1.zip")
     found = []
     for layout in layouts:
-        with opened_checkpoint(folder / layout) as checkpoint:
-            found.append({name: checkpoint.arrays[name] for name in checkpoint.arrays})
+        with OpenedSource(folder / layout) as source:
+            found.append(dict(source.checkpoint().arrays))
     assert found[0].keys() == found[1].keys() == found[2].keys()
     for name, value in found[0].items():
         np.testing.assert_array_equal(value, found[1][name])

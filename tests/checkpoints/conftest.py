@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 
 
 @pytest.fixture
@@ -12,7 +12,8 @@ def read():
     """read(source, …) → the checkpoint, all its arrays in a dictionary."""
 
     def read_all(source, **options):
-        with opened_checkpoint(source, **options) as checkpoint:
+        with OpenedSource(source) as opened:
+            checkpoint = opened.checkpoint(**options)
             return dataclasses.replace(checkpoint, arrays=dict(checkpoint.arrays))
 
     return read_all

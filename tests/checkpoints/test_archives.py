@@ -3,12 +3,13 @@
 import tempfile
 import tracemalloc
 import zipfile
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from roformer_tf.checkpoints import archives
-from roformer_tf.checkpoints.archives import is_zip, opened, read_file
+from roformer_tf.checkpoints.archives import Files
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support import hostile_zips as hostile
@@ -24,6 +25,24 @@ def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     assert list(folder.iterdir()) == []
+
+
+@contextmanager
+def opened(path):
+    """The folder of one checkpoint's files."""
+    with Files(path) as files:
+        yield files.folder
+
+
+def read_file(path, name):
+    """One file, of a folder or zip that is open only so long."""
+    with Files(path) as files:
+        return files.read(name)
+
+
+def is_zip(path):
+    with Files(path) as files:
+        return files.is_zip
 
 
 def zip_of(path, **contents):
@@ -310,6 +329,7 @@ def test_a_zip_is_known_by_its_beginning_or_its_name(tmp_path, released):
     (tmp_path / "vocab.txt").write_text("[PAD]")
     (tmp_path / "empty.zip").touch()
     (tmp_path / "renamed").write_bytes(released("char").read_bytes())
+    assert not is_zip(tmp_path)
     assert not is_zip(tmp_path / "vocab.txt")
     assert is_zip(tmp_path / "empty.zip")
     assert is_zip(tmp_path / "renamed")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from roformer_tf.checkpoints.names import IGNORED, TIED, architecture, table
+from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.checkpoints.tf1 import read_tensors
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
@@ -121,7 +121,7 @@ def test_whatever_a_released_file_holds_has_its_row(name, unpacked):
     folder = unpacked(name)
     shapes = read_tensors(folder / "bert_model.ckpt").shapes
     config = RoFormerConfig.from_file(folder / "bert_config.json")
-    rows = {row.tf1: row for row in table(architecture(config, shapes, "tf1", folder))}
+    rows = {row.tf1: row for row in table(complete_config(config, shapes, "tf1", folder))}
     slots = {held for held in shapes if held not in rows}
     assert bool(slots) == (name == "word_adam")
     assert all(re.search(r"/adam_[mv]$|^global_step$", held) for held in slots)
@@ -192,7 +192,7 @@ def shapes_of(config, layout, *parts):
 
 
 def completed(config, shapes, layout):
-    return architecture(config, shapes, layout, "my.zip")
+    return complete_config(config, shapes, layout, "my.zip")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -61,10 +61,10 @@ def test_an_entry_agrees_with_itself(release):
     assert re.fullmatch(r"https://pan\.baidu\.com/s/[\w-]{23}", release.baidu.url)
     assert re.fullmatch(r"\w{4}", release.baidu.code)
     if release.family == "gpt-char":
-        assert release.hugging_face is None
+        assert release.huggingface is None
     else:
-        assert re.fullmatch(r"junnyu/roformer_[a-z0-9_]+", release.hugging_face)
-        assert release.hugging_face.endswith(f"_{release.size}")
+        assert re.fullmatch(r"junnyu/roformer_[a-z0-9_]+", release.huggingface)
+        assert release.huggingface.endswith(f"_{release.size}")
 
 
 def test_no_two_releases_share_a_place():
@@ -88,7 +88,7 @@ def test_the_table_for_readers_names_every_release():
         (row,) = [line for line in table.splitlines() if f"`{release.name}`" in line]
         for said in (*release.aliases, release.baidu.url, release.baidu.code):
             assert said in row
-        assert (release.hugging_face or "–") in row
+        assert (release.huggingface or "–") in row
 
 
 # --- What a source may be -----------------------------------------------------------------------

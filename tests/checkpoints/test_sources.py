@@ -1,8 +1,11 @@
 """Every kind of source is read, and every bad one gets one clear message."""
 
 import json
+import re
 import shutil
+import tempfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 from roformer_tf.checkpoints import tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
+
+PACKAGE = Path(tf1.__file__).parents[1]
 
 
 def equal(first, second):
@@ -100,7 +105,8 @@ def test_what_is_left_aside_by_its_name_is_listed(released, read):
 
 @pytest.mark.parametrize("name", ["word", "v2_char", "hf_word"])
 def test_shapes_and_dtypes_are_known_without_reading(name, released):
-    with opened_checkpoint(released(name)) as checkpoint:
+    with OpenedSource(released(name)) as source:
+        checkpoint = source.checkpoint()
         arrays = checkpoint.arrays
         assert checkpoint.layout == ("huggingface" if name[:2] == "hf" else "tf1")
         assert len(arrays) == len(list(arrays)) == len(arrays.shapes) == len(arrays.dtypes)
@@ -122,13 +128,44 @@ def test_an_array_is_read_when_asked_for_and_not_kept(released, monkeypatch):
         return LazyArrays(tensors.shapes, tensors.dtypes, read)
 
     monkeypatch.setattr(tf1, "read_tensors", watched)
-    with opened_checkpoint(released("word")) as checkpoint:
-        arrays = checkpoint.arrays
+    with OpenedSource(released("word")) as source:
+        arrays = source.checkpoint().arrays
         assert "mlm/bias" in arrays
         assert asked == []
         arrays["mlm/bias"][:] = 7
         assert not (arrays["mlm/bias"] == 7).any()
         assert asked == ["cls/predictions/output_bias"] * 2
+
+
+def test_a_zip_is_unpacked_when_weights_are_asked_for_and_once(released, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with OpenedSource(released("word")) as source:
+        assert source.read("vocab.txt").startswith(b"[PAD]\n")
+        assert list(tmp_path.iterdir()) == []
+        first, second = source.checkpoint(), source.checkpoint(rotary_style="half")
+        (folder,) = tmp_path.iterdir()
+        assert source.folder == folder
+        name = "encoder/layer_0/attention/query/kernel"
+        assert (first.arrays[name] != second.arrays[name]).any()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_else_locates_or_unzips_a_source():
+    others = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "checkpoints"]
+    assert len(others) > 100
+    found = re.compile(r"\bzipfile\b|\barchives\b|\blocate\b")
+    assert [path for path in others if found.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_a_source_keeps_the_name_that_it_was_given(released, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    name = "chinese_roformer_L-12_H-768_A-12"
+    shutil.copy(released("word"), tmp_path / "checkpoints" / f"{name}.zip")
+    with OpenedSource(name) as source:
+        assert (source.name, str(source.path)) == (name, f"checkpoints/{name}.zip")
+    with OpenedSource(tmp_path) as source:
+        assert (source.name, source.path, source.folder) == (str(tmp_path), tmp_path, tmp_path)
 
 
 def test_a_damaged_tensor_is_named_and_harms_no_other(unpacked):
@@ -137,11 +174,12 @@ def test_a_damaged_tensor_is_named_and_harms_no_other(unpacked):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1  # the last tensor by name
     path.write_bytes(content)
-    with opened_checkpoint(folder) as checkpoint:
+    with OpenedSource(folder) as source:
+        arrays = source.checkpoint().arrays
         with pytest.raises(InputError, match=r"tensor cls/.*/dense/kernel of .*bert_model\.ckpt"):
-            checkpoint.arrays["mlm/dense/kernel"]
-        for name in checkpoint.arrays.shapes.keys() - {"mlm/dense/kernel"}:
-            checkpoint.arrays[name]
+            arrays["mlm/dense/kernel"]
+        for name in arrays.shapes.keys() - {"mlm/dense/kernel"}:
+            arrays[name]
 
 
 @pytest.mark.parametrize("name", ["v2_char", "hf_v2_char"])

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.archives import opened
+from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.tf1 import read_tensors, write
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -121,7 +121,8 @@ def test_without_tensorflow_the_error_says_so(unpacked, monkeypatch):
 def test_what_is_read_is_written_bit_for_bit(name, target, released, read, tmp_path):
     checkpoint = read(released(name))
     write(tmp_path / target, checkpoint.config, checkpoint.arrays, b"[PAD]\n")
-    with opened(released(name)) as before, opened(tmp_path / target) as after:
+    with Files(released(name)) as old, Files(tmp_path / target) as new:
+        before, after = old.folder, new.folder
         names = {"bert_config.json", "checkpoint", "vocab.txt", INDEX, DATA}
         assert {path.name for path in after.iterdir()} == names
         first, second = (read_all(folder / "bert_model.ckpt") for folder in (before, after))

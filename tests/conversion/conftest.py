@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from roformer_tf.checkpoints.archives import opened
-from roformer_tf.conversion.convert import ConvertConfig, Output, convert
+from roformer_tf.checkpoints.archives import Files
+from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def converted(released, tmp_path_factory):
             "tf1": folder / start.name,
         }
         for (_, source), (to, target) in pairwise(paths.items()):
-            convert(ConvertConfig(source=str(source), target=target, output=Output(to=to)))
+            convert(ConvertConfig(source=str(source), target=target, output=OutputConfig(to=to)))
         return paths
 
     return walk
@@ -42,8 +42,9 @@ def tensors_in():
     def read(path):
         if (path / "model.safetensors").exists():
             return load_file(path / "model.safetensors")
-        with opened(path) as folder:
-            reader = tf.train.load_checkpoint(str(next(folder.glob("*.index")).with_suffix("")))
+        with Files(path) as files:
+            (index,) = files.folder.glob("*.index")
+            reader = tf.train.load_checkpoint(str(index.with_suffix("")))
             return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
     return read

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.archives import opened, read_file
+from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.names import IGNORED
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.convert import ConvertConfig, Output, convert
+from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support import hostile_zips as hostile
@@ -39,7 +39,9 @@ FAMILIES = {  # how bert4keras builds each
 def run(source, target, to, **flags):
     dtype = flags.pop("dtype", None)
     convert(
-        ConvertConfig(source=str(source), target=target, output=Output(to=to, dtype=dtype), **flags)
+        ConvertConfig(
+            source=str(source), target=target, output=OutputConfig(to=to, dtype=dtype), **flags
+        )
     )
     return target
 
@@ -60,12 +62,11 @@ def test_the_way_round_changes_no_byte_and_no_name(family, converted, tensors_in
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_way_round_keeps_config_and_vocabulary(family, converted):
     paths = converted(family)
-    with opened(paths["start"]) as folder:
-        before = json.loads((folder / "bert_config.json").read_text())
-    with opened(paths["tf1"]) as folder:
+    with Files(paths["start"]) as start, Files(paths["tf1"]) as end:
         assert folder_name_in(paths["tf1"]) == paths["start"].stem
-        after = json.loads((folder / "bert_config.json").read_text())
-        assert {path.name for path in folder.iterdir()} == {
+        before, after = (json.loads(files.read("bert_config.json")) for files in (start, end))
+        assert end.read("vocab.txt") == start.read("vocab.txt")
+        assert {path.name for path in end.folder.iterdir()} == {
             "bert_config.json",
             "bert_model.ckpt.index",
             "bert_model.ckpt.data-00000-of-00001",
@@ -73,7 +74,6 @@ def test_the_way_round_keeps_config_and_vocabulary(family, converted):
             "vocab.txt",
         }
     assert before.items() <= after.items()
-    assert read_file(paths["tf1"], "vocab.txt") == read_file(paths["start"], "vocab.txt")
 
 
 def folder_name_in(path):
@@ -145,10 +145,11 @@ def test_a_dtype_is_kept_until_another_is_asked_for(to, dtype, released, tmp_pat
     back = run(kept, tmp_path / "back", to, dtype="float32")
     assert capsys.readouterr().out.count("round-trip difference: 0.") == 2
     with (
-        opened_checkpoint(released("char")) as start,
-        opened_checkpoint(kept) as middle,
-        opened_checkpoint(back) as end,
+        OpenedSource(released("char")) as first,
+        OpenedSource(kept) as second,
+        OpenedSource(back) as third,
     ):
+        start, middle, end = (source.checkpoint() for source in (first, second, third))
         assert set(map(str, middle.arrays.dtypes.values())) == {dtype}
         assert set(map(str, end.arrays.dtypes.values())) == {"float32"}
         for name, array in start.arrays.items():
@@ -181,8 +182,8 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
 ):
     jobs = {}
     for family, options in FAMILIES.items():
-        with opened(converted(family)["tf1"]) as folder:
-            kept = shutil.copytree(folder, tmp_path / family)
+        with Files(converted(family)["tf1"]) as files:
+            kept = shutil.copytree(files.folder, tmp_path / family)
         np.savez(kept / "in.npz", **{k: recorded(family)[k] for k in ("token_ids", "segment_ids")})
         options = json.dumps({"epsilon": 1e-7, "model": "roformer"} | options)
         files = ("bert_model.ckpt", "bert_config.json", "in.npz", "out.npz")

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from roformer_tf.checkpoints.names import IGNORED
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.conversion.inspect import InspectConfig, inspect
 from roformer_tf.errors import InputError
 
@@ -66,7 +66,8 @@ def test_sizes_are_those_of_the_files(released, lines, tensors_in):
 @pytest.mark.parametrize("name", ["word_adam", "hf_v2_char"])
 def test_every_tensor_is_there_with_its_values(name, released, lines):
     found = tensors(lines(released(name)))
-    with opened_checkpoint(released(name)) as checkpoint:
+    with OpenedSource(released(name)) as source:
+        checkpoint = source.checkpoint()
         assert found.keys() == checkpoint.arrays.keys()
         for key, (shape, dtype, values) in found.items():
             array = checkpoint.arrays[key].astype(np.float64)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.demo.corpus import write_corpus
-from roformer_tf.conversion.convert import ConvertConfig, Output, convert
+from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 pytestmark = pytest.mark.hf
@@ -47,7 +47,7 @@ def tokenizers(released, tmp_path_factory, transformers):
     def load(family):
         target = tmp_path_factory.mktemp(family) / "exported"
         source = str(released(family))
-        convert(ConvertConfig(source=source, target=target, output=Output(to="huggingface")))
+        convert(ConvertConfig(source=source, target=target, output=OutputConfig(to="huggingface")))
         theirs = transformers.AutoTokenizer.from_pretrained(target)
         return RoFormerTokenizer.from_pretrained(source), theirs
 

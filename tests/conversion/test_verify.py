@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion import verify as module
-from roformer_tf.conversion.convert import Output, export
+from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
 from roformer_tf.conversion.verify import (
     SENTENCES,
     VerifyConfig,
     differences,
     encode,
     our_outputs,
-    report,
+    print_differences,
     verify,
 )
 from roformer_tf.errors import DifferenceError, InputError
@@ -91,7 +91,8 @@ def test_bert4keras_agrees_about_every_layer(name, flags, heads, released, outpu
     ],
 )
 def test_a_changed_bias_is_found_in_its_layer(bias, first, released, tmp_path, outputs):
-    with opened_checkpoint(released("word")) as checkpoint:
+    with OpenedSource(released("word")) as source:
+        checkpoint = source.checkpoint()
         arrays = dict(checkpoint.arrays)
         arrays[bias].reshape(-1)[3] += 0.01
         changed = dataclasses.replace(
@@ -100,7 +101,7 @@ def test_a_changed_bias_is_found_in_its_layer(bias, first, released, tmp_path, o
                 checkpoint.arrays.shapes, checkpoint.arrays.dtypes, arrays.__getitem__
             ),
         )
-        export(changed, None, tmp_path / "other.zip", Output(to="tf1"))
+        convert_checkpoint(changed, None, tmp_path / "other.zip", OutputConfig(to="tf1"))
     with pytest.raises(DifferenceError, match=rf"^{first} is the first that differs: by .*e-0"):
         run(released("word"), "bert4keras", reference=str(tmp_path / "other.zip"))
     found = outputs()
@@ -183,8 +184,8 @@ def test_transformers_does_not_know_v2(released):
 
 
 def test_sentences_are_short_and_long_and_pairs(released):
-    with opened_checkpoint(released("word")) as checkpoint:
-        inputs = encode(str(released("word")), checkpoint)
+    with OpenedSource(released("word")) as source:
+        inputs = encode(source, source.checkpoint())
     lengths = (inputs["token_ids"] != 0).sum(1)
     assert len(SENTENCES) == len(lengths) == 8
     assert lengths.min() < 5
@@ -198,7 +199,8 @@ def test_ours_are_the_recorded_outputs(released, recorded):
     """Not only the same as another library's, which might be fed the same wrong input."""
     arrays = recorded("sim_char")
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
-    found = our_outputs("bert4keras", str(released("sim_char")), inputs, "unilm")
+    with OpenedSource(released("sim_char")) as source:
+        found = our_outputs("bert4keras", source, inputs, "unilm")
     real = inputs["token_ids"] != 0
     for name, want in zip(("embeddings", "layer_0", "layer_1"), arrays["hidden"], strict=True):
         np.testing.assert_allclose(found[name][real], want[real], atol=1e-5)
@@ -230,11 +232,11 @@ def test_only_real_tokens_and_common_outputs_are_compared():
 )
 def test_the_first_difference_beyond_its_bound_is_named(found, first, capsys):
     if first is None:
-        report(found)
+        print_differences(found)
         assert "No difference is beyond its bound." in capsys.readouterr().out
         return
     with pytest.raises(DifferenceError, match=f"^{first} is the first that differs"):
-        report(found)
+        print_differences(found)
     assert capsys.readouterr().out.count("\n") == 1 + len(found)
 
 

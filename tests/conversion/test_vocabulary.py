@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.archives import read_file
-from roformer_tf.checkpoints.sources import opened_checkpoint
-from roformer_tf.conversion.convert import Output, export
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
 from roformer_tf.conversion.vocabulary import (
     VocabularyConfig,
     change_vocabulary,
@@ -34,7 +33,7 @@ def opened_with_tokenizer(released):
 
     with ExitStack() as stack:
         yield lambda name: (
-            stack.enter_context(opened_checkpoint(released(name))),
+            stack.enter_context(OpenedSource(released(name))).checkpoint(),
             RoFormerTokenizer.from_pretrained(released(name)),
         )
 
@@ -51,7 +50,7 @@ def test_kept_and_compound_tokens_give_what_bert4keras_recorded(
     checkpoint, _ = opened_with_tokenizer("word")
     pruned = keep_tokens(checkpoint, arrays["keep_tokens"].tolist(), compound)
     assert pruned.config.vocab_size == 308
-    assert export(pruned, None, tmp_path / name, Output(to=to)).value == 0
+    assert convert_checkpoint(pruned, None, tmp_path / name, OutputConfig(to=to)).value == 0
     model = RoFormerForMaskedLM.from_pretrained(tmp_path / name)
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
     real = inputs["token_ids"] != 0
@@ -247,7 +246,7 @@ def run(released, tmp_path, capsys):
             VocabularyConfig(
                 source=str(released(source)),
                 target=tmp_path / name,
-                output=Output(to=to),
+                output=OutputConfig(to=to),
                 **flags,
             )
         )
@@ -276,7 +275,7 @@ def test_words_are_added_on_disk(to, name, run):
 def test_tokens_are_kept_on_disk(to, name, run):
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "我们", "的"]
     target, _ = run(to, name, keep="\n".join(tokens))
-    assert read_file(target, "vocab.txt").decode().split() == tokens
+    assert RoFormerTokenizer.from_pretrained(target).tokens == tokens
     assert RoFormerForMaskedLM.from_pretrained(target).config.vocab_size == 7
 
 
@@ -285,8 +284,8 @@ def test_simplified_checkpoints_are_char_level_on_disk(source, run):
     target, out = run("tf1", "new.zip", source, simplify=True)
     tokenizer = RoFormerTokenizer.from_pretrained(target)
     assert tokenizer.tokenization == "char"
-    with opened_checkpoint(target) as checkpoint:
-        assert checkpoint.config.vocab_size == tokenizer.vocab_size
+    with OpenedSource(target) as written:
+        assert written.checkpoint().config.vocab_size == tokenizer.vocab_size
     assert f"tokens have become {tokenizer.vocab_size:,}." in out
 
 
@@ -311,7 +310,7 @@ def test_files_that_cannot_be_read_are_named(released, tmp_path):
             VocabularyConfig(
                 source=str(released("word")),
                 target=tmp_path / "new",
-                output=Output(to="own"),
+                output=OutputConfig(to="own"),
                 add=file,
             )
         )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.checkpoints.sources import opened_checkpoint
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.layers.attention import visible_keys
 from roformer_tf.models.encoder import sequences
 from roformer_tf.models.heads import (
@@ -129,8 +129,9 @@ def pair_head(model, recording, key):
     vectors = np.tanh(array(model(recording.inputs())["embedding"]))
     if key == "pooled_tanh":
         return vectors, recording[key]
-    with opened_checkpoint(recording.source) as checkpoint:
-        kernel, bias = (checkpoint.arrays[f"seq_relationship/{of}"] for of in ("kernel", "bias"))
+    with OpenedSource(recording.source) as source:
+        arrays = source.checkpoint().arrays
+        kernel, bias = (arrays[f"seq_relationship/{of}"] for of in ("kernel", "bias"))
     return softmax(vectors @ kernel + bias), recording[key]
 
 

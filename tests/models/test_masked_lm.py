@@ -298,7 +298,7 @@ def test_given_labels_it_gives_losses_whole_or_in_pieces(released, pieces, dtype
     words = model.encoder.embeddings.word.embeddings
     for got in (
         model(inputs | {"labels": labels}),
-        model.mlm.losses(hidden, words, labels, pieces=pieces),
+        model.mlm.token_losses(hidden, words, labels, pieces=pieces),
     ):
         assert keras.backend.standardize_dtype(got.dtype) == "float32"
         # the logits of bfloat16 products carry its rounding into both alike

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from roformer_tf.checkpoints import sources
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForTokenClassification
@@ -45,7 +45,8 @@ def test_no_weight_is_drawn_at_random_that_the_file_holds(released, monkeypatch)
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16", "float16"])
 def test_every_weight_is_the_files_in_the_models_dtype(dtype, released):
     model = RoFormerForMaskedLM.from_pretrained(released("char"), dtype=dtype)
-    with sources.opened_checkpoint(released("char")) as checkpoint:
+    with OpenedSource(released("char")) as source:
+        checkpoint = source.checkpoint()
         assert weights(model).keys() == checkpoint.arrays.keys()
         for name, array in weights(model).items():
             assert array.dtype.name == ("float32" if dtype == "mixed_bfloat16" else dtype)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from roformer_tf.checkpoints import archives, registry
 from roformer_tf.checkpoints.sources import Checkpoint
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -13,7 +12,7 @@ def parts(checkpoint: Checkpoint) -> set[str]:
     return {name.split("/")[0] for name in checkpoint.arrays}
 
 
-def scores_tokens(checkpoint: Checkpoint) -> bool:
+def is_language_model(checkpoint: Checkpoint) -> bool:
     """Whether it is a language model: it holds the head, or is a RoFormerV2, which needs none."""
     config = checkpoint.config
     tied = config.is_v2 and config.embedding_size == config.hidden_size
@@ -31,7 +30,7 @@ def attention_type(checkpoint: Checkpoint) -> str:
     return "unilm" if {"pooler", "mlm"} <= parts(checkpoint) else "bidirectional"
 
 
-def is_causal_by_name(checkpoint: Checkpoint, source: str | Path) -> bool:
+def is_causal_by_name(checkpoint: Checkpoint, source: str) -> bool:
     """Whether only the name tells a gpt model, as of the released ones, whose files do not."""
     return checkpoint.config.attention_type is None and "gpt" in Path(source).name.casefold()
 
@@ -43,21 +42,13 @@ def transformers_class(checkpoint: Checkpoint) -> str:
         return "RoFormerForTokenClassification"
     if "classifier" in held and checkpoint.config.pooling == "cls":
         return "RoFormerForSequenceClassification"
-    if not scores_tokens(checkpoint):
+    if not is_language_model(checkpoint):
         return "RoFormerModel"
     causal = checkpoint.config.attention_type == "causal"
     return "RoFormerForCausalLM" if causal else "RoFormerForMaskedLM"
 
 
-def find_tokenizer(source: str | Path) -> RoFormerTokenizer | None:
-    """The tokenizer that lies beside the weights; None where there is no `vocab.txt`."""
-    path = registry.locate(source)
-    if archives.read_file(path, "vocab.txt") is None:
-        return None
-    return RoFormerTokenizer.from_pretrained(path)
-
-
-def check_fits(tokenizer: RoFormerTokenizer, checkpoint: Checkpoint, source: str | Path) -> None:
+def check_fits(tokenizer: RoFormerTokenizer, checkpoint: Checkpoint, source: str) -> None:
     """Raise InputError for a vocabulary with more tokens than the checkpoint has embeddings."""
     if tokenizer.vocab_size > checkpoint.config.vocab_size:
         raise InputError(

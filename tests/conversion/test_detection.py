@@ -1,13 +1,13 @@
 import pytest
 
-from roformer_tf.checkpoints.sources import opened_checkpoint
-from roformer_tf.conversion.families import (
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.conversion.detection import (
     attention_type,
-    find_tokenizer,
+    is_language_model,
     parts,
-    scores_tokens,
     transformers_class,
 )
+from roformer_tf.tokenizers.tokenizer import find_tokenizer
 
 MASKED, ENCODER = "RoFormerForMaskedLM", {"encoder"}
 
@@ -48,9 +48,10 @@ MASKED, ENCODER = "RoFormerForMaskedLM", {"encoder"}
 def test_a_checkpoint_is_what_its_parts_are(
     name, overrides, held, scores, mask, class_name, released
 ):
-    with opened_checkpoint(released(name), **overrides) as checkpoint:
+    with OpenedSource(released(name)) as source:
+        checkpoint = source.checkpoint(**overrides)
         assert parts(checkpoint) == held
-        assert scores_tokens(checkpoint) is scores
+        assert is_language_model(checkpoint) is scores
         assert attention_type(checkpoint) == mask
         assert transformers_class(checkpoint) == class_name
 
@@ -60,7 +61,8 @@ def test_an_encoder_alone_is_no_language_model(released, tmp_path):
 
     RoFormerEncoder.from_pretrained(released("word")).save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").unlink()
-    assert find_tokenizer(tmp_path) is None
-    with opened_checkpoint(tmp_path) as checkpoint:
-        assert not scores_tokens(checkpoint)
+    with OpenedSource(tmp_path) as source:
+        assert find_tokenizer(source) is None
+        checkpoint = source.checkpoint()
+        assert not is_language_model(checkpoint)
         assert transformers_class(checkpoint) == "RoFormerModel"
