@@ -89,7 +89,7 @@ def test_a_place_is_the_file_and_the_line(write):
     assert [example.place for example in found] == [f"{path}:2", f"{path}:4"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16", "utf-16-le"])
 def test_encodings_are_found_and_the_unusual_said(write, encoding):
     path = write("a.tsv", lines(("text", "label"), *ROWS).encode(encoding))
     layout, examples = read(path)
@@ -506,11 +506,12 @@ BAD = {  # name: content, task, what the message says
         None,
         r"mixed\.tsv:4 is not in the encoding",
     ),
-    "wide.tsv": (
-        "text\tlabel\nx\t0\n".encode("utf-16-le"),
+    "nul.tsv": (
+        "te\0xt\tlabel\n很好的书\t0\n",
         None,
-        r"wide\.tsv:1 holds a NUL character, as UTF-16",
+        r"nul\.tsv:1 holds a NUL character, as UTF-16",
     ),
+    "nul.jsonl": (as_jsonl([("x", 1)]) + "\0{}\n", None, r"nul\.jsonl:2 holds a NUL character"),
     "cut.tsv.gz": (None, None, r"cut\.tsv\.gz is damaged"),
 }
 
