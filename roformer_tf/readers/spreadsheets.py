@@ -1,7 +1,7 @@
 """Sheets of .xlsx files, as offices send them → records.
 
-Read by openpyxl, a row at a time; but all texts of a workbook stand in one list of it, which is in
-memory. So what a file may unpack to is bounded before it is opened.
+Read by openpyxl, a row at a time; but all texts of a workbook stand in one list of it, and the row
+being read is a tree, both in memory. So what a file may hold is bounded before openpyxl sees it.
 """
 
 import warnings
@@ -9,18 +9,26 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime, time
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import ReadError, opened_as_stored
+from roformer_tf.readers.streams import PIECE, ReadError, opened_as_stored
 
 MAX_BYTES = 1 << 29
 """What a file may unpack to: a million texts of 150 Chinese characters."""
 MAX_RATIO = 100
 """Times its own size that a file may unpack to, from `UNSUSPICIOUS` on. Usual ones: 5 to 20."""
-UNSUSPICIOUS = 1 << 24
+UNSUSPICIOUS = 1 << 22
 """Bytes that any file may unpack to."""
+MAX_ELEMENTS = 12_000_000
+"""XML elements of one member: three columns of all rows that a sheet may have take 7 million."""
+MAX_UNFINISHED = 500_000
+"""Of them, those between the ends of rows or texts: a row of all 16,384 cells has 50,000."""
+MAX_TEXT = 1 << 24
+"""Bytes without an element between: a cell holds 32,767 characters."""
+MAX_ROWS = 1 << 20
+"""Rows of a sheet; Excel has no more."""
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """How files of Office begin that are encrypted, or older than .xlsx."""
@@ -63,9 +71,9 @@ def sheet_records(path: str | Path, sheet: str | None = None) -> tuple[str, Iter
 
 
 def _check(raw: BinaryIO, path: str | Path) -> None:
-    """Refuse what is no zip, and what no .xlsx unpacks to, by the sizes that it declares.
+    """Refuse what is no zip, and what no .xlsx unpacks to.
 
-    They bind: zipfile gives no byte beyond a member's declared size.
+    Sizes are those that it declares. They bind: zipfile gives no byte beyond a member's.
     """
     head = raw.read(len(_OLE))
     if head == _OLE:
@@ -76,11 +84,45 @@ def _check(raw: BinaryIO, path: str | Path) -> None:
     packed = raw.seek(0, 2)
     with zipfile.ZipFile(raw) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > min(MAX_BYTES, max(UNSUSPICIOUS, MAX_RATIO * packed)):
-        raise InputError(
-            f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
-            "more than is read. If you trust it, save it as .csv."
-        )
+        if unpacked > min(MAX_BYTES, max(UNSUSPICIOUS, MAX_RATIO * packed)):
+            raise InputError(
+                f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
+                "more than is read. If you trust it, save it as .csv."
+            )
+        for member in archive.infolist():
+            with archive.open(member) as stream:
+                if not _is_harmless(stream):
+                    raise InputError(
+                        f"{path} holds more in {member.filename} than a sheet that is read may. If "
+                        "you trust it, save it as .csv."
+                    )
+
+
+def _is_harmless(stream: IO[bytes]) -> bool:
+    """Tell whether the tree that openpyxl makes of a member stays small.
+
+    It lets go of what is in a row, or in a text of the list of texts, once that ends. The counts
+    may be off by one where a piece ends.
+    """
+    elements = unfinished = bare = 0
+    tail = b""
+    while piece := stream.read(PIECE):
+        found = _elements(piece, 0)
+        elements += found
+        end = max(piece.rfind(b"row>"), piece.rfind(b"si>"))
+        unfinished = unfinished + found if end < 0 else _elements(piece, end)
+        bare = 0 if b"<" in piece else bare + len(piece)
+        if elements > MAX_ELEMENTS or unfinished > MAX_UNFINISHED or bare > MAX_TEXT:
+            return False
+        if b"<!DOCTYPE" in tail + piece:  # its entities may grow without bound; Excel writes none
+            return False
+        tail = piece[-8:]
+    return True
+
+
+def _elements(piece: bytes, start: int) -> int:
+    """How many elements begin behind a place."""
+    return piece.count(b"<", start) - piece.count(b"</", start)
 
 
 def _damaged(path: str | Path, error: Exception) -> InputError:
@@ -92,7 +134,7 @@ def _damaged(path: str | Path, error: Exception) -> InputError:
 def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
     """Yield openpyxl's rows of cells; where the file is damaged, say so."""
     rows = iter(sheet.iter_rows())
-    while True:
+    for _ in range(MAX_ROWS):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -102,6 +144,8 @@ def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
         except Exception as error:
             raise _damaged(path, error) from None
         yield row
+    if next(rows, None) is not None:
+        raise InputError(f"{path} has more than the {MAX_ROWS:,} rows that a sheet may have.")
 
 
 def _records(rows: Iterable[Any]) -> Iterator[Record]:

@@ -21,6 +21,8 @@ from backports.zstd import ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
 
+_FETCHED = "simplecache::"
+"""Before a URL, has fsspec fetch the file into a folder that goes when the process ends."""
 PIECE, PIECES = 2**16, 16  # bytes, and how many such of a larger file are read to know it again
 
 
@@ -135,7 +137,7 @@ def opened_as_stored(path: str | Path) -> BinaryIO:
 
     Raises InputError where that fails, ReadError where reading does.
     """
-    url = f"simplecache::{path}" if is_url(path) else str(path)
+    url = f"{_FETCHED}{path}" if is_url(path) else str(path)
     try:
         return StoredFile(url, 0, "").open()
     except ReadError as error:
@@ -220,7 +222,7 @@ def _opened(url: str) -> Any:
     try:
         return fsspec.open(url, "rb").open()
     except ImportError as error:  # its text says what to install
-        raise InputError(f"cannot open {url}: {error}") from None
+        raise InputError(f"cannot open {url.removeprefix(_FETCHED)}: {error}") from None
 
 
 class _Reader(io.RawIOBase):
