@@ -1,16 +1,21 @@
 """Files of text → documents, one at a time, whatever the size of the files."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.lines import damage, utf16_codec, utf16_lines
+from roformer_tf.readers.lines import (
+    NOT_ENCODED,
+    DamagedLine,
+    TextLines,
+    check_encoding,
+    damage,
+)
+from roformer_tf.readers.records import BLANK, ParquetRecords, json_records, quoted_records
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
     DamagedError,
@@ -19,10 +24,8 @@ from roformer_tf.readers.streams import (
     find,
     is_url,
 )
-from roformer_tf.readers.tables import open_parquet, parquet_batches, quoted_records
 
 EXAMPLES = 5  # bad lines that a report names
-HEAD = 4096  # bytes that tell a file's encoding
 _NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have a colon first
 
 
@@ -32,8 +35,8 @@ class CorpusConfig:
 
     In a .txt file every line is a document; in a .jsonl file every line is a JSON object whose
     `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
-    compressed: .gz, .xz, .zst; they are UTF-8, or UTF-16, as Excel's "Unicode text" is. Blank lines
-    and blank texts are skipped.
+    compressed: .gz, .xz, .zst; whether they are UTF-8, GB18030 or UTF-16, as Excel's "Unicode text"
+    is, is found for each file. Blank lines and blank texts are skipped.
     """
 
     corpus: tuple[str, ...]
@@ -41,6 +44,8 @@ class CorpusConfig:
     names, such as 'news=data/news/*.jsonl' 'wiki=data/wiki/*.txt': all of a name are one corpus."""
     field: str = "text"
     """Key of the text in a .jsonl file, column of it in a .csv or .parquet file."""
+    encoding: str = "auto"
+    """Encoding of the files, such as gb18030; "auto" tells UTF-8, UTF-16 and GB18030."""
     strict: bool = False
     """Stop at the first bad line instead of counting and skipping it."""
     min_characters: int = 0
@@ -49,6 +54,7 @@ class CorpusConfig:
     """Leave out lines that stood in the same document before, such as a web page's menus."""
 
     def __post_init__(self) -> None:
+        check_encoding(self.encoding)
         if self.min_characters < 0:
             raise InputError(f"min_characters is {self.min_characters}, but must be 0 or more.")
 
@@ -73,6 +79,8 @@ class CorpusReport:
     """Lines skipped, by what was wrong with them."""
     examples: list[str] = field(default_factory=list)
     """The first few of them, as "file:line: what was wrong"."""
+    encodings: dict[str, str] = field(default_factory=dict)
+    """What files are read as whose encoding was found and is not UTF-8."""
 
     def add_bad(self, place: str, kind: str) -> None:
         """Count a bad line, and keep its place if it is among the first."""
@@ -81,22 +89,24 @@ class CorpusReport:
             self.examples.append(f"{place}: {kind}")
 
     def summary(self) -> str:
-        """One line without bad lines, else one more for each kind and example."""
+        """One line without bad lines, else more: what they are, and the first of them.
+
+        One more for each encoding other than UTF-8.
+        """
         lines = [f"{self.documents:,} documents, {self.characters:,} characters"]
         if self.bad:
             kinds = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(self.bad.items()))
             lines.append(f"skipped {self.bad.total():,} bad lines ({kinds}), the first of them:")
             lines += [f"  {example}" for example in self.examples]
+        for encoding in sorted(set(self.encodings.values())):
+            files = [file for file, found in self.encodings.items() if found == encoding]
+            more = f" and {len(files) - EXAMPLES:,} more files" if len(files) > EXAMPLES else ""
+            lines.append(f"read as {encoding.upper()}: {', '.join(files[:EXAMPLES])}{more}")
         return "\n".join(lines)
 
 
-class _Found(NamedTuple):
-    """A line, record or row of a file."""
-
-    number: int
-    text: str
-    problem: str = ""
-    """Why it gives no document; "" if it does."""
+_Found: TypeAlias = tuple[int, str, str]
+"""The number of a line, record or row of a file, its text, and why it gives no document, or ""."""
 
 
 class Filtered(NamedTuple):
@@ -166,10 +176,10 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
     if not found:
         raise InputError("no corpus is given. Name files or patterns, such as 'data/*.jsonl'.")
     for file in found.values():
-        if file.kind not in _READERS or (file.kind == ".parquet" and file.compression):
+        if file.kind not in KINDS or (file.kind == ".parquet" and file.compression):
             raise InputError(
                 f"{file.url} is of no kind that can be read. A corpus file's name ends in "
-                f"{', '.join(_READERS)}; all but .parquet may be compressed, with "
+                f"{', '.join(KINDS)}; all but .parquet may be compressed, with "
                 f"{', '.join(DECOMPRESSORS)} behind."
             )
     return sorted(found.values(), key=lambda file: (order[file.corpus], file))
@@ -180,11 +190,11 @@ def read_documents(
 ) -> Iterator[str]:
     """Yield the texts of the files in order, holding one line, record or batch of rows at a time.
 
-    Bad lines are counted in `report` and skipped: not UTF-8, not JSON, no object, no text under
-    the field, quotes that break the rules of csv. A file that is cut off or damaged counts as one
-    bad line, and what comes before the damage is used. Raises ReadError for a file that cannot be
-    opened or read on, InputError for a csv or Parquet file without the column and, under
-    `config.strict`, at the first bad line.
+    Bad lines are counted in `report` and skipped: not in the file's encoding, not JSON, no object,
+    no text under the field, quotes that break the rules of csv. A file that is cut off or damaged
+    counts as one bad line, and what comes before the damage is used. Raises ReadError for a file
+    that cannot be opened or read on, InputError for a csv or Parquet file without the column and,
+    under `config.strict`, at the first bad line.
     """
     for file in files:
         with file.open() as raw:
@@ -199,19 +209,31 @@ def _read_file(
     number = 0
     try:
         with decompressed(raw, file.compression) as stream:
-            codec = None if file.kind == ".parquet" else utf16_codec(stream.peek(HEAD)[:HEAD])
-            lines = utf16_lines(stream, codec) if codec else stream
-            for number, text, problem in _READERS[file.kind](lines, file, config.field):
+            if file.kind == ".parquet":
+                lines, found = None, _parquet_rows(stream, file, config.field)
+            else:
+                lines = TextLines(stream, config.encoding)
+                found = _READERS[file.kind](lines, file, config.field)
+            for number, text, problem in found:
                 report.bytes_read = before + min(raw.tell(), file.size or raw.tell())
                 if problem:
-                    _skip(f"{file.url}:{number}", problem, config, report)
+                    _skip(f"{file.url}:{number}", _kind(problem, lines), config, report)
                 elif text.strip():
                     report.documents += 1
                     report.characters += len(text)
                     yield text
     except DamagedError as error:
         _skip(f"{file.url}:{number + 1}", str(error), config, report)
+    if config.encoding == "auto" and lines and lines.encoding not in (None, "utf-8"):
+        report.encodings[file.url] = str(lines.encoding)
     report.bytes_read = before + file.size
+
+
+def _kind(problem: str, lines: TextLines | None) -> str:
+    """What a report calls a problem."""
+    if problem != NOT_ENCODED:
+        return problem.removeprefix("is ")
+    return f"not {((lines and lines.encoding) or 'utf-8').upper()}"
 
 
 def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> None:
@@ -221,72 +243,59 @@ def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> 
         raise InputError(f"{place}: {kind}. Correct it, or run without --strict to skip bad lines.")
 
 
-def _plain_lines(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+def _plain_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Found]:
     """Every line is a text."""
-    for number, line in enumerate(stream, start=1):
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of Windows editors
-        try:
-            yield _Found(number, line.decode("utf-8").rstrip("\r\n"))
-        except UnicodeDecodeError:
-            yield _Found(number, "", "not UTF-8")
+    for number, line in enumerate(lines, start=1):
+        if type(line) is DamagedLine:
+            yield number, "", NOT_ENCODED
+        else:
+            yield number, line.rstrip("\r\n"), ""
 
 
-def _json_lines(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Found]:
     """Every line that is not blank is a JSON object with a text under the field."""
-    for found in _plain_lines(stream, file, field):
-        number, text, problem = found
-        if problem or not text.strip():
-            yield found
-            continue
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):  # the latter for a line of a thousand brackets
-            yield _Found(number, "", "not JSON")
-            continue
-        if not isinstance(record, dict):
-            yield _Found(number, "", "not a JSON object")
+    for number, record, problem in json_records(lines):
+        if problem:
+            yield number, "", problem if problem != BLANK else ""
         elif field not in record:
-            yield _Found(number, "", f'no field "{field}"')
+            yield number, "", f'no field "{field}"'
         else:
             yield _value(number, record[field], field)
 
 
-def _csv_records(stream: Iterable[bytes], file: StoredFile, field: str) -> Iterator[_Found]:
+def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Found]:
     """Records by the rules of the csv module, which may span lines; the first names the columns."""
-    lines = (line.decode("utf-8", "surrogateescape").rstrip("\r\n") for line in stream)
-    records = quoted_records(lines, "excel")
-    header = next(records, None)
-    if header is None:
-        return
-    columns = [cell.strip() for cell in header.cells]
-    column = _column(file, [columns[0].removeprefix("\ufeff"), *columns[1:]], field)
-    for line, cells, problem in records:
+    columns: list[str] = []
+    column = 0
+    for number, cells, problem in quoted_records(
+        (line.rstrip("\r\n") + "\n" for line in lines), "excel"
+    ):
         if problem or not cells:
-            yield _Found(line, "", problem)
+            yield number, "", problem
+        elif not columns:
+            columns = [cell.strip() for cell in cells]
+            column = _column(file, columns, field)
         elif len(cells) != len(columns):
-            yield _Found(line, "", f"{len(cells)} columns, the first line {len(columns)}")
+            yield number, "", f"{len(cells)} columns, the first line {len(columns)}"
         elif damage(cells[column]):
-            yield _Found(line, "", "not UTF-8")
+            yield number, "", NOT_ENCODED
         else:
-            yield _Found(line, cells[column])
+            yield number, cells[column], ""
 
 
 def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Found]:
     """The values of one column; Parquet is read from place to place, so rows tell how far."""
-    table = open_parquet(stream)
-    _column(file, table.schema_arrow.names, field)
-    batches = parquet_batches(table, [field])
-    values = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
-    for number, value in enumerate(values, start=1):
-        yield _value(number, value, field)
+    table = ParquetRecords(stream)
+    _column(file, table.columns, field)
+    for number, cells, _ in table.read([field]):
+        yield _value(number, cells[field], field)
 
 
 def _value(number: int, value: Any, field: str) -> _Found:
     """What stands under the field, which should be a text."""
     if isinstance(value, str):
-        return _Found(number, value)
-    return _Found(number, "", f'field "{field}" is not a text')
+        return number, value, ""
+    return number, "", f'field "{field}" is not a text'
 
 
 def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
@@ -299,14 +308,14 @@ def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
     return list(columns).index(field)
 
 
-_READERS: dict[str, Callable[[Any, StoredFile, str], Iterator[_Found]]] = {
-    ".txt": _plain_lines,
-    ".jsonl": _json_lines,
-    ".ndjson": _json_lines,
-    ".csv": _csv_records,
-    ".parquet": _parquet_rows,
+_READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Found]]] = {
+    ".txt": _plain_texts,
+    ".jsonl": _json_texts,
+    ".ndjson": _json_texts,
+    ".csv": _csv_texts,
 }
-"""By kind: an open file and a field → what stands in it."""
+"""By kind: lines of text and a field → what stands in them."""
+KINDS = (*_READERS, ".parquet")
 
 
 def _named(entry: str) -> tuple[str, str]:

@@ -484,7 +484,11 @@ def _settings(
         "length": config.length,
         "fill": config.fill,
         "held_out": config.held_out,
-    } | ({"whole_words": True} if config.whole_words else {})  # rows from before it are good
+    } | {  # what is younger than some rows, which are good
+        name: getattr(config, name)
+        for name in ("encoding", "whole_words")
+        if getattr(config, name) != getattr(PreparationConfig, name)
+    }
 
 
 def _as_begun(output: Path, settings: dict[str, Any]) -> dict[str, Any]:

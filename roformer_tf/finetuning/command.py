@@ -52,7 +52,8 @@ class FinetuneConfig:
     checkpoint: str
     """Released zip or name, folder with a checkpoint, or the model/ of a run."""
     train: str
-    """Labelled examples: tsv, csv, jsonl, parquet, or CoNLL; gzipped or plain."""
+    """Labelled examples: tsv, csv, jsonl, parquet, xlsx or CoNLL, at a path or a URL; all but
+    parquet and xlsx may be compressed, as gz, xz or zst."""
     output: str
     """Folder of the run: `model/`, the report, metrics, checkpoints."""
     valid: str | None = None

@@ -47,8 +47,8 @@ class PredictConfig:
     model: str
     """The model/ folder of a run of `roformer-tf finetune`."""
     input: str = STANDARD
-    """One text a line, or a .tsv, .csv, .jsonl, .parquet or .conll file with the columns that the
-    model was trained on; "-" is the standard input."""
+    """One text a line, or a .tsv, .csv, .jsonl, .parquet, .xlsx or .conll file with the columns
+    that the model was trained on, at a path or a URL; "-" is the standard input."""
     output: str = STANDARD
     """File to write, of JSON lines if its name ends in .jsonl; "-" is the standard output."""
     batch_size: int = BATCH_SIZE
@@ -58,7 +58,9 @@ class PredictConfig:
     encoding: str = "auto"
     """Of the input, such as utf-8 or gb18030; "auto" finds out."""
     first_line: FirstLine = "auto"
-    """What the first line of a tsv or csv is: a header or an example; "auto" finds out."""
+    """What the first line of a tsv, csv or xlsx is: a header or an example; "auto" finds out."""
+    sheet: str | None = None
+    """Sheet of an .xlsx input, by its name; unset, the first."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -107,7 +109,7 @@ def predict_file(config: PredictConfig) -> None:
             else:
                 yield line(cells(item, next(predictions), task), task)
 
-    examples = stream_examples(config.input, task, config.encoding, config.first_line)
+    examples = stream_examples(config.input, task, config.encoding, config.first_line, config.sheet)
     chunks = _chunks(examples)
     first = next(chunks, [])  # what is wrong with the whole input is said before a line is written
     tally = Tally()

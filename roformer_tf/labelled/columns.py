@@ -49,11 +49,15 @@ SELDOM = 1 / 20
 """Share of examples with a label of their own up to which the first is hardly one of them."""
 
 FirstLine: TypeAlias = Literal["auto", "header", "example"]
-"""What the first line of a tsv or csv is; "auto" finds out."""
+"""What the first line of a tsv, csv or xlsx is; "auto" finds out."""
 
 
 def open_named(
-    path: str | Path, encoding: str, named: Iterable[str | None], first_line: FirstLine = "auto"
+    path: str | Path,
+    encoding: str,
+    named: Iterable[str | None],
+    first_line: FirstLine = "auto",
+    sheet: str | None = None,
 ) -> Table:
     """Open a table whose header has a known name, or one of those named, unless told what is."""
     names = {name.casefold() for name in named if name and not name.isdecimal()}
@@ -61,7 +65,7 @@ def open_named(
     def is_header(rows: list[list[str]]) -> bool:
         return _is_header(rows, names) if first_line == "auto" else first_line == "header"
 
-    return open_table(path, is_header, encoding)
+    return open_table(path, is_header, encoding, sheet)
 
 
 def _is_header(rows: list[list[str]], named: Collection[str]) -> bool:

@@ -25,8 +25,10 @@ from roformer_tf.labelled.columns import (
     without_nan,
 )
 from roformer_tf.labelled.task import RANKED, Example, Label, Task, TaskName
-from roformer_tf.readers.lines import check_encoding, damage, find_encoding, is_stdin, read_lines
-from roformer_tf.readers.tables import BLANK, Row, Table, kind_of, read_sentences
+from roformer_tf.readers.lines import check_encoding, damage, find_encoding, text_lines
+from roformer_tf.readers.records import BLANK
+from roformer_tf.readers.streams import is_stdin
+from roformer_tf.readers.tables import Row, Table, kind_of, read_sentences
 
 SAMPLE = 10_000
 """Rows that a guess rests on."""
@@ -41,11 +43,13 @@ class ColumnsConfig:
     label_column: str | None = None
     """Column of the labels, by name or by number from 1."""
     first_line: FirstLine = "auto"
-    """What the first line of a tsv or csv is: a header or an example; "auto" finds out."""
+    """What the first line of a tsv, csv or xlsx is: a header or an example; "auto" finds out."""
     label_separator: str = ","
     """What stands between the labels of a multilabel example."""
     encoding: str = "auto"
     """Encoding of the files, such as gb18030; "auto" tells UTF-8, UTF-16 and GB18030."""
+    sheet: str | None = None
+    """Sheet of an .xlsx file, by its name. Unset: the first that is not hidden."""
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
@@ -89,7 +93,7 @@ def find_layout(path: str | Path, columns: ColumnsConfig, task: TaskName | None)
 
     Raises InputError where there is more than one possibility, or the task does not fit.
     """
-    kind = kind_of(path)
+    kind = kind_of(path, columns.sheet)
     if kind == "conll":
         return _conll_layout(path, columns, task)
     if kind == "txt":
@@ -138,7 +142,11 @@ def read_examples(
 
 
 def stream_examples(
-    path: str | Path, task: Task, encoding: str = "auto", first_line: FirstLine = "auto"
+    path: str | Path,
+    task: Task,
+    encoding: str = "auto",
+    first_line: FirstLine = "auto",
+    sheet: str | None = None,
 ) -> Iterator[Example | BadLine]:
     """Yield what to predict, in order, one Example or BadLine a row; labels are not read.
 
@@ -148,11 +156,11 @@ def stream_examples(
     separates. Raises InputError for a file that cannot be read.
     """
     check_encoding(encoding)
-    if is_stdin(path) or kind_of(path) == "txt":
+    if is_stdin(path) or kind_of(path, sheet) == "txt":
         found = _plain_examples(path, task, encoding)
     else:
         layout = Layout(task.name, task.text_columns, None, "")
-        columns = ColumnsConfig(encoding=encoding, first_line=first_line)
+        columns = ColumnsConfig(encoding=encoding, first_line=first_line, sheet=sheet)
         found = _examples(path, layout, columns, labelled=False)
     if task.name != "tagging":
         return found
@@ -175,7 +183,7 @@ def _open(path: str | Path, columns: ColumnsConfig) -> tuple[Table, bool]:
     InputError where it does not.
     """
     named = (*columns.text_columns, columns.label_column)
-    table = open_named(path, columns.encoding, named, columns.first_line)
+    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
     label = _label_by_number(table, columns)
     if label is None:
         return table, False
@@ -188,7 +196,7 @@ def _open(path: str | Path, columns: ColumnsConfig) -> tuple[Table, bool]:
             "--first-line example."
         )
     first_line: FirstLine = "header" if header else "example"
-    return open_named(path, columns.encoding, named, first_line), header
+    return open_named(path, columns.encoding, named, first_line, columns.sheet), header
 
 
 def _label_by_number(table: Table, columns: ColumnsConfig) -> str | None:
@@ -230,15 +238,16 @@ def _say(
     guessed = f" (a guess: {why})" if why else ""
     header = "" if table.has_header else "; the first line is an example, not a header"
     many = "columns" if len(texts) > 1 else "column"
+    sheet = f" of the sheet {table.sheet}" if table.sheet else ""
     return (
-        f"{path}: task {task}{guessed}, text in {many} {', '.join(texts)}, "
+        f"{path}{sheet}: task {task}{guessed}, text in {many} {', '.join(texts)}, "
         f"label in column {label}{header}."
     )
 
 
 def _say_encoding(path: str | Path, kind: str, encoding: str) -> str:
     """Name an encoding that was found, unless it is the usual one."""
-    if kind == "parquet" or encoding != "auto":
+    if kind in ("parquet", "xlsx") or encoding != "auto":
         return ""
     found = find_encoding(path)
     return "" if found == "utf-8" else f" It is read as {found.upper()}."
@@ -251,14 +260,14 @@ def _examples(
     path: str | Path, layout: Layout, columns: ColumnsConfig, labelled: bool
 ) -> Iterator[Example | BadLine]:
     """Give an Example or a BadLine for every row of a file with columns, or of CoNLL."""
-    if kind_of(path) == "conll":
+    if kind_of(path, columns.sheet) == "conll":
         if layout.task != "tagging":
             raise InputError(f"{path} is a CoNLL file, which is for tagging, not {layout.task}.")
         return map(_sentence_example, read_sentences(path, columns.encoding, labelled))
     if labelled:
         check_texts(path, layout.task, layout.text_columns)
     named = (*layout.text_columns, layout.label_column)
-    table = open_named(path, columns.encoding, named, columns.first_line)
+    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
     texts = [find_column(path, table, name) for name in layout.text_columns]
     label = find_column(path, table, layout.label_column or "") if labelled else None
     return (_example(row, texts, label, layout.task, columns.label_separator) for row in table.rows)
@@ -267,8 +276,8 @@ def _examples(
 def _plain_examples(path: str | Path, task: Task, encoding: str) -> Iterator[Example | BadLine]:
     """Give an Example or a BadLine for every line of a .txt file, or of stdin."""
     name, texts = "stdin" if is_stdin(path) else path, task.text_columns
-    for number, line in enumerate(read_lines(path, encoding), start=1):
-        place, line = f"{name}:{number}", line.removesuffix("\r")
+    for number, line in enumerate(text_lines(path, encoding), start=1):
+        place, line = f"{name}:{number}", line.removesuffix("\n").removesuffix("\r")
         parts = line.split("\t") if len(texts) > 1 else [line]
         if len(parts) == len(texts):
             row = Row(place, dict(zip(texts, parts, strict=True)))

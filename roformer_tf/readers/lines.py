@@ -1,23 +1,27 @@
-"""Files of text in any encoding, gzipped or plain → lines, one at a time.
+"""Bytes in any encoding → lines of text, one at a time.
 
-Every line of a file is in one encoding: of UTF-8 and GB18030 the one that more lines speak for.
-What is not in it comes out as lone surrogates (PEP 383), which `damage` finds: so a bad line is
-met where it stands, and the lines after it are read.
+Every line of a file is in one encoding: of UTF-8 and GB18030 the one that more of its first lines
+speak for. A line that is not in it is a `DamagedLine`: so it is met where it stands, and the lines
+after it are read.
 """
 
 import codecs
-import gzip
 import re
-import sys
 import unicodedata
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 from roformer_tf.errors import InputError
+from roformer_tf.readers.streams import is_stdin, opened
+
+SAMPLE = 1 << 18
+"""Bytes at the beginning of a file that tell its encoding."""
+_WIDE_SAMPLE = 4096  # of them, that tell UTF-16
+
+NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
+"""What is wrong with a damaged line."""
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK = "\ufeff"
@@ -26,9 +30,57 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_TEXT = {"Cn", "Co", "Cs"}  # characters not assigned, private ones, halves
 
 
-def is_stdin(path: str | Path) -> bool:
-    """Tell whether a path is the "-" that stands for stdin."""
-    return str(path) == "-"
+class DamagedLine(str):
+    """A line that is not in its file's encoding; lone surrogates stand for such bytes (PEP 383)."""
+
+
+class TextLines:
+    r"""The lines of a file as text, with line ends and without byte order mark; to be read once.
+
+    b"\xc4\xe3\xba\xc3\n" → "你好\n", and `encoding` is "gb18030"
+    """
+
+    def __init__(
+        self, stream: Iterable[bytes], encoding: str = "auto", sample: int = SAMPLE
+    ) -> None:
+        """Take lines of bytes. `sample`: how many bytes may be read ahead to find the encoding."""
+        self.encoding = None if encoding == "auto" else encoding
+        """That the lines are in, once it is known: to find it lines have to be read."""
+        self._stream = stream
+        self._sample = sample
+
+    def __iter__(self) -> Iterator[str]:
+        lines = self._decoded()
+        for first in lines:
+            yield type(first)(first.removeprefix(_MARK))
+            break
+        yield from lines
+
+    def _decoded(self) -> Iterator[str]:
+        if self.encoding is not None:
+            wide = _is_wide(self.encoding)
+            return (_wide_lines if wide else _narrow_lines)(self._stream, self.encoding)
+        head, rest = _look_ahead(self._stream, self._sample)
+        lines = chain(head, rest)
+        self.encoding = utf16_codec(b"".join(head)[:_WIDE_SAMPLE])
+        if self.encoding:
+            return _wide_lines(lines, self.encoding)
+        self.encoding = _elected(head)
+        if self.encoding is None:
+            return self._undecided(lines)
+        return _lines_alike(lines, self.encoding)
+
+    def _undecided(self, lines: Iterator[bytes]) -> Iterator[str]:
+        """Decode lines until one speaks for an encoding, which the others are in then."""
+        for line in lines:
+            if line.isascii():
+                yield line.decode("ascii")
+                continue
+            self.encoding = _speaks_for(line)
+            if self.encoding:
+                yield from _lines_alike(chain([line], lines), self.encoding)
+            else:
+                yield _decoded(line, "utf-8")
 
 
 def check_encoding(name: str) -> None:
@@ -42,35 +94,22 @@ def check_encoding(name: str) -> None:
         ) from None
 
 
-def read_lines(path: str | Path, encoding: str = "auto") -> Iterator[str]:
-    """Yield the lines of a file, or of stdin for "-", without line ends and byte order mark.
+def text_lines(path: str | Path, encoding: str = "auto") -> Iterator[str]:
+    """Yield the lines of a file, or of stdin for "-", with line ends and without byte order mark.
 
-    Stdin cannot be read twice: its first line that speaks for an encoding decides. Raises
-    InputError for what cannot be opened or unzipped.
+    Of stdin the first line that speaks for an encoding decides: nobody waits for more. Raises
+    InputError for what cannot be opened or decompressed.
     """
-    sure = encoding != "auto"
-    if not sure and not is_stdin(path):
-        encoding = find_encoding(path)
     with opened(path) as stream:
-        if _is_wide(encoding):
-            lines = _wide_lines(stream, encoding, path)
-        elif sure:
-            lines = (line.decode(encoding, "surrogateescape") for line in stream)
-        else:
-            lines = _lines_alike(stream, None if encoding == "auto" else encoding)
-        for number, line in enumerate(lines):
-            yield (line if number else line.removeprefix(_MARK)).removesuffix("\n")
+        yield from TextLines(stream, encoding, 1 if is_stdin(path) else SAMPLE)
 
 
 def find_encoding(path: str | Path) -> str:
-    """Tell "utf-16" by its mark, and "utf-8" from "gb18030" by which more lines speak for."""
+    """Tell the encoding that `text_lines` finds; of pure ASCII, "utf-8"."""
     with opened(path) as stream:
-        first = next(iter(stream), b"")
-        if first.startswith(_UTF16_MARKS):
-            return "utf-16"
-        votes = Counter(map(_speaks_for, stream))
-    votes[_speaks_for(first)] += 1
-    return "gb18030" if votes["gb18030"] > votes["utf-8"] else "utf-8"
+        lines = TextLines(stream)
+        any(lines.encoding for _ in lines)  # reads on until it is known
+        return lines.encoding or "utf-8"
 
 
 def utf16_codec(head: bytes) -> str | None:
@@ -90,49 +129,56 @@ def utf16_codec(head: bytes) -> str | None:
     return next((codec for codec in likely if _is_text(head, codec)), None)
 
 
-def utf16_lines(stream: Iterable[bytes], codec: str) -> Iterator[bytes]:
-    r"""Yield the lines of a UTF-16 file in UTF-8; what is damaged there is no UTF-8 here either.
-
-    Lines end in \n, whose byte may as well be half of a character: 上 is 0A 4E.
-    """
-    rest = ""
-    try:
-        for text in codecs.iterdecode(stream, codec, "surrogatepass"):
-            *lines, rest = (rest + text).split("\n")
-            yield from (f"{line}\n".encode("utf-8", "surrogatepass") for line in lines)
-    except UnicodeDecodeError:  # it ends in the middle of a character
-        rest += "\ud800"
-    if rest:
-        yield rest.encode("utf-8", "surrogatepass")
-
-
 def damage(text: str) -> str:
     """Say what makes a text unreadable; "" if nothing does."""
     if "\0" in text:
         return "holds a NUL character, as UTF-16 does: name the file's --encoding"
     if _SURROGATE.search(text):
-        return "is not in the encoding of the rest of the file, or of --encoding"
+        return NOT_ENCODED
     return ""
 
 
-@contextmanager
-def opened(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file, unzipped if its name says so, or stdin for "-"; errors become InputErrors."""
-    if is_stdin(path):
-        yield sys.stdin.buffer
-        return
-    path = Path(path)
+def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterator[bytes]]:
+    """Read lines of so many bytes ahead: those, and an iterator over what is behind them.
+
+    Compressed data that is cut off says so where it is, not before the lines in front of it.
+    """
+    lines = iter(stream)
+    head = []
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            yield stream  # type: ignore[misc]  # a GzipFile is one in all but name
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise InputError(
-            f"{path} is damaged: its gzip data is cut off, or none. Copy it again."
-        ) from None
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror or error}. Check the path and its permissions."
-        ) from None
+        while size > 0:
+            head.append(next(lines))
+            size -= len(head[-1])
+    except StopIteration:
+        pass
+    except Exception as error:
+        return head, _Broken(error)
+    return head, lines
+
+
+class _Broken(Iterator[bytes]):
+    """What is behind a place that cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __next__(self) -> bytes:
+        raise self._error
+
+
+def _elected(lines: list[bytes]) -> str | None:
+    """The encoding that more lines speak for; None if none speaks, and others may."""
+    try:
+        text = b"".join(lines).decode("utf-8")
+    except UnicodeDecodeError:
+        votes = Counter(map(_speaks_for, lines))
+        if votes["gb18030"] > votes["utf-8"]:
+            return "gb18030"
+        return "utf-8" if votes["utf-8"] else None
+    if _THREE_BYTES.search(text):
+        return "utf-8"
+    # Chance makes a line of GB18030 look like UTF-8, but not a quarter of a megabyte.
+    return "utf-8" if len(text) > SAMPLE // 4 and not text.isascii() else None
 
 
 def _is_text(head: bytes, codec: str) -> bool:
@@ -157,44 +203,65 @@ def _speaks_for(line: bytes) -> str | None:
     """
     if line.isascii():
         return None
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            text = line.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return encoding if encoding != "utf-8" or _THREE_BYTES.search(text) else None
+    return None
+
+
+def _is_chinese_utf8(line: bytes) -> bool:
+    """Tell whether a line speaks for UTF-8."""
     try:
-        return "utf-8" if _THREE_BYTES.search(line.decode("utf-8")) else None
+        return bool(_THREE_BYTES.search(line.decode("utf-8")))
     except UnicodeDecodeError:
-        pass
-    try:
-        line.decode("gb18030")
-    except UnicodeDecodeError:
-        return None
-    return "gb18030"
+        return False
 
 
-def _lines_alike(lines: Iterable[bytes], encoding: str | None) -> Iterator[str]:
-    """Decode lines, of which those that speak for another encoding are damaged.
+def _lines_alike(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
+    """Decode lines, of which those that speak for another encoding are damaged."""
+    if encoding == "utf-8":  # one that speaks for GB18030 is none
+        return _narrow_lines(lines, encoding)
+    return (_decoded(line, "ascii" if _is_chinese_utf8(line) else encoding) for line in lines)
 
-    Without an encoding the first line that speaks for one decides.
-    """
+
+def _narrow_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
     for line in lines:
-        own = _speaks_for(line)
-        encoding = encoding or own
-        codec = "ascii" if own not in (None, encoding) else encoding or "utf-8"
-        yield line.decode(codec, "surrogateescape")
+        try:
+            yield line.decode(encoding)
+        except UnicodeDecodeError:
+            yield _decoded(line, encoding)
+
+
+def _decoded(line: bytes, encoding: str) -> str:
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError:
+        return DamagedLine(line.decode("ascii", "surrogateescape"))
 
 
 def _is_wide(encoding: str) -> bool:
-    """Tell whether a line end is more than one byte, as in UTF-16."""
-    return encoding != "auto" and len("\n".encode(encoding)) > 1
+    """Tell whether a line end is more than one byte, as in UTF-16; a mark before it is no part."""
+    return len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1
 
 
-def _wide_lines(chunks: Iterable[bytes], encoding: str, path: str | Path) -> Iterator[str]:
-    """Decode first, and split into lines then."""
+def _wide_lines(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
+    r"""Decode first, and split into lines then.
+
+    Lines end in \n, whose byte may as well be half of a character: 上 is 0A 4E.
+    """
     rest = ""
     try:
         for text in codecs.iterdecode(chunks, encoding, "surrogatepass"):
             *lines, rest = (rest + text).split("\n")
-            yield from lines
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not {encoding}, or cut off: {error.reason}. Give another --encoding."
-        ) from None
+            yield from (_checked(f"{line}\n") for line in lines)
+    except UnicodeDecodeError:  # it ends in the middle of a character
+        rest += "\ud800"
     if rest:
-        yield rest
+        yield _checked(rest)
+
+
+def _checked(line: str) -> str:
+    return DamagedLine(line) if _SURROGATE.search(line) else line

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from backports.zstd import ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
 
+_FETCHED = "simplecache::"
+"""Before a URL, has fsspec fetch the file into a folder that goes when the process ends."""
 PIECE, PIECES = 2**16, 16  # bytes, and how many such of a larger file are read to know it again
 
 
@@ -34,6 +37,7 @@ class ReadError(InputError):
     """
 
     def __init__(self, url: str, reason: object) -> None:
+        self.reason = reason
         super().__init__(
             f"cannot read {url}: {reason}. What is done is kept: once the file can be read, the "
             "same command continues."
@@ -68,8 +72,7 @@ class StoredFile:
         suffix = Path(self.name.lower()).suffix
         return suffix if suffix in DECOMPRESSORS else ""
 
-    @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
+    def open(self) -> BinaryIO:
         """Open it as it lies there. Raises ReadError where that fails, or, later, reading does."""
         try:
             file = _opened(self.url)
@@ -77,8 +80,7 @@ class StoredFile:
             raise
         except Exception as error:  # every protocol's library has its own
             raise ReadError(self.url, _reason(error)) from None
-        with io.BufferedReader(_Reader(self.url, file), PIECE) as raw:
-            yield raw
+        return io.BufferedReader(_Reader(self.url, file), PIECE)
 
 
 def find(pattern: str) -> list[StoredFile]:
@@ -97,9 +99,54 @@ def find(pattern: str) -> list[StoredFile]:
     return [_found_here(name.resolve()) for name in names if name.is_file()]
 
 
-def is_url(text: str) -> bool:
+def is_url(text: str | Path) -> bool:
     """Whether it is to be opened by fsspec."""
-    return "://" in text
+    return "://" in str(text)
+
+
+def is_stdin(path: str | Path) -> bool:
+    """Tell whether a path is the "-" that stands for stdin."""
+    return str(path) == "-"
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file to be read whole, decompressed if its name says so, or stdin for "-".
+
+    What is at a URL is fetched once, however often it is opened, and gone when the process ends.
+    Raises InputError for what cannot be opened, read on or decompressed.
+    """
+    if is_stdin(path):
+        yield sys.stdin.buffer
+        return
+    compression = StoredFile(str(path), 0, "").compression
+    try:
+        with opened_as_stored(path) as raw, decompressed(raw, compression) as stream:
+            yield stream
+    except ReadError as error:
+        raise _unreadable(path, error) from None
+    except DamagedError:
+        raise InputError(
+            f"{path} is damaged: its {_CALLED[compression]} data is cut off, or none. Copy it "
+            "again."
+        ) from None
+
+
+def opened_as_stored(path: str | Path) -> BinaryIO:
+    """Open a file or what is at a URL as it lies there, fetched once as by `opened`.
+
+    Raises InputError where that fails, ReadError where reading does.
+    """
+    url = f"{_FETCHED}{path}" if is_url(path) else str(path)
+    try:
+        return StoredFile(url, 0, "").open()
+    except ReadError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str | Path, error: ReadError) -> InputError:
+    what = "address and your access to it" if is_url(path) else "path and its permissions"
+    return InputError(f"cannot read {path}: {error.reason}. Check the {what}.")
 
 
 @contextmanager
@@ -119,6 +166,7 @@ DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".xz": lzma.LZMAFile,
     ".zst": ZstdFile,
 }
+_CALLED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 
 
 def content_key(read: Callable[[int, int], bytes], size: int) -> str:
@@ -174,7 +222,7 @@ def _opened(url: str) -> Any:
     try:
         return fsspec.open(url, "rb").open()
     except ImportError as error:  # its text says what to install
-        raise InputError(f"cannot open {url}: {error}") from None
+        raise InputError(f"cannot open {url.removeprefix(_FETCHED)}: {error}") from None
 
 
 class _Reader(io.RawIOBase):
@@ -214,7 +262,10 @@ class _Reader(io.RawIOBase):
 
 def _reason(error: Exception) -> str:
     """What an error says, or at least its kind."""
-    return getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
+    said = getattr(error, "strerror", None)
+    if isinstance(error, FileNotFoundError) and not said:  # fsspec's say the path alone
+        said = "there is no such file"
+    return said or str(error).rstrip(".") or type(error).__name__
 
 
 @contextmanager

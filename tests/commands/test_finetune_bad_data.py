@@ -1,8 +1,11 @@
 """Bad data end in one message and exit code 2 before anything is trained or written."""
 
 import gzip
+import io
+import lzma
 import re
 
+import openpyxl
 import pytest
 
 from roformer_tf.cli import main
@@ -20,6 +23,12 @@ def changed(number, *row):
     return [*ROWS[:number], row, *ROWS[number + 1 :]]
 
 
+def sheets():
+    target = io.BytesIO()
+    openpyxl.Workbook().save(target)
+    return target.getvalue()
+
+
 FILES = {
     "good.tsv": tsv(ROWS),
     "one_label.tsv": tsv([(text, "1") for text, _ in ROWS]),
@@ -35,6 +44,10 @@ FILES = {
     "numbers.tsv": tsv([(text, f"{n / 7:.3f}") for n, (text, _) in enumerate(ROWS)]),
     "word.tsv": tsv([*((t, f"{n}.5") for n, (t, _) in enumerate(ROWS)), ("很好", "很高")]),
     "cut.tsv.gz": gzip.compress(tsv(ROWS * 50).encode())[:-20],
+    "cut.tsv.xz": lzma.compress(tsv(ROWS * 50).encode())[:-20],
+    "old.xls": b"",
+    "secret.xlsx": bytes.fromhex("d0cf11e0a1b11ae1") + bytes(99),
+    "sheets.xlsx": sheets(),
     "untagged.conll": "北\tB-LOC\n京\n",
     "text.docx": "文本",
 }
@@ -45,6 +58,12 @@ BAD = {  # flags: what the message has to name
     "--train header.tsv": ["header.tsv"],
     "--train text.docx": ["text.docx"],
     "--train . ": ["folder"],
+    "--train old.xls": ["old.xls", "Save it as .xlsx"],
+    "--train secret.xlsx": ["secret.xlsx is encrypted", "without a password"],
+    "--train sheets.xlsx --sheet 二": ["sheets.xlsx", "no sheet '二'", "Sheet"],
+    "--train good.tsv --sheet 一": ["good.tsv has no sheets", "leave --sheet out"],
+    "--train memory://nowhere/a.tsv.zst": ["memory://nowhere/a.tsv.zst", "no such file"],
+    "--train cut.tsv.xz": ["cut.tsv.xz is damaged", "xz data"],
     "--train good.tsv --label-column stars": ["good.tsv", "stars", "text", "label"],
     "--train good.tsv --text-columns review": ["good.tsv", "review"],
     "--train one_label.tsv": ["'1'", "nothing can be learnt"],

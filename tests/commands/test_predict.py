@@ -10,7 +10,9 @@ import sys
 
 import keras
 import numpy as np
+import openpyxl
 import pytest
+from backports import zstd
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
@@ -167,6 +169,25 @@ def test_columns_of_training_and_json_lines(finetuned, tmp_path):
         assert [got["p(0)"], got["p(1)"]] == pytest.approx(want.scores.tolist(), abs=1e-5)
 
 
+def test_a_spreadsheet_and_a_compressed_file_are_answered_as_a_plain_one(finetuned, tmp_path):
+    book = openpyxl.Workbook()
+    book.active.title = "旧的"
+    sheet = book.create_sheet("新的")
+    texts = ["今天很好", "我们去公园", "天气"]
+    for row in [["id", "text"], *enumerate(texts, start=1)]:
+        sheet.append(row)
+    book.save(tmp_path / "a.xlsx")
+    (tmp_path / "b.txt").write_text("\n".join(texts), encoding="utf-8")
+    (tmp_path / "c.txt.zst").write_bytes(zstd.compress("\n".join(texts).encode("gb18030")))
+    answers = []
+    for name, flags in (("a.xlsx", ["--sheet", "新的"]), ("b.txt", []), ("c.txt.zst", [])):
+        flags += ["--input", str(tmp_path / name), "--output", str(tmp_path / f"{name}.tsv")]
+        assert main(["predict", "--model", str(finetuned("classification")), *flags]) == 0
+        answers.append((tmp_path / f"{name}.tsv").read_text(encoding="utf-8"))
+    assert len(answers[0].splitlines()) == 4
+    assert answers[0] == answers[1] == answers[2]
+
+
 def test_tags_stand_where_the_text_has_them(finetuned, type_in, capfd):
     type_in("我们 去公园\n".encode())
     assert main(["predict", "--model", str(finetuned("tagging"))]) == 0
@@ -195,6 +216,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(finetuned, type_in, monkeypat
         (["--encoding", "klingon"], "klingon"),
         (["--output", "x.txt/answers.tsv"], "cannot write x.txt/answers.tsv"),
         (["--input", "other.tsv"], "text"),
+        (["--input", "other.tsv", "--sheet", "一"], "other.tsv has no sheets"),
+        (["--input", "memory://nowhere/x.tsv"], "cannot read memory://nowhere/x.tsv"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_message(

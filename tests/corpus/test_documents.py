@@ -89,6 +89,15 @@ def write_parquet(path, columns):
     parquet.write_table(pyarrow.table(columns), path, row_group_size=2)
 
 
+@pytest.mark.parametrize(("start", "bad"), [("\n\n", 0), ('"a"b\n', 1)])
+def test_a_csv_may_begin_with_lines_that_are_no_header(tmp_path, start, bad):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{start}n,text\n1,甲\n", encoding="utf-8")
+    documents, report = read(path)
+    assert documents == ["甲"]
+    assert [example.startswith(f"{path}:1: breaks") for example in report.examples] == [True] * bad
+
+
 def test_a_parquet_column_gives_documents_and_other_values_are_bad(tmp_path):
     path = tmp_path / "a.parquet"
     write_parquet(path, {"n": [1, 2, 3, 4, 5], "text": ["甲", None, "", "乙\n丙", "丁"]})
@@ -388,7 +397,7 @@ def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
     (tmp_path / "a.txt").write_bytes(content + b"x")
     documents, report = read(tmp_path / "a.txt")
     assert documents == ["好", "上"]
-    assert report.examples == [f"{tmp_path}/a.txt:{n}: not UTF-8" for n in (2, 4)]
+    assert report.examples == [f"{tmp_path}/a.txt:{n}: not UTF-16" for n in (2, 4)]
 
 
 @pytest.mark.parametrize(
@@ -397,12 +406,67 @@ def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
         ("甲\0乙\n丙\n".encode(), ["甲\0乙", "丙"]),
         (b"plain\0words\nand\0more\n", ["plain\0words", "and\0more"]),
         ("甲乙\n".encode() * 3 + b"\xff\0\n", ["甲乙"] * 3),
-        ("今天天气很好\n".encode("gb18030"), []),
+        ("今天天气很好\n".encode("gb18030"), ["今天天气很好"]),
     ],
 )
 def test_a_zero_or_a_bad_line_alone_makes_no_utf_16(tmp_path, content, documents):
     (tmp_path / "a.txt").write_bytes(content)
     assert read(tmp_path / "a.txt")[0] == documents
+
+
+GB = ["房间很干净，早餐一般", "下次还来", "末尾"]
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
+def test_the_encoding_of_each_file_is_found_and_said(tmp_path, kind, suffix):
+    lines = {
+        "txt": GB,
+        "jsonl": [json.dumps({"text": text}, ensure_ascii=False) for text in GB],
+        "csv": ["n,text", *(f"1,{text}" for text in GB)],
+    }[kind]
+    for name, encoding in (("a", "gb18030"), ("b", "utf-8"), ("c", "gb18030")):
+        content = "\n".join(lines).encode(encoding)
+        (tmp_path / f"{name}.{kind}{suffix}").write_bytes(COMPRESSED[suffix](content))
+    documents, report = read(tmp_path / "*")
+    assert documents == GB * 3
+    assert not report.bad
+    a, c = (f"{tmp_path}/{name}.{kind}{suffix}" for name in "ac")
+    assert report.summary().split("\n")[1:] == [f"read as GB18030: {a}, {c}"]
+
+
+def test_many_files_of_an_encoding_are_not_all_named(tmp_path):
+    for number in range(8):
+        (tmp_path / f"{number}.txt").write_bytes(GB[0].encode("gb18030"))
+    summary = read(tmp_path / "*")[1].summary()
+    assert summary.endswith(f"{tmp_path}/4.txt and 3 more files")
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_what_is_damaged_in_gb18030_is_a_bad_line(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    lines = ["好", "?", "很好的书", "!", "末"]
+    if kind == "jsonl":
+        lines = [json.dumps({"text": text}, ensure_ascii=False) for text in lines]
+    content = "\n".join(lines).encode("gb18030")
+    path.write_bytes(content.replace(b"?", b"\xff").replace(b"!", "你好".encode()))
+    documents, report = read(path)
+    assert documents == ["好", "很好的书", "末"]
+    assert report.bad == {"not GB18030": 2}
+    assert report.examples == [f"{path}:{n}: not GB18030" for n in (2, 4)]
+    with pytest.raises(InputError, match=rf"a\.{kind}:2: not GB18030\. Correct it, or run without"):
+        read(path, strict=True)
+
+
+def test_an_encoding_that_is_named_is_not_guessed(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("天氣\n大學\n".encode("big5") + b"\xff\n")
+    documents, report = read(path, encoding="big5")
+    assert documents == ["天氣", "大學"]
+    assert report.examples == [f"{path}:3: not BIG5"]
+    assert not report.encodings
+    with pytest.raises(InputError, match="no text encoding 'utf-9'"):
+        CorpusConfig(("x",), encoding="utf-9")
 
 
 class PayloadError(Exception):

@@ -142,6 +142,7 @@ def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, 
         ({"lower_case": False}, "lower_case"),
         ({"tokenization": "char"}, "tokenization"),
         ({"vocab": None, "vocab_size": 500}, "vocab_size.*vocabulary"),
+        ({"encoding": "gb18030"}, r"encoding \(None there, gb18030 now\)"),
         ({"min_characters": 9}, r"min_characters \(0 there, 9 now\)"),
         ({"drop_repeated_lines": True}, r"drop_repeated_lines \(False there, True now\)"),
         ({"duplicates": "near"}, r"duplicates \(keep there, near now\), similarity \(None there"),
@@ -368,6 +369,28 @@ def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
     told = capsys.readouterr().out
     assert f"{corpus[0] / '1.jsonl'}:2: not JSON" in told
     assert f"{corpus[0] / '3.txt.gz'}:1: gz data" in told
+
+
+@pytest.mark.parametrize("encoding", ["auto", "gb18030"])
+def test_a_corpus_in_gb18030_gives_the_rows_of_its_text_and_it_is_told(
+    configure, corpus, tmp_path, capsys, encoding
+):
+    _, texts = corpus
+    lines = [text.replace("\n", "") for text in texts]
+    rows = {}
+    for codec in ("utf-8", "gb18030"):
+        path = tmp_path / codec / "news.txt"
+        path.parent.mkdir()
+        path.write_bytes("\n".join(lines).encode(codec))
+        chosen = {"encoding": encoding} if codec == "gb18030" else {}
+        output = prepare(configure(corpus=(str(path),), output=f"{path.parent}/rows", **chosen))
+        rows[codec] = tokens_of(output, "train")
+        settings = read_manifest(output)["settings"]
+        assert settings.get("encoding") == (chosen if encoding != "auto" else {}).get("encoding")
+    assert rows["gb18030"] == rows["utf-8"]
+    told = capsys.readouterr().out
+    assert told.count(f"read as GB18030: {tmp_path}/gb18030/news.txt\n") == (encoding == "auto")
+    assert told.count("read as") == (encoding == "auto")
 
 
 def test_what_is_held_out_stays_held_out_as_the_corpus_grows(configure, write_news, corpus):

@@ -2,11 +2,17 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import math
+import re
 import sys
 import tracemalloc
+from importlib.util import find_spec
 
+import fsspec
+import openpyxl
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +39,7 @@ def write(tmp_path):
     def write(name, content):
         path = tmp_path / name
         content = content if isinstance(content, bytes) else content.encode()
-        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        path.write_bytes(COMPRESSED.get(path.suffix, bytes)(content))
         return path
 
     return write
@@ -67,19 +73,117 @@ def as_jsonl(rows):
     return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
 
 
+def xlsx(*rows, **others):
+    """A workbook of one sheet, or of several by their names."""
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, sheet in {"一": rows, **others}.items():
+        made = book.create_sheet(name)
+        for row in sheet:
+            made.append(row)
+    target = io.BytesIO()
+    book.save(target)
+    return target.getvalue()
+
+
 FILES = {
     "a.tsv": lines(("text", "label"), *ROWS),
     "a.csv": lines(("标签", "文本"), *((b, a) for a, b in ROWS), delimiter=","),
     "a.jsonl": as_jsonl(ROWS),
     "a.parquet": parquet({"text": [a for a, _ in ROWS], "label": [b for _, b in ROWS]}),
+    "a.xlsx": xlsx(("text", "label"), *ROWS),
 }
+COMPRESSED = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 
 
-@pytest.mark.parametrize("name", [*FILES, "a.tsv.gz", "a.csv.gz", "a.jsonl.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [*FILES, *(f"a.{kind}{suffix}" for kind in ("tsv", "csv", "jsonl") for suffix in COMPRESSED)],
+)
 def test_every_kind_of_file_gives_the_same_examples(write, name):
-    layout, examples = read(write(name, FILES[name.removesuffix(".gz")]))
+    layout, examples = read(write(name, FILES[re.sub(r"\.(gz|xz|zst)$", "", name)]))
     assert layout.task == "classification"
     assert examples == [((text,), label) for text, label in ROWS]
+
+
+@pytest.mark.parametrize("name", [*FILES, "a.tsv.zst", "a.conll", "a.txt"])
+def test_a_url_is_fetched_once_and_read_as_a_file(write, name, monkeypatch):
+    storage = fsspec.filesystem("memory")
+    content = {"a.conll": CONLL, "a.txt": "甲\n乙\n"}.get(name) or FILES[name.removesuffix(".zst")]
+    path = write(name, content)
+    storage.pipe(str(path), path.read_bytes())
+    url = f"memory:/{path}"
+    fetched = []
+    get = type(storage).get_file
+    monkeypatch.setattr(
+        type(storage), "get_file", lambda *x, **y: [fetched.append(x), get(*x, **y)][-1]
+    )
+    if name == "a.txt":
+        assert [one.place for one in stream(url)] == [f"{url}:1", f"{url}:2"]
+        return
+    layout, examples = read(url)
+    assert examples == read(path)[1]
+    assert layout.said.startswith(f"{url}: task ")
+    assert len(fetched) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://none/a.tsv", r"cannot read memory://none/a\.tsv: there is no such file\. Check"),
+        ("memory://none/a.xlsx", r"cannot read memory://none/a\.xlsx: there is no such file"),
+        ("memory://none/a.parquet", r"cannot read memory://none/a\.parquet: there is no such file"),
+        ("nosuch://x/a.csv.xz", r"cannot read nosuch://x/a\.csv\.xz: .*nosuch"),
+        ("s3://bucket/a.tsv", r"cannot open s3://bucket/a\.tsv: .*s3fs"),
+        ("memory://none/a.doc", r"memory://none/a\.doc is of no kind"),
+    ],
+)
+def test_a_url_that_cannot_be_read_says_why(url, message):
+    if url.startswith("s3") and find_spec("s3fs"):
+        pytest.skip("s3fs is installed here")
+    with pytest.raises(InputError, match=message):
+        read(url)
+
+
+# Spreadsheets
+
+
+def test_a_cell_of_a_spreadsheet_is_a_text_or_a_label(write):
+    path = write("a.xlsx", xlsx(("评论", "stars"), ("很好", 1.0), (2024, 0), ("差", 0.0)))
+    layout, examples = read(path, text_columns=("评论",))
+    assert examples == [(("很好",), "1"), (("2024",), "0"), (("差",), "0")]
+    assert layout.task == "classification"
+
+
+def test_a_header_of_a_spreadsheet_is_found_as_of_a_tsv(write):
+    layout, examples = read(write("a.xlsx", xlsx(*ROWS)), label_column="2")
+    assert len(examples) == 3
+    assert "the first line is an example, not a header" in layout.said
+    path = write("b.xlsx", xlsx(("甲", "乙"), *ROWS))
+    assert len(read(path, text_columns=("1",), label_column="2", first_line="header")[1]) == 3
+    assert len(read(path, text_columns=("1",), label_column="2", first_line="example")[1]) == 4
+
+
+def test_of_several_sheets_the_first_or_the_named_is_read_and_it_is_said(write):
+    other = [("text", "label"), ("别的", "1"), ("还有", "0")]
+    path = write("a.xlsx", xlsx(("text", "label"), *ROWS, 二=other))
+    layout, examples = read(path)
+    assert [label for _, label in examples] == ["好", "坏", "好"]
+    assert layout.said.startswith(f"{path} of the sheet 一: task classification")
+    layout, examples = read(path, sheet="二")
+    assert [label for _, label in examples] == ["1", "0"]
+    assert "of the sheet 二" in layout.said
+    found = list(stream_examples(path, Task(name="classification"), sheet="二"))
+    assert [one.texts for one in found] == [("别的",), ("还有",)]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.parquet", "a.txt", "a.conll"])
+def test_a_sheet_of_what_has_none_is_refused(write, name):
+    path = write(name, FILES.get(name, "x\n"))
+    with pytest.raises(InputError, match=r"has no sheets, as an \.xlsx file has: leave --sheet"):
+        list(stream_examples(path, Task(name="classification"), sheet="一"))
+    with pytest.raises(InputError, match="has no sheets"):
+        read(path, sheet="一")
 
 
 def test_a_place_is_the_file_and_the_line(write):
@@ -89,7 +193,7 @@ def test_a_place_is_the_file_and_the_line(write):
     assert [example.place for example in found] == [f"{path}:2", f"{path}:4"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16", "utf-16-le"])
 def test_encodings_are_found_and_the_unusual_said(write, encoding):
     path = write("a.tsv", lines(("text", "label"), *ROWS).encode(encoding))
     layout, examples = read(path)
@@ -330,6 +434,7 @@ def test_a_label_may_be_called_nan(write, name):
         "csv": lines(("text", "label"), *rows, delimiter=","),
         "jsonl": as_jsonl(rows),
         "parquet": parquet({"text": [a for a, _ in rows], "label": [b for _, b in rows]}),
+        "xlsx": xlsx(("text", "label"), *rows),
     }[name.removesuffix(".gz").partition(".")[2]]
     layout, examples = read(write(name, content))
     assert layout.task == "classification"
@@ -506,10 +611,27 @@ BAD = {  # name: content, task, what the message says
         None,
         r"mixed\.tsv:4 is not in the encoding",
     ),
-    "wide.tsv": (
-        "text\tlabel\nx\t0\n".encode("utf-16-le"),
+    "nul.tsv": (
+        "te\0xt\tlabel\n很好的书\t0\n",
         None,
-        r"wide\.tsv:1 holds a NUL character, as UTF-16",
+        r"nul\.tsv:1 holds a NUL character, as UTF-16",
+    ),
+    "nul.jsonl": (as_jsonl([("x", 1)]) + "\0{}\n", None, r"nul\.jsonl:2 holds a NUL character"),
+    "old.xls": (b"\xd0\xcf\x11\xe0", None, r"old\.xls .*Save it as \.xlsx or \.csv"),
+    "zipped.xlsx.gz": ("", None, r"of no kind .*all but Parquet and xlsx may be compressed"),
+    "secret.xlsx": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1..", None, r"secret\.xlsx is encrypted"),
+    "broken.xlsx": ("text,label", None, r"broken\.xlsx is no \.xlsx file, or damaged"),
+    "empty.xlsx": (xlsx(), None, r"empty\.xlsx is empty"),
+    "none.xlsx": (xlsx(("text", "label"), ("x", 1), ("y",)), None, r"none\.xlsx:3 has no label"),
+    "void.xlsx": (
+        xlsx(("text", "label"), ("x", 0), (), ("#N/A", 1)),
+        None,
+        r"void\.xlsx:4 has an empty text",
+    ),
+    "wide.xlsx": (
+        xlsx(("text", "label"), ("x", 0), ("y", 1, "z")),
+        None,
+        r"wide\.xlsx:3 has 3 columns, the first line 2",
     ),
     "cut.tsv.gz": (None, None, r"cut\.tsv\.gz is damaged"),
 }
@@ -609,6 +731,15 @@ def test_quotes_of_a_csv_that_never_close_end_no_stream(write):
     path = write("a.csv", 'text\n甲\n"乙\n丙\n')
     good, bad = stream(path)
     assert (good.texts, bad.place) == (("甲",), f"{path}:3")
+
+
+def test_blank_rows_of_a_spreadsheet_keep_their_places(write):
+    path = write("a.xlsx", xlsx(("text",), ("甲",), (), ("乙",)))
+    assert [(type(one), one.place) for one in stream(path)] == [
+        (Example, f"{path}:2"),
+        (BadLine, f"{path}:3"),
+        (Example, f"{path}:4"),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["txt", "tsv", "csv", "jsonl"])

@@ -1,20 +1,31 @@
 import gzip
 import io
+import lzma
 import sys
 
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.lines import check_encoding, damage, find_encoding, read_lines
+from roformer_tf.readers.lines import (
+    SAMPLE,
+    DamagedLine,
+    TextLines,
+    check_encoding,
+    damage,
+    find_encoding,
+    text_lines,
+)
 
+COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 NEWS = "房间很干净\n早餐一般\n下次还来"
 
 
 def lines_of(path, content, encoding="auto"):
     path.write_bytes(content)
-    return list(read_lines(path, encoding))
+    return [line.removesuffix("\n") for line in text_lines(path, encoding)]
 
 
 @pytest.mark.parametrize(
@@ -27,11 +38,11 @@ def lines_of(path, content, encoding="auto"):
         ("utf-16", "utf-16"),
     ],
 )
-@pytest.mark.parametrize("zipped", [False, True])
-def test_an_encoding_is_found_and_read(tmp_path, encoding, found, zipped):
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_an_encoding_is_found_and_read(tmp_path, encoding, found, suffix):
     content = NEWS.encode(encoding)
-    path = tmp_path / ("a.txt.gz" if zipped else "a.txt")
-    assert lines_of(path, gzip.compress(content) if zipped else content) == NEWS.split("\n")
+    path = tmp_path / f"a.txt{suffix}"
+    assert lines_of(path, COMPRESSED[suffix](content)) == NEWS.split("\n")
     assert find_encoding(path) == found
 
 
@@ -76,23 +87,53 @@ def test_on_stdin_the_first_line_that_tells_decides(monkeypatch, encoding):
     other = {"utf-8": "gb18030", "gb18030": "utf-8"}[encoding]
     content = b"abc\n" + NEWS.encode(encoding) + b"\n" + "你好".encode(other)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    *good, bad = read_lines("-")
+    *good, bad = (line.removesuffix("\n") for line in text_lines("-"))
     assert good == ["abc", *NEWS.split("\n")]
     assert damage(bad)
 
 
+@pytest.mark.parametrize(("suffix", "called"), [(".gz", "gzip"), (".xz", "xz"), (".zst", "zstd")])
 @pytest.mark.parametrize("cut", [20, -1])
-def test_a_damaged_gzip_file_is_an_input_error(tmp_path, cut):
-    path = tmp_path / "a.txt.gz"
-    with pytest.raises(InputError, match=r"a\.txt\.gz is damaged"):
-        lines_of(path, gzip.compress(NEWS.encode() * 100)[:cut])
-    with pytest.raises(InputError, match=r"a\.txt\.gz is damaged"):
-        lines_of(path, b"not gzip")
+def test_a_damaged_compressed_file_is_an_input_error(tmp_path, cut, suffix, called):
+    path = tmp_path / f"a.txt{suffix}"
+    message = rf"a\.txt\{suffix} is damaged: its {called} data is cut off, or none"
+    with pytest.raises(InputError, match=message):
+        lines_of(path, COMPRESSED[suffix](NEWS.encode() * 100)[:cut])
+    with pytest.raises(InputError, match=message):
+        lines_of(path, b"not compressed")
 
 
-def test_half_a_utf16_file_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match="cut off"):
-        lines_of(tmp_path / "a.txt", NEWS.encode("utf-16")[:-1])
+@pytest.mark.parametrize("encoding", ["auto", "utf-16"])
+def test_of_half_a_utf16_file_the_last_line_alone_is_damaged(tmp_path, encoding):
+    *good, bad = lines_of(tmp_path / "a.txt", NEWS.encode("utf-16")[:-1], encoding)
+    assert good == NEWS.split("\n")[:-1]
+    assert damage(bad)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
+def test_what_is_behind_much_ascii_is_read_in_its_encoding(tmp_path, encoding):
+    ascii_lines = ["plain words"] * (SAMPLE // 10)
+    content = "\n".join([*ascii_lines, NEWS]).encode(encoding)
+    assert lines_of(tmp_path / "a.txt", content) == [*ascii_lines, *NEWS.split("\n")]
+    assert find_encoding(tmp_path / "a.txt") == encoding
+
+
+def test_a_line_of_another_encoding_behind_much_of_one_does_not_turn_the_file(tmp_path):
+    russian = ["по-русски"] * (SAMPLE // 17)  # two bytes a letter, which alone say nothing
+    content = "\n".join([*russian, "?", "конец"]).encode().replace(b"?", "你好".encode("gb18030"))
+    *good, bad, end = lines_of(tmp_path / "a.txt", content)
+    assert (good, end) == (russian, "конец")
+    assert damage(bad)
+
+
+@pytest.mark.parametrize("encoding", ["auto", "utf-8", "gb18030", "utf-8-sig", "utf-16"])
+def test_lines_that_cannot_be_decoded_are_told_from_others(encoding):
+    codec = "utf-8" if encoding == "auto" else encoding
+    content = f"{NEWS}\n".encode(codec)
+    broken = b"\xff\n" if codec != "utf-16" else b"\0\xd8\n\0"
+    lines = list(TextLines(io.BytesIO(content + broken), encoding))
+    assert [type(line) for line in lines] == [str, str, str, DamagedLine]
+    assert "".join(lines[:3]) == f"{NEWS}\n"
 
 
 @pytest.mark.parametrize("name", ["utf-9", "hex"])

@@ -1,0 +1,154 @@
+"""Lines of text, and what is in Parquet files → records, one at a time.
+
+A record that cannot be read says why, and the next one is read.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
+from roformer_tf.readers.streams import DamagedError
+
+BLANK = "is blank"
+"""The problem of a record with nothing in it, which is no harm where order does not matter."""
+
+LONGEST_CELL = 1 << 24
+"""Characters; more means that a quote is never closed."""
+
+
+class Record(NamedTuple):
+    """What lies between two delimiters of records."""
+
+    number: int
+    """The line where it begins, from 1; of Parquet and spreadsheets, the row."""
+    cells: Any
+    """A list of texts, or of what is in JSON or Parquet a dictionary; empty where unreadable."""
+    problem: str = ""
+    """Why it cannot be read, such as "is not JSON"; "" if it can."""
+
+
+def json_records(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a JSON object from every line."""
+    for number, line in enumerate(lines, start=1):
+        if type(line) is DamagedLine:
+            yield Record(number, {}, NOT_ENCODED)
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):  # the latter for a line of a thousand brackets
+            problem = (damage(line) or "is not JSON") if line.strip() else BLANK
+            yield Record(number, {}, problem)
+            continue
+        if isinstance(record, dict):
+            yield Record(number, record)
+        else:
+            yield Record(number, {}, "is not a JSON object")
+
+
+def quoted_records(lines: Iterable[str], dialect: str) -> Iterator[Record]:
+    """Read records that may span lines, by the rules of the csv module, strictly.
+
+    Lines are with their ends; dialect: "excel" or "excel-tab".
+    """
+    csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))  # the whole process's
+    reader = csv.reader(lines, dialect, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            yield Record(line, next(reader))
+        except StopIteration:
+            return
+        except csv.Error as error:
+            advice = "double the quotes in a quoted cell, and close every cell that a quote opens"
+            yield Record(line, [], f"breaks the rules of quoting ({error}): {advice}")
+
+
+def tabbed_records(lines: Iterable[str]) -> Iterator[Record]:
+    """Cut every line at its tabs; quotes are text."""
+    for number, line in enumerate(lines, start=1):
+        yield Record(number, line.removesuffix("\n").removesuffix("\r").split("\t"))
+
+
+def sentences(lines: Iterable[str], tagged: bool) -> Iterator[Record]:
+    """Read the sentences of CoNLL: units in the first column, tags in the last.
+
+        北 B-LOC
+        京 I-LOC      → {"units": ("北", "京", "人"), "tags": ("B-LOC", "I-LOC", "O")}
+        人 O
+
+    Columns are separated by tabs or spaces, sentences by blank lines. A line without a tag is its
+    sentence's problem if `tagged`, which else gives no tags.
+    """
+    numbered = enumerate(lines, start=1)
+    for blank, group in groupby(numbered, key=lambda numbered: not numbered[1].strip()):
+        sentence = [] if blank else [(n, _columns_of(line)) for n, line in group]
+        sentence = [(n, cells) for n, cells in sentence if cells[0] != "-DOCSTART-"]
+        if sentence:
+            yield _sentence(sentence, tagged)
+
+
+def _sentence(lines: list[tuple[int, list[str]]], tagged: bool) -> Record:
+    for number, cells in lines:
+        problem = damage("".join(cells)) or _tag_problem(cells) * tagged
+        if problem:
+            return Record(number, {}, problem)
+    found = {"units": tuple(cells[0] for _, cells in lines)}
+    if tagged:
+        found["tags"] = tuple(cells[-1] for _, cells in lines)
+    return Record(lines[0][0], found)
+
+
+def _columns_of(line: str) -> list[str]:
+    """Split a CoNLL line at tabs or, without any, at spaces; a wide one (U+3000) is a unit."""
+    if "\t" in line:
+        return line.rstrip("\r\n").split("\t")
+    return re.split(" +", line.strip(" \r\n"))
+
+
+def _tag_problem(cells: list[str]) -> str:
+    if not cells[0]:
+        return "has no character or word before its tag"
+    if len(cells) < 2:
+        return f"has no tag beside {cells[0]!r}"
+    if not re.fullmatch(r"O|[BIESMLU]-\S+", cells[-1]):
+        return f"has the tag {cells[-1]!r}, but tags are O, or such as B-LOC and I-LOC"
+    return ""
+
+
+class ParquetRecords:
+    """The rows of an open Parquet file, whose place in it may be moved; read a batch at a time.
+
+    Raises DamagedError for what is no such file, and where rows are read that are damaged.
+    """
+
+    def __init__(self, source: Any) -> None:
+        with _damage_met():
+            from pyarrow.parquet import ParquetFile
+
+            self._file = ParquetFile(source)
+        self.columns: tuple[str, ...] = tuple(self._file.schema_arrow.names)
+        self.rows: int = self._file.metadata.num_rows
+
+    def read(self, columns: list[str] | None = None) -> Iterator[Record]:
+        """Yield the rows with all columns, or some."""
+        number = 0
+        with _damage_met():
+            for batch in self._file.iter_batches(batch_size=256, columns=columns):
+                for cells in batch.to_pylist():
+                    number += 1
+                    yield Record(number, cells)
+
+
+@contextmanager
+def _damage_met() -> Iterator[None]:
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (OSError, ArrowException):
+        raise DamagedError("Parquet data cut off or damaged") from None

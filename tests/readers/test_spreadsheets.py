@@ -1,0 +1,257 @@
+import datetime
+import os
+import sys
+import tracemalloc
+import zipfile
+from xml.sax.saxutils import escape
+
+import openpyxl
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.readers import spreadsheets
+from roformer_tf.readers.spreadsheets import sheet_records
+
+MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+
+
+def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
+    """Write a workbook with its texts in a list of their own, as Excel does and openpyxl does not.
+
+    `strings` and `sheet` stand in the place of the list's and the sheet's own XML.
+    """
+    texts = list(dict.fromkeys(cell for row in rows for cell in row))
+    cells = "".join(
+        f'<row r="{i}">'
+        + "".join(
+            f'<c r="{"ABCD"[j]}{i}" t="s"><v>{texts.index(x)}</v></c>' for j, x in enumerate(r)
+        )
+        + "</row>"
+        for i, r in enumerate(rows, start=1)
+    )
+    listed = "".join(f"<si><t>{escape(text)}</t></si>" for text in texts)
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml."
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types">'
+        '<Default Extension="xml" ContentType="application/xml"/>'
+        + "".join(
+            f'<Override PartName="/xl/{name}.xml" ContentType="{kind}{what}+xml"/>'
+            for name, what in [
+                ("workbook", "sheet.main"),
+                ("sheet", "worksheet"),
+                ("strings", "sharedStrings"),
+                ("styles", "styles"),
+            ]
+        )
+        + "</Types>",
+        "xl/workbook.xml": f'<workbook xmlns="{MAIN}" xmlns:r="{OFFICE}"><sheets>'
+        '<sheet name="一" sheetId="1" r:id="rId1"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{PACKAGE}/relationships">'
+        f'<Relationship Id="rId1" Type="{OFFICE}/worksheet" Target="sheet.xml"/></Relationships>',
+        "xl/styles.xml": f'<styleSheet xmlns="{MAIN}"/>',
+        "xl/strings.xml": strings or f'<sst xmlns="{MAIN}">{listed}</sst>',
+        "xl/sheet.xml": sheet
+        or f'<worksheet xmlns="{MAIN}"><dimension ref="A1:XFD9"/>'
+        f"<sheetData>{cells}</sheetData></worksheet>",
+        **dict(more),
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return path
+
+
+def workbook(path, **sheets):
+    """Write sheets, each a list of rows; a name that ends in an underscore is of a hidden one."""
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name.rstrip("_"))
+        if name.endswith("_"):
+            sheet.sheet_state = "hidden"
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+    return path
+
+
+def cells(path, sheet=None):
+    """The cells of each row by its number."""
+    return {record.number: record.cells for record in sheet_records(path, sheet)[1]}
+
+
+ROWS = [
+    ["text", "label"],
+    ["房间很干净 <b>&", "好"],
+    ["早餐冷了\n服务差", "坏"],
+    ["下次还来", "好"],
+]
+
+
+@pytest.mark.parametrize("write", [as_excel_writes, lambda path, rows: workbook(path, 一=rows)])
+def test_texts_come_back_row_by_row(tmp_path, write):
+    path = write(tmp_path / "a.xlsx", ROWS)
+    assert cells(path) == dict(enumerate(ROWS, start=1))
+    assert sheet_records(path)[0] == ""  # the only one
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "1"),
+        (-3, "-3"),
+        (0.1 + 0.2, "0.3"),
+        (1e15, "1000000000000000"),
+        (True, "TRUE"),
+        (False, "FALSE"),
+        (datetime.datetime(2024, 1, 31), "2024-01-31"),
+        (datetime.date(2024, 1, 31), "2024-01-31"),
+        (datetime.datetime(2024, 1, 31, 8, 5), "2024-01-31 08:05:00"),
+        (datetime.time(8, 5), "08:05:00"),
+        ("#N/A", ""),
+        ("=1+1", ""),  # never computed: no program has opened it yet
+        ("a_x000D_\nb", "a\r\nb"),
+        (" 1.0 ", " 1.0 "),
+    ],
+)
+def test_a_cell_is_the_text_that_it_shows(tmp_path, value, text):
+    assert cells(workbook(tmp_path / "a.xlsx", a=[["x", value, "y"]])) == {1: ["x", text, "y"]}
+
+
+def test_empty_and_merged_cells_are_empty_and_what_is_only_formatted_is_none(tmp_path):
+    path = tmp_path / "a.xlsx"
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in ([], ["text", "label", None], ["甲", "1"], [None, "0"], [], [None, None], ["乙"]):
+        sheet.append(row)
+    sheet["A7"] = "乙"
+    sheet.merge_cells("A3:A4")
+    sheet["Z3"].font = sheet["A99"].font = openpyxl.styles.Font(bold=True)
+    book.save(path)
+    assert cells(path) == {
+        1: [],
+        2: ["text", "label"],
+        3: ["甲", "1"],
+        4: ["", "0"],
+        5: [],
+        6: [],
+        7: ["乙", ""],
+    }
+
+
+def test_a_row_that_is_longer_than_the_first_keeps_its_cells(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", a=[["text", "label"], ["甲", "1", None, "x"]])
+    assert cells(path)[2] == ["甲", "1", "", "x"]
+
+
+def test_the_first_sheet_that_is_not_hidden_or_the_one_that_is_named(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", old_=[["a"]], 评论=[["b"]], test=[["c"]])
+    assert (sheet_records(path)[0], cells(path)) == ("评论", {1: ["b"]})
+    assert (sheet_records(path, "test")[0], cells(path, "test")) == ("test", {1: ["c"]})
+    assert cells(path, "old") == {1: ["a"]}
+    with pytest.raises(InputError, match=r"a\.xlsx has no sheet 'Test'. It has: old, 评论, test\."):
+        sheet_records(path, "Test")
+
+
+def test_without_the_library_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+    path = workbook(tmp_path / "a.xlsx", a=ROWS)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"a\.xlsx .*pip install 'roformer-tf\[xlsx\]'.* \.csv"):
+        sheet_records(path)
+
+
+def test_what_is_broken_is_one_message(tmp_path):
+    path = as_excel_writes(tmp_path / "a.xlsx", ROWS)
+    whole = path.read_bytes()
+    broken = {
+        "text": b"text,label\n",
+        "cut": whole[:-100],
+        "encrypted": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600),
+        "other zip": b"PK\x05\x06" + bytes(18),
+    }
+    for name, content in broken.items():
+        path.write_bytes(content)
+        message = "without a password" if name == "encrypted" else "no .xlsx file, or damaged"
+        with pytest.raises(InputError, match=message):
+            cells(path)
+
+
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        f'<worksheet xmlns="{MAIN}"><sheetData><row r="1"><c r="A1" t="s"><v>99</v></c></row>',
+        f'<worksheet xmlns="{MAIN}"><sheetData><row r="1"><c r="A1"><v>x</v></c></row>',
+        f'<worksheet xmlns="{MAIN}"><sheetData><row>',
+        "text",
+    ],
+)
+def test_a_sheet_that_is_broken_inside_is_one_message(tmp_path, sheet):
+    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet)
+    with pytest.raises(InputError, match=r"a\.xlsx is no \.xlsx file, or damaged\. Save it again"):
+        cells(path)
+
+
+def sst(content):
+    return f'<sst xmlns="{MAIN}">{content}</sst>'
+
+
+def sheet_of(content):
+    return f'<worksheet xmlns="{MAIN}"><sheetData>{content}</sheetData></worksheet>'
+
+
+ENTITIES = "".join(f'<!ENTITY {"abcdefgh"[i]} "{f"&{x};" * 10}">' for i, x in enumerate("xabcdefg"))
+PADDING = [("xl/media/photo.png", os.urandom(300_000))]
+BOMBS = {
+    "a huge text": {"strings": sst(f"<si><t>{'x' * 20_000_000}</t></si>")},
+    "a huge text beside a photo": {
+        "strings": sst(f"<si><t>{'x' * 20_000_000}</t></si>"),
+        "more": PADDING,
+    },
+    "elements of no use": {"sheet": sheet_of("<a/>" * 1_000_000)},
+    "a row without end": {"sheet": sheet_of(f'<row r="1">{"<c/>" * 1_000_000}</row>')},
+    "a text without end": {"strings": sst(f"<si>{'<r/>' * 1_000_000}</si>")},
+    "entities": {"strings": f"<!DOCTYPE sst [{ENTITIES}]>{sst('<si><t>&h;</t></si>')}"},
+    "a folder of zeros": {"more": [("xl/zeros.bin", bytes(30_000_000))]},
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
+    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, **BOMBS[name])
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"a\.xlsx .* If you trust it, save it as \.csv\."):
+        sheet_records(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 20
+
+
+def test_many_short_texts_are_bounded_in_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(spreadsheets, "MAX_ELEMENTS", 1000)
+    strings = sst("<si><t>x</t></si>" * 501)
+    path = as_excel_writes(tmp_path / "a.xlsx", [["x"]], strings=strings)
+    with pytest.raises(InputError, match=r"holds more in xl/strings\.xml than a sheet"):
+        sheet_records(path)
+
+
+def test_a_row_in_no_mans_land_ends_the_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr(spreadsheets, "MAX_ROWS", 1000)
+    far = '<row r="{0}"><c r="A{0}"><v>1</v></c></row>'
+    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet_of(far.format(1000)))
+    assert cells(path)[1000] == ["1"]
+    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet_of(far.format(1001)))
+    with pytest.raises(InputError, match="more than the 1,000 rows"):
+        cells(path)
+
+
+def test_an_office_file_with_a_photo_and_many_rows_is_read_in_little_memory(tmp_path):
+    photo = [("xl/media/photo.png", os.urandom(3_000_000))]
+    rows = [["text", "label"], *([f"第{n}条评论，" + "很好" * 20, str(n % 2)] for n in range(5000))]
+    path = as_excel_writes(tmp_path / "a.xlsx", rows, more=photo)
+    tracemalloc.start()
+    assert sum(len(record.cells) == 2 for record in sheet_records(path)[1]) == 5001
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 << 20
