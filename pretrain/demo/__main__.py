@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
 SETTINGS = "settings.yaml"
-HIDE_ALL = MaskingConfig(rate=0.15, mask_share=1.0, random_share=0.0)
+HIDE_ALL = MaskingConfig(mask_rate=0.15, mask_replace_rate=1.0, random_replace_rate=0.0)
 """How model and baselines are compared: every chosen token is hidden, none kept or replaced."""
 EXAMPLES = 5
 
@@ -222,9 +222,9 @@ def predicted(
     model: "RoFormerForMaskedLM", batches: "grain.MapDataset", counted: np.ndarray
 ) -> Prediction:
     """What a model predicts in the slots that count."""
-    from roformer_tf.pretraining.evaluation import MaskedTokenScores, score_tokens
+    from roformer_tf.pretraining.evaluation import TokenMetrics, token_metrics
 
-    outputs = score_tokens(MaskedTokenScores(model), batches)
+    outputs = token_metrics(TokenMetrics(model), batches)
     return Prediction(
         outputs["likeliest"][counted],
         np.exp(outputs["log_likelihood"][counted].astype("float64")),

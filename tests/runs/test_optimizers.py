@@ -7,19 +7,12 @@ from roformer_tf.errors import InputError
 from roformer_tf.kernels.adam import AdamW
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.losses import MaskedTokenLoss
-from roformer_tf.runs.ema import AveragingAdamW
-from roformer_tf.runs.optimizers import (
-    FinetuneOptimizerConfig,
-    Lamb,
-    LayerwiseAdamW,
-    Muon,
-    OptimizerConfig,
-    WarmupDecay,
-    as_matrix,
-    make_finetune_optimizer,
-    make_optimizer,
-    orthogonal,
-)
+from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
+from roformer_tf.runs.optimizers.factory import make_finetune_optimizer, make_optimizer
+from roformer_tf.runs.optimizers.lamb import Lamb
+from roformer_tf.runs.optimizers.muon import Muon, as_matrix, orthogonal
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
+from roformer_tf.runs.schedules import WarmupDecay
 
 CONSTANT = OptimizerConfig(learning_rate=0.5, warmup=0.0, weight_decay=0.1, clip_norm=1e9)
 LONG = 10**9  # steps: the learning rate of the first ones is the highest
@@ -156,13 +149,15 @@ def test_the_rate_may_fall_along_a_cosine_or_only_at_the_end():
     cosine = 1 + np.cos(np.pi * (steps - 2) / 18)
     np.testing.assert_allclose(rates(schedule="cosine"), [1.0, 2.0, *cosine], atol=1e-6)
     stable = [1.0, *[2.0] * 15, 2.0, 1.5, 1.0, 0.5, 0.0]
-    np.testing.assert_allclose(rates(schedule="wsd", decay=0.2), stable, atol=1e-6)
+    np.testing.assert_allclose(rates(schedule="wsd", decay_share=0.2), stable, atol=1e-6)
     np.testing.assert_allclose(rates(), [1.0, 2.0, *np.linspace(2, 0, 19)], atol=1e-6)
 
 
 def test_a_warm_up_and_a_decay_longer_than_the_run_are_refused():
-    with pytest.raises(InputError, match=r"warmup and decay are 0\.6 and 0\.5 of the steps"):
-        OptimizerConfig(schedule="wsd", warmup=0.6, decay=0.5)
+    with pytest.raises(
+        InputError, match=r"warmup and decay_share are 0\.6 and 0\.5, together more than all steps"
+    ):
+        OptimizerConfig(schedule="wsd", warmup=0.6, decay_share=0.5)
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (5, 12), (12, 5)])
@@ -208,7 +203,9 @@ def test_muon_moves_kernels_along_their_momentum_and_all_else_as_adamw_does(mode
     for algorithm in ("adamw", "muon"):
         for v, value in zip(variables, start, strict=True):
             v.assign(value)
-        config = OptimizerConfig(algorithm, matrix_rate=3.0, learning_rate=0.01, warmup=0.0)
+        config = OptimizerConfig(
+            algorithm, muon_learning_rate_scale=3.0, learning_rate=0.01, warmup=0.0
+        )
         optimizer = make_optimizer(config, variables, LONG)
         for step in gradients:
             optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in step])
@@ -300,8 +297,8 @@ def test_the_schedule_survives_serialization():
         {"beta_2": 1.5},
         {"weight_decay": -0.1},
         {"weight_decay": float("inf")},
-        {"matrix_rate": 0},
-        {"matrix_rate": float("inf")},
+        {"muon_learning_rate_scale": 0},
+        {"muon_learning_rate_scale": float("inf")},
     ],
 )
 def test_values_that_make_no_sense_are_refused(wrong):
@@ -336,14 +333,14 @@ def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path)
     for mine, others in ((model, loaded), (model.optimizer, loaded.optimizer)):
         for one, other in zip(mine.variables, others.variables, strict=True):
             np.testing.assert_array_equal(numpy(one), numpy(other), err_msg=one.path)
-    assert all((numpy(average) != 0).any() for average in loaded.optimizer.averages)
+    assert all((numpy(average) != 0).any() for average in loaded.optimizer.ema_weights)
 
 
 @pytest.mark.parametrize(
     ("cls", "settings"),
     [
         (AdamW, {}),
-        (AveragingAdamW, {}),
+        (EmaAdamW, {}),
         (LayerwiseAdamW, {"scales": [1.0]}),
         (Lamb, {}),
         (Muon, {"matrix_rate": 1.0, "product_dtype": "float32"}),
@@ -368,7 +365,9 @@ def test_of_weights_of_16_bits_all_else_is_float32(algorithm, dtype, ulp):
         optimizer = make_optimizer(config, weights, LONG)
         for _ in range(3):
             optimizer.apply([keras.ops.convert_to_tensor(slope, kind) for _ in weights])
-        after[kind] = [numpy(keras.ops.cast(v, "float32")) for v in [*weights, *optimizer.averages]]
+        after[kind] = [
+            numpy(keras.ops.cast(v, "float32")) for v in [*weights, *optimizer.ema_weights]
+        ]
     slots = [v for v in optimizer.variables if v is not optimizer._iterations]
     assert {keras.backend.standardize_dtype(v.dtype) for v in slots} == {"float32"}
     for got, want in zip(after[dtype], after["float32"], strict=True):
@@ -380,5 +379,5 @@ def test_averages_in_float64_are_float64():
     weight = keras.Variable(np.array([1.0, 2.0]), dtype="float64", name="kernel")
     optimizer = make_optimizer(OptimizerConfig(ema=0.9), [weight], LONG)
     optimizer.apply([keras.ops.convert_to_tensor([1.0, 1.0], weight.dtype)])
-    assert optimizer.averages[0].dtype == weight.dtype
-    np.testing.assert_array_equal(numpy(optimizer.averages[0]), numpy(weight))  # at first
+    assert optimizer.ema_weights[0].dtype == weight.dtype
+    np.testing.assert_array_equal(numpy(optimizer.ema_weights[0]), numpy(weight))  # at first
