@@ -96,7 +96,8 @@ def compiled_model(case: Case) -> Any:
     from roformer_tf.pretraining.losses import MaskedTokenLoss
     from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
     from roformer_tf.runs.devices import choose_jit
-    from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+    from roformer_tf.runs.optimizers.factory import make_optimizer
+    from roformer_tf.runs.optimizers.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)
     if not case.flash:

@@ -22,7 +22,7 @@ from benchmarks.environments import HERE
 from pretrain.demo.__main__ import Demo
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.files import file_beside
-from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.run_files import read_metrics
 
 PLOT = HERE / "plots" / "precision.png"
 LINES: dict[str, dict[str, Any]] = {  # the thin one is seen on top of the broad one
@@ -52,8 +52,8 @@ def train(rows: Path, output: Path, precision: str, seed: int, steps: int) -> Cu
     settings = {"precision": precision, "seed": seed, "steps": steps, "log-every": 5}
     given = {"config": Demo.config, "rows": rows, "output": output} | settings
     _run("pretrain", given)
-    lines = list(read_lines(output / "metrics.jsonl"))
-    held_out = list(read_lines(output / "evaluations.jsonl"))[-1]["held_out_loss"]
+    lines = list(read_metrics(output / "metrics.jsonl"))
+    held_out = list(read_metrics(output / "evaluations.jsonl"))[-1]["held_out_loss"]
     return Curve([line["step"] for line in lines], [line["loss"] for line in lines], held_out)
 
 

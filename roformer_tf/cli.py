@@ -21,7 +21,7 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
 )
-from roformer_tf.flags import nearest, parsed, with_yaml
+from roformer_tf.flags import RENAMED, nearest, parsed, with_new_names, with_yaml
 
 
 class Command(NamedTuple):
@@ -172,7 +172,9 @@ def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
     _check_backend()
     function, settings = load(name)
-    given = parsed(settings, with_yaml(list(flags), settings), f"roformer-tf {name}")
+    program, renamed = f"roformer-tf {name}", RENAMED.get(name, {})
+    typed = with_new_names(list(flags), renamed, program)
+    given = parsed(settings, with_yaml(typed, settings, renamed), program)
     for module in COMMANDS[name].loads:
         with _quiet(), suppress(ModuleNotFoundError):  # who needs it says what is missing
             import_module(module)

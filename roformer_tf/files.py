@@ -6,6 +6,7 @@ its own so long: see `locked`.
 """
 
 import errno
+import hashlib
 import os
 import shutil
 import socket
@@ -81,6 +82,15 @@ def write_text(target: str | Path, text: str) -> None:
     """Write UTF-8 text with Unix line endings, whole or not at all."""
     with file_beside(target) as beside:
         beside.write_text(text, encoding="utf-8", newline="\n")
+
+
+def hash_file(path: Path) -> str:
+    """Hash a file: BLAKE2b, 128 bits in hexadecimal."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(2**20), b""):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager

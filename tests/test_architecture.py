@@ -25,6 +25,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "config": ("errors",),
     "flags": ("errors",),
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
+    "machine": (),
     # ground floor: text, weights, layers
     "checkpoints": ("errors", "files", "config"),
     "tokenizers": ("checkpoints", "internals"),
@@ -32,9 +33,9 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "layers": ("config", "kernels"),
     "models": ("layers", "checkpoints", "tokenizers"),
     "readers": ("errors", "files"),
-    "runs": ("models",),
+    "runs": ("models", "flags", "machine"),
     # west wing: a corpus
-    "corpus": ("readers", "tokenizers"),
+    "corpus": ("readers", "tokenizers", "machine"),
     "pretraining": ("corpus", "models", "runs", "conversion", "flags"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
@@ -59,6 +60,8 @@ TEXT_ROOMS = {
     "files",
     "config",
     "internals",
+    "flags",
+    "machine",
     "checkpoints",
     "tokenizers",
     "readers",
@@ -87,6 +90,7 @@ HOOKS = {reliance.attribute for reliance in RELIANCES if reliance.hook}
 PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
 OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
 """What Python documents of named tuples and of `os`, with an underscore or not."""
+ALIKE = {"Table"}  # a file's rows of cells, and a report's
 RENAMERS = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
@@ -255,6 +259,16 @@ def test_the_check_sees_a_private_name(touch):
     assert not foreign_private_names({INTERNALS: touch})
 
 
+def classes_named_twice(modules: dict[str, str]) -> dict[str, list[str]]:
+    """Public classes of one name in several modules: a reader would take one for the other."""
+    found: dict[str, list[str]] = {}
+    for module, source in modules.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
 def test_every_room_is_in_the_picture():
     assert {room(module) for module in sources()} - {""} <= MAY_SEE.keys()
 
@@ -312,6 +326,23 @@ def test_no_module_imports_itself_through_others():
 )
 def test_the_check_sees_a_broken_rule(module, source):
     assert broken_imports({module: source})
+
+
+def test_no_public_class_has_the_name_of_another():
+    twice = classes_named_twice(sources())
+    assert {name: places for name, places in twice.items() if name not in ALIKE} == {}
+
+
+def test_the_check_sees_a_name_given_twice():
+    modules = {
+        "roformer_tf.runs.x": "class Run:\n    pass",
+        "roformer_tf.corpus.x": "class _Run: 1",
+    }
+    assert classes_named_twice(modules) == {}
+    modules["roformer_tf.pretraining.x"] = "import ast\n@dataclass\nclass Run(Base):\n    x: int"
+    assert classes_named_twice(modules) == {
+        "Run": ["roformer_tf.runs.x", "roformer_tf.pretraining.x"]
+    }
 
 
 @pytest.mark.parametrize(

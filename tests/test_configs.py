@@ -131,7 +131,7 @@ def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed,
 def test_the_config_of_cail2019_is_the_released_script(parsed):
     """20 epochs, of half the rows each, 4 rows a step, at a constant 6e-6, by Adam."""
     from roformer_tf.models.heads import RoFormerForSequenceClassification
-    from roformer_tf.runs.optimizers import make_finetune_optimizer
+    from roformer_tf.runs.optimizers.factory import make_finetune_optimizer
 
     path = ROOT / "finetune" / "configs" / "cail2019_scm.yaml"
     needed = ["--checkpoint", "x.zip", "--train", "x.jsonl", "--output", "run"]
@@ -192,7 +192,17 @@ def test_a_recipe_is_trained_on_rows_as_the_readme_shows(
     monkeypatch.chdir(ROOT)
     rows, run = prepared({}, tmp_path, write_corpus, "--held-out", 0), tmp_path / "run"
     shown = ["--config", "pretrain/configs/base.yaml", "--rows", str(rows)]
-    shown += ["--weights", "news", "3", "wiki", "1", "--accumulate", "8", "--output", str(run)]
+    shown += [
+        "--corpus-weights",
+        "news",
+        "3",
+        "wiki",
+        "1",
+        "--accumulate",
+        "8",
+        "--output",
+        str(run),
+    ]
     recipe = yaml.safe_load((FOLDER / "base.yaml").read_text(encoding="utf-8"))
     words = toy(recipe)
     small = ["--architecture", words[words.index("--architecture") + 1], "--precision", "float32"]

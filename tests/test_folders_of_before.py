@@ -11,8 +11,10 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import yaml
 
 from roformer_tf.cli import main
+from roformer_tf.flags import RENAMED
 
 PRETRAIN = (
     "pretrain --corpus corpus.txt --vocab-size 100 --tokenization char --length 32 --held-out 0.1 "
@@ -41,7 +43,14 @@ def lines(path):
 def test_a_half_done_pretraining_goes_on_and_ends_as_it_did(before, capsys):
     rows = {path.name: path.read_bytes() for path in (before / "run/rows").iterdir()}
     assert main(PRETRAIN.split()) == 0
-    assert "continuing from run/checkpoints/step-00000016" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "continuing from run/checkpoints/step-00000016" in said.out
+    told = [line for line in said.err.splitlines() if line.startswith("run/settings.yaml: ")]
+    assert len(told) == 1
+    assert told[0].count(" is now ") == len(RENAMED["pretrain"])
+    recorded = yaml.safe_load((before / "run/settings.yaml").read_text(encoding="utf-8"))
+    assert recorded["mask_rate"] == 0.15
+    assert {old.replace("-", "_") for old in RENAMED["pretrain"]}.isdisjoint(recorded)
     assert {path.name: path.read_bytes() for path in (before / "run/rows").iterdir()} == rows
     for name, figure in (("metrics", "loss"), ("evaluations", "held_out_loss")):
         ended, now = lines(before / f"ended_{name}.jsonl"), lines(before / f"run/{name}.jsonl")
@@ -49,6 +58,15 @@ def test_a_half_done_pretraining_goes_on_and_ends_as_it_did(before, capsys):
         np.testing.assert_allclose(
             [line[figure] for line in now], [line[figure] for line in ended], rtol=1e-4
         )
+
+
+def test_old_settings_are_compared_with_those_of_now(before, capsys):
+    assert main([*PRETRAIN.split(), "--rate", "0.2"]) == 2
+    said = capsys.readouterr().err
+    assert "--rate is now --mask-rate" in said
+    assert "run holds a run with other settings: mask_rate was 0.15 and is 0.2." in said
+    assert main([*PRETRAIN.split(), "--keep-checkpoints", "1", "--max-skipped", "3"]) == 0
+    assert len([*(before / "run/checkpoints").iterdir()]) == 1
 
 
 def test_rows_are_trained_on(before):

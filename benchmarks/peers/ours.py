@@ -126,7 +126,8 @@ def training(model: Any, batches: Any) -> Prepared:
     from roformer_tf.pretraining.losses import MaskedTokenLoss
     from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
     from roformer_tf.runs.devices import choose_jit
-    from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+    from roformer_tf.runs.optimizers.factory import make_optimizer
+    from roformer_tf.runs.optimizers.settings import OptimizerConfig
 
     optimizer = make_optimizer(
         OptimizerConfig(), model.trainable_variables, 1_000_000, model.compute_dtype

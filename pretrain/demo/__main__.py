@@ -35,6 +35,7 @@ from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.shards import PreparedRows, read_manifest
 from roformer_tf.inference.fill_mask import MASK
+from roformer_tf.runs.run_files import METRICS_FILE, SETTINGS, read_metrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
-SETTINGS = "settings.yaml"
-HIDE_ALL = MaskingConfig(rate=0.15, mask_share=1.0, random_share=0.0)
+HIDE_ALL = MaskingConfig(mask_rate=0.15, mask_replace_rate=1.0, random_replace_rate=0.0)
 """How model and baselines are compared: every chosen token is hidden, none kept or replaced."""
 EXAMPLES = 5
 
@@ -105,8 +105,8 @@ def main(demo: Demo | None = None) -> int:
             quick = ("--embeddings", "random", "--steps", demo.pilot_steps, "--output", pilot)
             if code := command(*training, *quick):
                 return code
-            rate = steps_per_second(Path(pilot), demo.length)
-        steps = int(rate * demo.seconds)
+            speed = steps_per_second(Path(pilot), demo.length)
+        steps = int(speed * demo.seconds)
     if code := command(*training, "--steps", steps, "--output", demo.output):
         return code
     report(demo)
@@ -133,10 +133,9 @@ def settings(run: Path) -> dict[str, Any]:
 
 
 def steps_per_second(pilot: Path, length: int) -> float:
-    """Speed of a short run, its first line of metrics left out: the machine warms up."""
-    lines = (pilot / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1:]
-    rates = [json.loads(line)["tokens_per_second"] for line in lines]
-    return float(np.median(rates)) / (settings(pilot)["batch_size"] * length)
+    """Speed of a short run without its first line of metrics: the machine warms up."""
+    speeds = [line["tokens_per_second"] for line in read_metrics(pilot / METRICS_FILE)[1:]]
+    return float(np.median(speeds)) / (settings(pilot)["batch_size"] * length)
 
 
 def report(demo: Demo) -> None:
@@ -222,9 +221,9 @@ def predicted(
     model: "RoFormerForMaskedLM", batches: "grain.MapDataset", counted: np.ndarray
 ) -> Prediction:
     """What a model predicts in the slots that count."""
-    from roformer_tf.pretraining.evaluation import MaskedTokenScores, score_tokens
+    from roformer_tf.pretraining.evaluation import TokenMetrics, token_metrics
 
-    outputs = score_tokens(MaskedTokenScores(model), batches)
+    outputs = token_metrics(TokenMetrics(model), batches)
     return Prediction(
         outputs["likeliest"][counted],
         np.exp(outputs["log_likelihood"][counted].astype("float64")),

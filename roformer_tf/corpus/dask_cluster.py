@@ -29,13 +29,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from roformer_tf.corpus.workers import EngineError, Pool, Task
+from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask
 from roformer_tf.errors import InputError
 
 ADDRESS = "DASK_SCHEDULER_ADDRESS"  # set by what starts clusters on Slurm, Kubernetes, YARN
 CONNECTING = 8  # seconds
 GLANCE = 1.0  # seconds between two looks at the cluster while waiting for it
-PATIENCE = 30.0  # seconds that no item is late, and …
+NEVER_LATE = 30.0  # seconds in which no item is late, nor within …
 LATE = 5  # … times as long as the others take
 LINGER = 10.0  # seconds for what is still written when a job ends
 
@@ -46,7 +46,7 @@ def check_cluster(scheduler: str | None) -> None:
 
 
 @contextmanager
-def cluster(task: Task, folder: Path, scheduler: str | None) -> Iterator[Pool]:
+def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Workers]:
     """Do the task on the workers of a Dask cluster, which may come and go.
 
     Raises InputError if no scheduler answers, and EngineError if it is lost, if an item kills its
@@ -55,7 +55,7 @@ def cluster(task: Task, folder: Path, scheduler: str | None) -> Iterator[Pool]:
     with _connect(scheduler) as client, _posted(task, folder) as job:
         work = _ClusterWork(client, job)
         try:
-            yield Pool(work.submit, work.room)
+            yield Workers(work.submit, work.room)
         except EngineError:
             raise
         except Exception:
@@ -112,7 +112,7 @@ class _Job:
 
 
 @contextmanager
-def _posted(task: Task, folder: Path) -> Iterator[_Job]:
+def _posted(task: WorkerTask, folder: Path) -> Iterator[_Job]:
     """Lay the task into the folder, where each worker fetches it once; take it away at the end.
 
     Workers would otherwise fetch it from each other, and wait for a frozen one. The file is named
@@ -122,7 +122,7 @@ def _posted(task: Task, folder: Path) -> Iterator[_Job]:
     file = folder.absolute() / f".job.{uuid.uuid4().hex[:8]}.tmp"
     file.write_bytes(content)
     try:
-        yield _Job(str(file), _hash(content), _versions())
+        yield _Job(str(file), _digest(content), _versions())
     finally:
         file.unlink(missing_ok=True)
 
@@ -198,7 +198,7 @@ class _ClusterWork:
         """
         if not self._seconds:
             return False
-        usual = max(PATIENCE, LATE * statistics.median(tuple(self._seconds)))
+        usual = max(NEVER_LATE, LATE * statistics.median(tuple(self._seconds)))
         taken = time.monotonic() - attempts.began
         return taken > usual * 2 ** (len(attempts.futures) - 1)
 
@@ -307,15 +307,15 @@ _one_at_a_time = threading.Lock()  # Python runs one thread at a time, but each 
 
 
 @lru_cache(maxsize=1)  # once for all items of a job
-def _task_of(job: _Job) -> Task:
+def _task_of(job: _Job) -> WorkerTask:
     """Fetch a job's task."""
     try:
         content = Path(job.file).read_bytes()
     except OSError:
         content = b""
-    if _hash(content) != job.digest:
+    if _digest(content) != job.digest:
         raise _unseen(job)
-    task: Task = pickle.loads(content)
+    task: WorkerTask = pickle.loads(content)
     return task
 
 
@@ -332,7 +332,7 @@ def _worker() -> str:
     return f"the worker process {os.getpid()} on {platform.node()}"
 
 
-def _hash(content: bytes) -> str:
+def _digest(content: bytes) -> str:
     """Hash bytes, 128 bits."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from roformer_tf.errors import InputError
 from roformer_tf.readers.text_key import text_key
 
-Duplicates = Literal["keep", "exact", "near"]
+DuplicatePolicy = Literal["keep", "exact", "near"]
 """Which documents are left out because of an earlier one: none, equal ones, or similar ones too."""
 
 SHINGLE = 5  # characters in a row: two to three words of Chinese

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from roformer_tf.corpus.dask_cluster import ADDRESS, cluster
-from roformer_tf.corpus.workers import Pool, Task, alone, processes
+from roformer_tf.corpus.workers import Workers, WorkerTask, in_this_process, processes
 from roformer_tf.errors import InputError
+from roformer_tf.machine import usable_cores
 
 Engine = Literal["processes", "dask"]
 
@@ -33,18 +34,11 @@ def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> 
         )
 
 
-def open_pool(
-    task: Task, folder: Path, engine: Engine, scheduler: str | None, workers: int | None
-) -> AbstractContextManager[Pool]:
+def open_workers(
+    task: WorkerTask, folder: Path, engine: Engine, scheduler: str | None, workers: int | None
+) -> AbstractContextManager[Workers]:
     """Choose who does the task; `folder` is one that all workers of a cluster must see."""
     if engine == "dask":
         return cluster(task, folder, scheduler)
-    workers = workers or _cores()
-    return alone(task) if workers == 1 else processes(task, workers)
-
-
-def _cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    count = workers or usable_cores()
+    return in_this_process(task) if count == 1 else processes(task, count)

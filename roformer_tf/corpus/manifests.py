@@ -79,8 +79,8 @@ def _corpora(
     return described
 
 
-def left_out(manifest: Mapping[str, Any]) -> list[str]:
-    """Say in one line what was left out on demand; no line if that is nothing."""
+def skipped(manifest: Mapping[str, Any]) -> list[str]:
+    """Say in one line what was skipped on demand; no line if that is nothing."""
     kinds = {
         "short": f"documents under {manifest['settings']['min_characters']} characters",
         "duplicates": "duplicates",

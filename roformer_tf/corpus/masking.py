@@ -18,20 +18,23 @@ _MASKED, _REPLACED = 1, 2  # fates of a chosen word; 3 is kept, and 0 is not cho
 class MaskingConfig:
     """Which tokens of a row are predicted, and what stands in their place."""
 
-    rate: float = 0.15
+    mask_rate: float = 0.15
     """Share of the tokens to predict, above 0 and below 1. Words are predicted whole."""
-    mask_share: float = 0.8
+    mask_replace_rate: float = 0.8
     """Share of the predicted words whose tokens become [MASK]."""
-    random_share: float = 0.1
+    random_replace_rate: float = 0.1
     """Share of the predicted words whose tokens become random ones. The rest stay as they are."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise InputError(f"rate is {self.rate}, but must be above 0 and below 1, such as 0.15.")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+        if not 0 < self.mask_rate < 1:
             raise InputError(
-                f"mask_share {self.mask_share} and random_share {self.random_share} must be 0 or "
-                "more and together at most 1, such as 0.8 and 0.1."
+                f"mask_rate is {self.mask_rate}, but must be above 0 and below 1, such as 0.15."
+            )
+        masked, replaced = self.mask_replace_rate, self.random_replace_rate
+        if min(masked, replaced) < 0 or masked + replaced > 1:
+            raise InputError(
+                f"mask_replace_rate {masked} and random_replace_rate {replaced} must be 0 or more "
+                "and together at most 1, such as 0.8 and 0.1."
             )
 
 
@@ -51,13 +54,13 @@ class MaskedRows(NamedTuple):
     """(B, P): 1 for a slot that is used."""
 
 
-def predictions_per_row(length: int, rate: float) -> int:
+def predictions_per_row(length: int, mask_rate: float) -> int:
     """Count the slots that a row of this length needs at most; at least 1.
 
     >>> predictions_per_row(512, 0.15)
     76
     """
-    return _wanted(length - SPECIALS, rate)
+    return _wanted(length - SPECIALS, mask_rate)
 
 
 def replacement_ids(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:
@@ -103,10 +106,11 @@ def mask_rows(
 ) -> MaskedRows:
     """Choose whole words at random and hide them; `rows` is (B, 3, L), channels as in `packing`.
 
-    In each row words are taken in random order, one that would exceed the rate being passed
-    over, until rate × tokens (rounded, at least 1, at most `predictions`) are chosen: exactly so
-    many, unless only longer words are left. Masked, replaced or kept is decided for a word as a
-    whole; each token of a replaced word is drawn by itself from `random_ids` (ids,).
+    In each row words are taken in random order, one that would exceed the mask rate being
+    passed over, until mask_rate × tokens (rounded, at least 1, at most `predictions`) are
+    chosen: exactly so many, unless only longer words are left. Masked, replaced or kept is decided
+    for a word as a whole; each token of a replaced word is drawn by itself from `random_ids`
+    (ids,).
     A row draws from its own generator only: which rows share a batch changes nothing.
     """
     drawn = [
@@ -135,9 +139,9 @@ def mask_rows(
     return masked
 
 
-def _wanted(tokens: int, rate: float) -> int:
+def _wanted(tokens: int, mask_rate: float) -> int:
     """Count the tokens to predict out of so many."""
-    return max(1, round(rate * tokens))
+    return max(1, round(mask_rate * tokens))
 
 
 def _draw(
@@ -151,13 +155,15 @@ def _draw(
     `words` (L,) numbers the words from 1; 0 is special or padding.
     """
     sizes = np.bincount(words)  # (words + 1,) in tokens
-    limit = min(predictions, _wanted(len(words) - int(sizes[0]), config.rate))
+    limit = min(predictions, _wanted(len(words) - int(sizes[0]), config.mask_rate))
     chosen = _choose_words(sizes.tolist(), limit, rng)
     word_chances, chances = rng.random((2, predictions))
     word_chances = word_chances[: len(chosen)]
-    kept_from = config.mask_share + config.random_share
+    kept_from = config.mask_replace_rate + config.random_replace_rate
     fates = np.zeros(len(sizes), np.int8)  # not chosen, until it is drawn
-    fates[chosen] = _MASKED + (word_chances >= config.mask_share) + (word_chances >= kept_from)
+    fates[chosen] = (
+        _MASKED + (word_chances >= config.mask_replace_rate) + (word_chances >= kept_from)
+    )
     return fates[words], chances
 
 

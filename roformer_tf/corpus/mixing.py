@@ -26,24 +26,25 @@ from roformer_tf.errors import InputError
 class MixingConfig:
     """How much of what is trained on comes from each corpus. Unset, what it has."""
 
-    weights: dict[str, float] = field(default_factory=dict)
+    corpus_weights: dict[str, float] = field(default_factory=dict)
     """Name and weight of every corpus, such as `news 3 wiki 1`: three rows of news to one of
     wiki."""
-    temperature: float = 1.0
+    corpus_temperature: float = 1.0
     """Above 1, small corpora come more often: corpora of n rows are mixed as n^(1/temperature)."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.temperature < math.inf:
+        if not 1 <= self.corpus_temperature < math.inf:
             raise InputError(
-                f"temperature is {self.temperature}, but must be at least 1: 1 takes corpora as "
-                "large as they are, 3 makes them more even."
+                f"corpus_temperature is {self.corpus_temperature}, but must be at least 1: 1 takes "
+                "corpora as large as they are, 3 makes them more even."
             )
-        if self.weights and self.temperature != 1:
+        if self.corpus_weights and self.corpus_temperature != 1:
             raise InputError(
-                f"give either weights or a temperature: {_listed(self.weights)} say already how "
-                f"much each corpus counts, so a temperature of {self.temperature} is too much."
+                "give either corpus_weights or a corpus_temperature: "
+                f"{_listed(self.corpus_weights)} say already how much each corpus counts, so a "
+                f"temperature of {self.corpus_temperature} is too much."
             )
-        for name, weight in self.weights.items():
+        for name, weight in self.corpus_weights.items():
             if not 0 < weight < math.inf:
                 raise InputError(
                     f"the weight of the corpus {name!r} is {weight}, but must be above 0. Leave "
@@ -57,13 +58,13 @@ def epoch_rows(rows: Mapping[str, int], config: MixingConfig) -> dict[str, int]:
     `rows` of each corpus, 1 or more. Shares that are no whole rows go up or down to one, the
     largest remainders up. Raises InputError unless the weights name these corpora, all of them.
     """
-    if config.weights:
-        _check_names(config.weights, rows)
-        parts = [config.weights[name] for name in rows]
-    elif config.temperature == 1:
+    if config.corpus_weights:
+        _check_names(config.corpus_weights, rows)
+        parts = [config.corpus_weights[name] for name in rows]
+    elif config.corpus_temperature == 1:
         return dict(rows)
     else:
-        parts = [count ** (1 / config.temperature) for count in rows.values()]
+        parts = [count ** (1 / config.corpus_temperature) for count in rows.values()]
     return dict(zip(rows, dealt(sum(rows.values()), parts), strict=True))
 
 

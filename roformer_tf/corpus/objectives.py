@@ -40,7 +40,7 @@ class Objective(Protocol):
     ) -> Batch:
         """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch."""
 
-    def rows_to_score(self, rows: int, length: int, parts: int) -> int:
+    def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
         """How many rows to evaluate at once, where `rows` of this length are trained on.
 
         All their logits are then in memory, in float32. Of `rows`, a multiple of `parts`, comes
@@ -63,7 +63,7 @@ class MaskedTokens:
         """Mask rows, each afresh in every epoch."""
         masked = mask_rows(
             rows,
-            predictions=predictions_per_row(rows.shape[-1], self.masking.rate),
+            predictions=predictions_per_row(rows.shape[-1], self.masking.mask_rate),
             rngs=[row_generator(*draw) for draw in draws],
             config=self.masking,
             mask_id=self.mask_id,
@@ -76,7 +76,7 @@ class MaskedTokens:
         }
         return inputs, masked.labels, masked.weights
 
-    def rows_to_score(self, rows: int, length: int, parts: int) -> int:
+    def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
         """As many as are trained on: so few tokens are masked."""
         return rows
 
@@ -104,9 +104,9 @@ class NextTokens:
         inputs = {"token_ids": tokens, "sequence_ids": documents}
         return inputs, labels, goes_on.astype(np.float32)
 
-    def rows_to_score(self, rows: int, length: int, parts: int) -> int:
+    def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
         """So few that they have about as many predictions as `rows` masked ones."""
-        masked = rows * predictions_per_row(length, MaskingConfig().rate)
+        masked = rows * predictions_per_row(length, MaskingConfig().mask_rate)
         return max(1, masked // (length * parts)) * parts
 
 

@@ -53,7 +53,7 @@ def pack(
     less than 3.
     """
     check_length(length)
-    bounds = split(documents, length - SPECIALS)
+    bounds = pieces_of(documents, length - SPECIALS)
     pieces = list(pairwise(bounds.tolist()))
     members = assign([stop - start + SPECIALS for start, stop in pieces], length)
     rows = [[pieces[i] for i in row] for row in members]
@@ -66,7 +66,7 @@ def pack(
     return np.stack(_channels(used, token_ids, words, dtype), axis=1), in_pieces
 
 
-def split(documents: Documents, room: int) -> npt.NDArray[np.integer]:
+def pieces_of(documents: Documents, room: int) -> npt.NDArray[np.integer]:
     """Bounds (pieces + 1,) of pieces of at most `room` tokens, as few and as long as can be.
 
     A cut stands where a word begins; only a word that is longer than `room` is cut itself.

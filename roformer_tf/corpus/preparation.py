@@ -31,7 +31,7 @@ from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
 from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.corpus.dask_cluster import check_cluster
 from roformer_tf.corpus.deduplication import (
-    Duplicates,
+    DuplicatePolicy,
     check_similarity,
     exact_marks,
     find_exact,
@@ -46,15 +46,15 @@ from roformer_tf.corpus.documents import (
     find_files,
     read_documents,
 )
-from roformer_tf.corpus.engines import Engine, check_engine, open_pool
+from roformer_tf.corpus.engines import Engine, check_engine, open_workers
 from roformer_tf.corpus.manifests import (
     HELD_OUT,
     SPLITS,
     TRAIN,
     hash_json,
     hash_texts,
-    left_out,
     make_manifest,
+    skipped,
     summary,
 )
 from roformer_tf.corpus.packing import Documents, pack
@@ -66,7 +66,7 @@ from roformer_tf.corpus.shards import (
     row_dtype,
     write_shard,
 )
-from roformer_tf.corpus.workers import EngineError, alone, in_order
+from roformer_tf.corpus.workers import EngineError, in_order, in_this_process
 from roformer_tf.errors import InputError
 from roformer_tf.files import LOCK, folder_beside, leftovers, locked, remove, sweep, write_text
 from roformer_tf.readers.streams import ReadError
@@ -116,7 +116,7 @@ class PreparationConfig(CorpusConfig):
     held_out: float = 0.01
     """Share of documents kept for evaluation. A hash of its text decides for each document, but for
     white space and width: texts that differ in these alone are on one side."""
-    duplicates: Duplicates = "keep"
+    duplicates: DuplicatePolicy = "keep"
     """Leave out no document because of an earlier one; or those with the same text, but for white
     space and width; or those with nearly the same, too, which needs the extra [duplicates]."""
     similarity: float = 0.8
@@ -147,7 +147,7 @@ class PreparationConfig(CorpusConfig):
 
 
 @dataclass(frozen=True)
-class Part:
+class CorpusPart:
     """Consecutive documents of a corpus: the unit of work."""
 
     number: int
@@ -209,7 +209,7 @@ def _prepare(
         write = _PartWriter(output.absolute(), tokenizer, config, settings["format"])
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = make_manifest(records, repeated, report, settings, tokenizer)
-        told = "\n".join([report.summary(), *left_out(manifest)])
+        told = "\n".join([report.summary(), *skipped(manifest)])
         if not manifest["splits"][TRAIN]["rows"]:
             raise InputError(
                 f"no row to train on came out of {told}. "
@@ -247,7 +247,7 @@ class _PartWriter:
     config: PreparationConfig
     folder_format: int
 
-    def __call__(self, part: Part) -> dict[str, Any]:
+    def __call__(self, part: CorpusPart) -> dict[str, Any]:
         """Write the part's shards and then its record, unless they are there; give the record.
 
         {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
@@ -346,7 +346,7 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
     return places
 
 
-def _mark_part(config: PreparationConfig, part: Part) -> list[bytes | None]:
+def _mark_part(config: PreparationConfig, part: CorpusPart) -> list[bytes | None]:
     """Mark the part's documents; None for those that are left out anyway."""
     mark = near_marks if config.duplicates == "near" else exact_marks
     return mark(filtered(part.texts, config).texts)
@@ -385,7 +385,7 @@ def _count_part(
     lower_case: bool,
     config: PreparationConfig,
     folder_format: int,
-    part: Part,
+    part: CorpusPart,
 ) -> Counter[str]:
     """Count the words of the documents that are not left out and not held out."""
     texts = (text for text in filtered(part.texts, config).texts if text is not None)
@@ -408,7 +408,7 @@ def _parts(
     config: PreparationConfig,
     report: CorpusReport,
     repeated: Sequence[Sequence[int]],
-) -> Iterator[Part]:
+) -> Iterator[CorpusPart]:
     """Cut each corpus into parts, and leave out of each those documents that stood before."""
     pieces = (
         (corpus, texts)
@@ -419,7 +419,7 @@ def _parts(
     for number, (corpus, texts) in enumerate(pieces):
         places = set(repeated[number] if repeated else ())
         new = [text for place, text in enumerate(texts) if place not in places]
-        yield Part(number, corpus, new, report.bytes_read - start)
+        yield CorpusPart(number, corpus, new, report.bytes_read - start)
         start = report.bytes_read
 
 
@@ -438,7 +438,7 @@ def _pieces(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _each_part(
-    task: Callable[[Part], Result],
+    task: Callable[[CorpusPart], Result],
     files: list[CorpusFile],
     config: PreparationConfig,
     report: CorpusReport,
@@ -449,15 +449,15 @@ def _each_part(
     parts = _parts(files, config, report, repeated)
     head = list(islice(parts, 2))
     folder = Path(config.output) / UNFINISHED
-    workers = open_pool(task, folder, config.engine, config.scheduler, config.workers)
+    workers = open_workers(task, folder, config.engine, config.scheduler, config.workers)
     if len(head) < 2:  # a second one would have nothing to do
-        workers = alone(task)
+        workers = in_this_process(task)
     total = sum(file.size for file in files)
     with (
         tqdm(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar,
-        workers as pool,
+        workers as started,
     ):
-        for part, result in in_order(pool, chain(head, parts)):
+        for part, result in in_order(started, chain(head, parts)):
             bar.update(part.bytes)
             yield result
         bar.update(total - bar.n)  # bad lines behind the last document

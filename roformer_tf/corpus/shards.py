@@ -5,7 +5,6 @@ integer type that holds the vocabulary and the length. `manifest.json` names the
 written last: without it, nothing counts as prepared.
 """
 
-import hashlib
 import json
 from bisect import bisect_right
 from collections import Counter
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.packing import DOCUMENT
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import file_beside, hash_file
 
 MANIFEST = "manifest.json"
 OPEN_MAPS = 256  # each holds a file descriptor, of which a process often has only 1,024
@@ -47,7 +46,7 @@ class Shard:
     def is_whole(self, folder: Path) -> bool:
         """Tell whether the file is there, byte for byte."""
         path = folder / self.file
-        return path.is_file() and _hash(path) == self.blake2b
+        return path.is_file() and hash_file(path) == self.blake2b
 
 
 def row_dtype(vocab_size: int, length: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -62,7 +61,7 @@ def write_shard(
     with file_beside(folder / file) as beside:
         with beside.open("wb") as handle:
             np.save(handle, rows, allow_pickle=False)
-        digest, size = _hash(beside), beside.stat().st_size
+        digest, size = hash_file(beside), beside.stat().st_size
     tokens = int(np.count_nonzero(rows[:, DOCUMENT]))
     return Shard(file, split, len(rows), tokens, size, digest, corpus)
 
@@ -163,8 +162,3 @@ def _damaged(path: Path, what: str) -> InputError:
         f"the shard {path} is not as it was written: {what}. "
         f"Copy the folder again, or delete {path.parent} and prepare again."
     )
-
-
-def _hash(path: Path) -> str:
-    """Hash a file, 128 bits."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from roformer_tf.errors import InputError
 
-Task = Callable[[Any], Any]
+WorkerTask = Callable[[Any], Any]
 Item = TypeVar("Item")
 
 
@@ -27,7 +27,7 @@ class EngineError(InputError):
 
 
 @dataclass(frozen=True)
-class Pool:
+class Workers:
     """Workers with one task."""
 
     submit: Callable[[Any], Callable[[], Any]]
@@ -36,12 +36,12 @@ class Pool:
     """How many items may be under way now."""
 
 
-def in_order(pool: Pool, items: Iterable[Item]) -> Iterator[tuple[Item, Any]]:
+def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, Any]]:
     """Give each item with what the task makes of it, in order."""
     under_way: deque[tuple[Item, Callable[[], Any]]] = deque()
     for item in items:
-        under_way.append((item, pool.submit(item)))
-        while len(under_way) >= pool.room():
+        under_way.append((item, workers.submit(item)))
+        while len(under_way) >= workers.room():
             yield _first(under_way)
     while under_way:
         yield _first(under_way)
@@ -54,18 +54,18 @@ def _first(under_way: deque[tuple[Item, Callable[[], Any]]]) -> tuple[Item, Any]
 
 
 @contextmanager
-def alone(task: Task) -> Iterator[Pool]:
+def in_this_process(task: WorkerTask) -> Iterator[Workers]:
     """Do the task in this process, at once."""
 
     def submit(item: Any) -> Callable[[], Any]:
         result = task(item)
         return lambda: result
 
-    yield Pool(submit, room=lambda: 1)
+    yield Workers(submit, room=lambda: 1)
 
 
 @contextmanager
-def processes(task: Task, workers: int) -> Iterator[Pool]:
+def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
     """Do the task in processes of this machine.
 
     They are spawned, not forked: this one may run TensorFlow's threads, which a fork would break.
@@ -74,7 +74,7 @@ def processes(task: Task, workers: int) -> Iterator[Pool]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_worker, (task,)) as pool:
         try:
-            yield Pool(lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers)
+            yield Workers(lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers)
         except BrokenProcessPool:
             raise EngineError(
                 "a worker process was killed, perhaps since memory ran out. The same command "
@@ -84,10 +84,10 @@ def processes(task: Task, workers: int) -> Iterator[Pool]:
             pool.shutdown(cancel_futures=True)
 
 
-_task: Task  # of a worker process: sent once, as a tokenizer is large
+_task: WorkerTask  # of a worker process: sent once, as a tokenizer is large
 
 
-def _start_worker(task: Task) -> None:
+def _start_worker(task: WorkerTask) -> None:
     """Set up a worker process."""
     global _task
     _task = task

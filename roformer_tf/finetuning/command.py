@@ -36,7 +36,7 @@ from roformer_tf.labelled.splits import folds, split
 from roformer_tf.labelled.task import Example, LongTexts, Task, TaskName, make_task
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.runs.devices import Precision
-from roformer_tf.runs.optimizers import FinetuneOptimizerConfig
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.run_folder import check_output, plain, settle_precision, tidy, write_settings
 from roformer_tf.tasks.metrics import METRICS, score
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

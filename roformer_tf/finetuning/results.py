@@ -10,14 +10,14 @@ from typing import Any
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.report.analysis import Part, Run
 from roformer_tf.finetuning.search import Search
-from roformer_tf.finetuning.trial import BEST, EVALUATIONS_FILE, METRICS_FILE, Outcome
+from roformer_tf.finetuning.trial import Outcome
 from roformer_tf.inference.answers import cells, columns, one_line, text_names, tsv_line
 from roformer_tf.labelled.encoding import encode_examples
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.labelled.task import Example, Prediction
-from roformer_tf.runs.callbacks import read_lines
 from roformer_tf.runs.checkpointing import publish
 from roformer_tf.runs.devices import describe_machine
+from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.tasks.baselines import baseline
 
 PREDICTIONS = "predictions.tsv"
@@ -91,8 +91,8 @@ class Results:
             test=judged if search.sets.test else None,
             baseline=name,
             no_baseline=problem,
-            losses=read_lines(trial.folder / METRICS_FILE),
-            evaluations=read_lines(trial.folder / EVALUATIONS_FILE),
+            losses=read_metrics(trial.folder / METRICS_FILE),
+            evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
             trials=[_line(outcome) for outcome in self.outcomes] if len(self.outcomes) > 1 else (),
             settings=settings,
             hardware=describe_machine(),

@@ -33,27 +33,27 @@ from roformer_tf.models.heads import (
     RoFormerForTokenClassification,
 )
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.callbacks import MetricsFile, Schedule, StepLog, read_lines
+from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.runs.checkpointing import RunState, checkpoints, save_checkpoint
 from roformer_tf.runs.devices import choose_jit
-from roformer_tf.runs.ema import averaged
+from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
-from roformer_tf.runs.optimizers import (
-    FinetuneOptimizerConfig,
-    make_finetune_optimizer,
+from roformer_tf.runs.optimizers.factory import make_finetune_optimizer
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.runs.run_files import (
+    BEST,
+    CHECKPOINTS,
+    EVALUATIONS_FILE,
+    METRICS_FILE,
+    RESULT,
+    read_metrics,
 )
-from roformer_tf.runs.run_folder import CHECKPOINTS, resume
+from roformer_tf.runs.run_folder import resume
 from roformer_tf.tasks.metrics import FALLING, score
 from roformer_tf.tasks.thresholds import choose_thresholds
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-BEST, VALID, RESULT, METRICS_FILE, EVALUATIONS_FILE = (
-    "best",
-    "valid.json",
-    "result.json",
-    "metrics.jsonl",
-    "evaluations.jsonl",
-)
+VALID = "valid.json"
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,9 @@ def fit(
     ):
 
         def judge(step: int) -> None:
-            before = read_lines(judged.path)
+            before = read_metrics(judged.path)
             gold = _labels(trial.valid)
-            with averaged(trained):
+            with ema_weights(trained):
                 answers = _answers(model, task, valid)
                 chosen = choose_thresholds(task, gold, answers)
                 scores = score(chosen, gold, [chosen.reread(answer) for answer in answers])
@@ -271,8 +271,8 @@ def fit(
             shuffle=False,  # the batches are in their order already
             callbacks=[
                 log,
-                Schedule(judge, every=an_epoch, log=log, **span),
-                Schedule(save_within_epoch, every=recipe.save_every, log=log, **span),
+                PeriodicCallback(judge, every=an_epoch, log=log, **span),
+                PeriodicCallback(save_within_epoch, every=recipe.save_every, log=log, **span),
             ],
             verbose=0,
         )
@@ -303,7 +303,7 @@ def _is_best(scores: dict[str, float], before: Sequence[dict[str, float]], metri
 
 def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
     """Whether the last `patience` evaluations have brought nothing better."""
-    figures = [goodness(line, recipe.metric) for line in read_lines(evaluations)]
+    figures = [goodness(line, recipe.metric) for line in read_metrics(evaluations)]
     if not recipe.patience or len(figures) <= recipe.patience:
         return False
     return len(figures) - 1 - int(np.argmax(figures)) >= recipe.patience

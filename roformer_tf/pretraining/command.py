@@ -27,11 +27,12 @@ from roformer_tf.corpus.preparation import prepare_with
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.files import locked
-from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate, predicts
+from roformer_tf.flags import RENAMED
+from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.flops import stage_flops
 from roformer_tf.pretraining.initialization import (
-    BeginningConfig,
-    extended,
+    InitializationConfig,
+    extend_vocabulary,
     initializer,
 )
 from roformer_tf.pretraining.losses import MaskedTokenLoss
@@ -40,10 +41,9 @@ from roformer_tf.pretraining.stages import Stage, rows_before
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.runs.callbacks import (
     MetricsFile,
-    Schedule,
+    PeriodicCallback,
     StepLog,
     Termination,
-    read_lines,
 )
 from roformer_tf.runs.checkpointing import (
     CheckpointWriter,
@@ -56,20 +56,27 @@ from roformer_tf.runs.comparison import best_evaluation
 from roformer_tf.runs.devices import choose_jit
 from roformer_tf.runs.distribution import (
     ProcessGroup,
+    exit_without_shutdown,
     join,
-    leave_without_farewell,
     peak_of_devices,
     replicas,
 )
-from roformer_tf.runs.ema import averaged, exchange_averages
+from roformer_tf.runs.ema import ema_weights, swap_ema_weights
 from roformer_tf.runs.feeding import prefetched
-from roformer_tf.runs.optimizers import make_optimizer
+from roformer_tf.runs.optimizers.factory import make_optimizer
 from roformer_tf.runs.plots import plot_loss
-from roformer_tf.runs.run_folder import (
+from roformer_tf.runs.run_files import (
+    BEST,
     CHECKPOINTS,
+    EVALUATIONS_FILE,
+    METRICS_FILE,
+    MODEL,
+    read_metrics,
+    read_settings,
+)
+from roformer_tf.runs.run_folder import (
     check_output,
     plain,
-    recorded,
     resume,
     settle_precision,
     tidy,
@@ -78,11 +85,9 @@ from roformer_tf.runs.run_folder import (
 from roformer_tf.runs.tracking import Track, check_tracking, tracked
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-BEST = "best"
-
 
 @dataclass(frozen=True)
-class Run:
+class PretrainingRun:
     """What the stages of a run share."""
 
     config: PretrainConfig
@@ -112,11 +117,12 @@ def pretrain(config: PretrainConfig) -> None:
     with (
         Termination() as termination,
         _silent(not group.first),
-        group.leading(),
+        group.reporting_failure(),
         contextlib.ExitStack() as held,
     ):
         termination.told = group.any
-        group.led(lambda: held.enter_context(locked(config.output)))  # one for all of a run
+        lock = locked(config.output)
+        group.run_on_first(lambda: held.enter_context(lock))  # one for all of a run
         _pretrain(config, group, termination)
 
 
@@ -124,32 +130,34 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     output = Path(config.output)
     config = settle_precision(config)
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
-    config = with_rows_settled(config, recorded(output))
-    check_output(config, may_change(config))
+    config = with_rows_settled(config, read_settings(output, RENAMED["pretrain"])[0])
+    check_output(config, may_change(config), RENAMED["pretrain"])
     check_tracking(config.wandb)
     keras.utils.set_random_seed(config.seed)
     stages = config.plan()
     _check_stages(stages, config.length if config.rows else None)
-    origin, vocabulary = _extended(config, group)
+    initialization, vocabulary = _with_extended_vocabulary(config, group)
     if any(checkpoints(output / CHECKPOINTS)):  # then they are read, not counted
-        origin = dataclasses.replace(origin, embeddings="random")
+        initialization = dataclasses.replace(initialization, embeddings="random")
     longest = max(stage.length for stage in stages)
     initialize, given = initializer(  # what is wrong with it is said before the preparation
-        *(origin, config.rows or config.vocab, config.precision, longest),
+        *(initialization, config.rows or config.vocab, config.precision, longest),
         *(config.tokenization, config.lower_case),
     )
     folders = _prepared(config, stages, vocabulary, given, group)
     tokenizer = RoFormerTokenizer.from_pretrained(folders[stages[0].length])
     model = initialize(tokenizer, PreparedRows.open(folders[stages[0].length]))
-    _check_split(model.config, config.hardware.model_parallel)
+    _check_model_parallel(model.config, config.hardware.model_parallel)
     model.tokenizer = tokenizer  # to be saved beside it
     model.encoder.rematerialize = config.rematerialize
     fingerprint = " ".join(read_manifest(folder)["fingerprint"] for folder in folders.values())
     trained = PretrainingModel(model, config.stepping)
-    _run(Run(config, stages, group, folders, fingerprint, trained, tokenizer, termination))
+    _run(
+        PretrainingRun(config, stages, group, folders, fingerprint, trained, tokenizer, termination)
+    )
 
 
-def _run(run: Run) -> None:
+def _run(run: PretrainingRun) -> None:
     """Go through the stages, from where the last checkpoint stands."""
     config, output, stages = run.config, run.output, run.stages
     trained, group = run.model, run.group
@@ -157,13 +165,13 @@ def _run(run: Run) -> None:
     start, checkpoint = resume(output / CHECKPOINTS, trained, run.fingerprint)
     group.check_equal(start, "the step to continue from")
     if checkpoint is not None:
-        exchange_averages(trained)  # saved in each other's places
+        swap_ema_weights(trained)  # saved in each other's places
     if group.first:
         if checkpoint is not None:
             _publish(output, checkpoint)  # unless it was killed before it did
         tidy(output)
     if start >= stages[-1].stop:
-        print(f"the run is finished: {start:,} steps. Its model: {output / 'model'}")
+        print(f"the run is finished: {start:,} steps. Its model: {output / MODEL}")
         return
     if group.first:
         write_settings(config)
@@ -179,10 +187,10 @@ def _run(run: Run) -> None:
             except DivergedError as error:
                 raise DivergedError(_diverged(config, error)) from None
             start = stage.stop
-    print(f"the model is in {output / 'model'}, its loss drawn in {output / 'loss.png'}")
+    print(f"the model is in {output / MODEL}, its loss drawn in {output / 'loss.png'}")
 
 
-def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
+def _train(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
     """Train from step `start` to the end of its stage, evaluating and saving on the way."""
     config, output, group, model = run.config, run.output, run.group, run.model
     rows, held_out, corpora = _batches(run, stage, start)
@@ -202,20 +210,25 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
         )
     span: dict[str, Any] = {"start": start, "last": stage.stop}
     files: dict[str, Any] = {"resumed_at": start, "writing": group.first, "also": track}
-    scores = MaskedTokenScores(model.model)
+    metrics = TokenMetrics(model.model)
     board = output / "tensorboard"
     with (
-        MetricsFile(output / METRICS, tensorboard=board / "training", **files) as lines,
-        MetricsFile(output / EVALUATIONS, tensorboard=board / "held_out", **files) as evaluations,
+        MetricsFile(output / METRICS_FILE, tensorboard=board / "training", **files) as lines,
+        MetricsFile(
+            output / EVALUATIONS_FILE, tensorboard=board / "held_out", **files
+        ) as evaluations,
         CheckpointWriter(
-            output / CHECKPOINTS, model, config.keep, lambda saved: _publish(output, saved)
+            output / CHECKPOINTS,
+            model,
+            config.keep_checkpoints,
+            lambda saved: _publish(output, saved),
         ) as writer,
         StepLog(
             lines,
             every=config.log_every,
             tokens_per_step=stage.batch_size * stage.length,
             uniform_loss=math.log(model.config.vocab_size),
-            patience=config.stepping.patience,
+            max_skipped=config.stepping.max_skipped,
             quiet=not group.first,
             flops_per_step=stage_flops(config, stage, model.config),
             peak=peak_of_devices(config.hardware),
@@ -224,19 +237,19 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
     ):
 
         def test(step: int) -> None:
-            with averaged(model):
-                result = evaluate(scores, held_out, corpora)
+            with ema_weights(model):
+                result = evaluate(metrics, held_out, corpora)
             log.check(step, "the held-out loss", result.loss)
             evaluations.write({"step": step, "length": stage.length} | result.line())
             log.say(f"step {step:,}: {result}")
 
         def draw(step: int) -> None:
             if group.first:
-                curve = [*read_lines(lines.path), *read_lines(evaluations.path)]
+                curve = [*read_metrics(lines.path), *read_metrics(evaluations.path)]
                 plot_loss(curve, output / "loss.png", title=output.name)
 
         def save(step: int) -> None:
-            with averaged(model):  # to be published; the last weights are those of the optimizer
+            with ema_weights(model):  # to be published; the last weights are those of the optimizer
                 snapshot = take_snapshot(RunState(step, run.fingerprint), model)
             if group.first:
                 writer.write(snapshot)
@@ -252,8 +265,10 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
                 shuffle=False,  # the batches are in their order already
                 callbacks=[
                     log,
-                    *(Schedule(hook, **rhythm) for hook in hooks),
-                    Schedule(save, also=run.termination.received, **rhythm),  # the step is done
+                    *(PeriodicCallback(hook, **rhythm) for hook in hooks),
+                    PeriodicCallback(
+                        save, also=run.termination.received, **rhythm
+                    ),  # the step is done
                     run.termination,
                 ],
                 verbose=0,
@@ -264,10 +279,7 @@ def _train(run: Run, stage: Stage, start: int, track: Track) -> None:
         raise TerminatedError(f"told to end (SIGTERM), saved {saved}. The same command continues.")
 
 
-METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
-
-
-def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any, dict[str, int]]:
+def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, dict[str, int]]:
     """Training batches from step `start` on, and the held-out ones; of this process' part.
 
     The third: how many of the held-out rows, which come by corpus, are of each.
@@ -290,7 +302,7 @@ def _batches(run: Run, stage: Stage, start: int) -> tuple[Any, Any, dict[str, in
         **shared,
     )
     size = stage.batch_size // stage.accumulate  # what fits into memory
-    size = objective.rows_to_score(size, stage.length, replicas())
+    size = objective.rows_to_evaluate(size, stage.length, replicas())
     there = PreparedRows.open(folder, "held_out")
     sample = held_out_sample(there.corpora, config.evaluation_rows)
     numbers = [number for own in sample.values() for number in own.tolist()]
@@ -305,7 +317,7 @@ def with_labels(batch: tuple[dict[str, Any], Any, Any]) -> tuple[dict[str, Any],
     return inputs | {"labels": labels}, labels, weights
 
 
-def _compile(run: Run, stage: Stage) -> None:
+def _compile(run: PretrainingRun, stage: Stage) -> None:
     """Compile the model for a stage; what optimizer and metrics remember goes over to it."""
     model, config = run.model, run.config
     settings = config.optimizer_of(stage)
@@ -328,21 +340,23 @@ def _compile(run: Run, stage: Stage) -> None:
 
 def _publish(output: Path, checkpoint: Path) -> None:
     """Make a checkpoint's model the run's, and its best if no comparable evaluation was better."""
-    publish(checkpoint / "model", output / "model")
+    publish(checkpoint / MODEL, output / MODEL)
     step = int(checkpoint.name.removeprefix("step-"))
-    lines = [line for line in read_lines(output / EVALUATIONS) if 0 < line["step"] <= step]
+    lines = [line for line in read_metrics(output / EVALUATIONS_FILE) if 0 < line["step"] <= step]
     best = best_evaluation(lines)
     if best is not None and best[0] == step:
-        publish(checkpoint / "model", output / BEST)
+        publish(checkpoint / MODEL, output / BEST)
 
 
-def _extended(config: PretrainConfig, group: ProcessGroup) -> tuple[BeginningConfig, Path | None]:
+def _with_extended_vocabulary(
+    config: PretrainConfig, group: ProcessGroup
+) -> tuple[InitializationConfig, Path | None]:
     """Where the weights come from, and their vocabulary if --extend-vocab has made one."""
     if not (config.init_from and config.extend_vocab):
         return config, None
     folder = Path(config.output, "initial")
     source, words = config.init_from, config.extend_vocab
-    group.led(lambda: extended(source, words, folder), folder)
+    group.run_on_first(lambda: extend_vocabulary(source, words, folder), folder)
     return dataclasses.replace(config, init_from=str(folder), extend_vocab=None), folder
 
 
@@ -365,7 +379,7 @@ def _prepared(
         name = "rows" if len(lengths) == 1 else f"rows-{length}"
         folder = folders[length] = Path(config.output, name)
         preparation = config.preparation(length, folder, vocabulary)
-        group.led(partial(prepare_with, preparation, tokenizer), folder / MANIFEST)
+        group.run_on_first(partial(prepare_with, preparation, tokenizer), folder / MANIFEST)
         if config.vocab_size:  # built once
             vocabulary = folders[lengths[0]]
     return folders
@@ -392,7 +406,7 @@ def _check_stages(stages: Sequence[Stage], length: int | None) -> None:
             )
 
 
-def _check_split(architecture: Any, model_parallel: int) -> None:
+def _check_model_parallel(architecture: Any, model_parallel: int) -> None:
     """Raise InputError for a model that cannot be split among so many devices."""
     names = ("num_attention_heads", "intermediate_size", "embedding_size")
     odd = [name for name in names if getattr(architecture, name) % model_parallel]
@@ -414,7 +428,7 @@ def _silent(silent: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(run: Run, stage: Stage) -> Iterator[None]:
+def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
     """Turn what a backend raises for a shard that is gone, or a dead process, into a message."""
     try:
         yield
@@ -425,14 +439,14 @@ def _explained(run: Run, stage: Stage) -> Iterator[None]:
         if run.group.count > 1 and not isinstance(error, OSError):
             saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
             reason = str(error).strip().splitlines()[0][:200]
-            leave_without_farewell(TRY_AGAIN)
+            exit_without_shutdown(TRY_AGAIN)
             raise TerminatedError(
                 f"lost another process ({reason}). Saved: {saved}. The same command continues."
             ) from None
         raise
 
 
-def _describe(run: Run) -> None:
+def _describe(run: PretrainingRun) -> None:
     """Say what is trained on what."""
     shape = run.model.config
     print(
@@ -462,5 +476,5 @@ def _diverged(config: PretrainConfig, error: DivergedError) -> str:
         return f"training stopped: {error} {advice}."
     return (
         f"training stopped: {error} The last good checkpoint is {saved}. "
-        f"{advice}, from there with --init-from {saved / 'model'}."
+        f"{advice}, from there with --init-from {saved / MODEL}."
     )

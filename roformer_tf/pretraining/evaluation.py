@@ -16,7 +16,7 @@ from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.runs.distribution import on_every_device
 
 
-class MaskedTokenScores(keras.Model):
+class TokenMetrics(keras.Model):
     """How a language model does at each masked position; a causal one, P = T, at each at all.
 
     Call: the model's dict with `labels`, `weights` and `document_lengths` (B, P) beside → a dict
@@ -25,30 +25,30 @@ class MaskedTokenScores(keras.Model):
     """
 
     def __init__(self, model: keras.Model) -> None:
-        super().__init__(name="masked_token_scores")
+        super().__init__(name="token_metrics")
         self.model = model
 
     def call(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Score one batch."""
+        """Measure one batch."""
         features = {key: x for key, x in inputs.items() if key not in _BESIDE}
         labels = ops.cast(inputs["labels"], "int32")
         logits = self.model(features, training=False)  # (B, P, V)
         loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        scores = {
+        metrics = {
             "log_likelihood": -loss,
             "likeliest": ops.cast(ops.argmax(logits, axis=-1), "int32"),
             "labels": labels,
             "weights": inputs["weights"],
             "document_lengths": inputs["document_lengths"],
         }
-        return {name: on_every_device(array) for name, array in scores.items()}
+        return {name: on_every_device(array) for name, array in metrics.items()}
 
 
 _BESIDE = ("labels", "weights", "document_lengths")
 
 
 @dataclass(frozen=True)
-class MaskedLMScores:
+class LanguageModelMetrics:
     """What the held-out rows say of a model."""
 
     loss: float
@@ -88,21 +88,21 @@ class MaskedLMScores:
 
 
 def evaluate(
-    scores: MaskedTokenScores, batches: grain.MapDataset, corpora: Mapping[str, int] | None = None
-) -> MaskedLMScores:
-    """Score every batch of `held_out_batches`; the sums are float64, divided once.
+    model: TokenMetrics, batches: grain.MapDataset, corpora: Mapping[str, int] | None = None
+) -> LanguageModelMetrics:
+    """Measure every batch of `held_out_batches`; the sums are float64, divided once.
 
     At least one token must be predicted (`predicts`). `corpora`: how many of the rows are of each
     corpus, one corpus behind the other; those of several are also told apart, but for one in which
     nothing is predicted.
     """
-    outputs = score_tokens(scores, batches)
+    outputs = token_metrics(model, batches)
     weights = outputs["weights"].astype("float64")
     losses = -outputs["log_likelihood"] * weights
     hits = (outputs["likeliest"] == outputs["labels"]) * weights
     count = weights.sum()
     most = length_bucket(outputs["document_lengths"])
-    return MaskedLMScores(
+    return LanguageModelMetrics(
         loss=float(losses.sum() / count),
         accuracy=float(hits.sum() / count),
         predictions=int(count),
@@ -110,7 +110,7 @@ def evaluate(
             int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
             for tokens in np.unique(most[weights > 0])
         },
-        predicted="tokens" if isinstance(scores.model, RoFormerForCausalLM) else "masked tokens",
+        predicted="tokens" if isinstance(model.model, RoFormerForCausalLM) else "masked tokens",
         by_corpus=_by_corpus(losses, hits, weights, corpora or {}),
     )
 
@@ -160,9 +160,9 @@ def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray | None) -> 
     return counts if positions is None else np.take_along_axis(counts, positions, axis=1)
 
 
-def score_tokens(scores: MaskedTokenScores, batches: grain.MapDataset) -> dict[str, np.ndarray]:
-    """The arrays of `MaskedTokenScores` for all rows of the batches, (rows, P) each."""
-    return dict(scores.predict(batches.map(_with_labels), steps=len(batches), verbose=0))
+def token_metrics(model: TokenMetrics, batches: grain.MapDataset) -> dict[str, np.ndarray]:
+    """The arrays of `TokenMetrics` for all rows of the batches, (rows, P) each."""
+    return dict(model.predict(batches.map(_with_labels), steps=len(batches), verbose=0))
 
 
 def _with_labels(batch: tuple[dict[str, Any], Any, Any]) -> dict[str, Any]:

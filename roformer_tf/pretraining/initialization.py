@@ -1,4 +1,4 @@
-"""What a run of `pretrain` begins with: a new model that guesses by frequency, or a checkpoint."""
+"""Initialization of a run of `pretrain`: a new model that guesses by frequency, or a checkpoint."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeginningConfig:
+class InitializationConfig:
     """What is trained, and where its weights come from."""
 
     objective: ObjectiveName = "masked"
@@ -48,8 +48,8 @@ class BeginningConfig:
     architecture: str | None = None
     """Instead of --init-from: a bert_config.json; its vocab_size gives way to the vocabulary's."""
     embeddings: Literal["random", "neighbours"] = "random"
-    """How a new model's word embeddings begin: by chance, or with which tokens stand side by side
-    in the corpus, which spares a small one thousands of steps."""
+    """Initial word embeddings of a new model: random ones, or those that tell which
+    tokens stand side by side in the corpus, which spares a small one thousands of steps."""
     dropout: float | None = None
     """Dropout rate on hidden states and attention; unset, what the architecture says."""
 
@@ -74,7 +74,7 @@ SMALL = RoFormerConfig(
 )
 """The released small size, trained where neither --init-from nor --architecture is given."""
 
-CHANCE = 0.3
+RANDOM_SHARE = 0.3
 """What is left of random embeddings in those from neighbours, so that no two tokens are equal."""
 
 COUNTED_ROWS = 5000
@@ -108,7 +108,7 @@ def new_model(
         words = model.encoder.embeddings.word.embeddings
         length = config.initializer_range * math.sqrt(config.embedding_size)
         vectors = length * neighbour_vectors(rows, *words.shape)
-        words.assign(vectors + CHANCE * keras.ops.convert_to_numpy(words))
+        words.assign(vectors + RANDOM_SHARE * keras.ops.convert_to_numpy(words))
     return model
 
 
@@ -125,7 +125,7 @@ def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) 
 
 
 def initializer(
-    config: BeginningConfig,
+    config: InitializationConfig,
     vocabulary: str | Path | None,
     precision: str,
     positions: int,
@@ -171,7 +171,7 @@ def initializer(
     return lambda tokenizer, rows: model, tokenizer
 
 
-def extended(source: str, words: str, target: Path) -> None:
+def extend_vocabulary(source: str, words: str, target: Path) -> None:
     """Write the checkpoint with further words at the end of its vocabulary, unless it is there.
 
     Each new word's embedding is the mean of the tokens that stood for it so far. Raises

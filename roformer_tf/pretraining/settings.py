@@ -11,16 +11,16 @@ from roformer_tf.corpus.mixing import MixingConfig
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import InputError
-from roformer_tf.pretraining.initialization import BeginningConfig
+from roformer_tf.pretraining.initialization import InitializationConfig
 from roformer_tf.pretraining.stages import Stage, make_stages
 from roformer_tf.pretraining.train_step import StepConfig
 from roformer_tf.runs.devices import Precision
 from roformer_tf.runs.distribution import DevicesConfig
-from roformer_tf.runs.optimizers import OptimizerConfig
+from roformer_tf.runs.optimizers.settings import OptimizerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(BeginningConfig, PreparationConfig):
+class PretrainConfig(InitializationConfig, PreparationConfig):
     """Pretrain a language model, masked or causal, from scratch or from a checkpoint.
 
     Killed, the same command continues where the last checkpoint stands.
@@ -63,7 +63,7 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
     memory, at a third to a half more time."""
     evaluation_rows: int = 2048
     """Most held-out rows to evaluate: an even sample of all, with rows of every corpus."""
-    keep: int = 2
+    keep_checkpoints: int = 2
     """Checkpoints to keep."""
     wandb: str | None = None
     """Project at Weights & Biases that gets the metrics as well."""
@@ -71,7 +71,7 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
             raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
-        BeginningConfig.__post_init__(self)
+        InitializationConfig.__post_init__(self)
         if self.init_from and self.vocab_size:
             raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
         if self.rows and self.vocab:
@@ -80,12 +80,19 @@ class PretrainConfig(BeginningConfig, PreparationConfig):
             raise InputError("--extend-vocab makes the vocabulary: leave --vocab out.")
         if self.objective == "causal" and self.masking != MaskingConfig():
             raise InputError(
-                "--rate, --mask-share and --random-share are of masked words, but --objective "
-                "causal masks none. Leave them out."
+                "--mask-rate, --mask-replace-rate and --random-replace-rate are of masked words, "
+                "but --objective causal masks none. Leave them out."
             )
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
-        for name in ("batch_size", "steps", "save_every", "log_every", "evaluation_rows", "keep"):
+        for name in (
+            "batch_size",
+            "steps",
+            "save_every",
+            "log_every",
+            "evaluation_rows",
+            "keep_checkpoints",
+        ):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
         for number, stage in enumerate(self.plan(), start=1):
@@ -138,7 +145,7 @@ MAY_CHANGE = (
     "rows",
     "save_every",
     "log_every",
-    "keep",
+    "keep_checkpoints",
     "workers",
     "engine",
     "scheduler",
@@ -147,7 +154,7 @@ MAY_CHANGE = (
     "model_parallel",
     "distributed",
     "peak_flops",
-    "patience",
+    "max_skipped",
     "wandb",
 )
 """Settings that may differ when a run continues, since they change no weight."""

@@ -1,4 +1,4 @@
-"""One step of pretraining: a batch in pieces, one clipped gradient, left out where it is bad."""
+"""One step of pretraining: a batch in pieces, one clipped gradient, skipped where it is bad."""
 
 import math
 import time
@@ -24,18 +24,18 @@ class StepConfig:
     accumulate: int = 1
     """Pieces that a batch is computed in, one after another: larger batches than fit into memory.
     The gradient is that of the whole batch."""
-    spike: float = 2.0
-    """A batch whose loss is more than this many times the usual one is left out, as is one whose
+    spike_factor: float = 2.0
+    """A batch whose loss is more than this many times the usual one is skipped, as is one whose
     loss or gradient is not finite."""
-    patience: int = 20
-    """Batches left out in a row after which the run stops."""
+    max_skipped: int = 20
+    """Batches skipped in a row after which the run stops."""
 
     def __post_init__(self) -> None:
-        for name in ("accumulate", "patience"):
+        for name in ("accumulate", "max_skipped"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if not self.spike > 1:
-            raise InputError(f"spike is {self.spike}, but must be more than 1.")
+        if not self.spike_factor > 1:
+            raise InputError(f"spike_factor is {self.spike_factor}, but must be more than 1.")
 
 
 class PretrainingModel(PretrainedModel):
@@ -46,7 +46,7 @@ class PretrainingModel(PretrainedModel):
     batch is spread over; the gradient is clipped by its global norm. Where the loss or the norm is
     not finite, or the loss is a spike, weights and optimizer stay as they are, but the step counts.
     `fit` logs `loss` (mean over the good steps since the metrics' reset), `gradient_norm` (of this
-    step, before it is clipped) and `left_out` (steps left out in a row, up to this one).
+    step, before it is clipped) and `skipped` (steps skipped in a row, up to this one).
 
     It calls, saves and loads as the model does.
     """
@@ -71,9 +71,9 @@ class PretrainingModel(PretrainedModel):
                 autocast=False,
                 name=name,
             )
-            for name in ("usual_loss", "good_steps", "left_out")
+            for name in ("usual_loss", "good_steps", "skipped")
         )
-        self.usual_loss, self.good_steps, self.left_out = usual, count, row
+        self.usual_loss, self.good_steps, self.skipped = usual, count, row
 
     def parts(self) -> dict[str, keras.layers.Layer]:
         """The model's."""
@@ -91,7 +91,7 @@ class PretrainingModel(PretrainedModel):
 
     def forget_usual_loss(self) -> None:
         """Learn anew which losses are usual, as when rows of another length begin."""
-        for variable in (self.usual_loss, self.good_steps, self.left_out):
+        for variable in (self.usual_loss, self.good_steps, self.skipped):
             variable.assign(0.0)
 
     def make_train_function(self, force: bool = False) -> None:
@@ -130,11 +130,11 @@ class PretrainingModel(PretrainedModel):
             self.optimizer.apply(clipped, self.trainable_variables)
             return tf.constant(True)
 
-        def leave_out() -> Any:
+        def skip() -> Any:
             self.optimizer.iterations.assign_add(1)
             return tf.constant(False)
 
-        tf.cond(good, take, leave_out)
+        tf.cond(good, take, skip)
         return logs
 
     def _tensorflow_gradients(self, x: Any, y: Any, weights: Any) -> tuple[Any, list[Any]]:
@@ -234,18 +234,18 @@ class PretrainingModel(PretrainedModel):
             ops.convert_to_tensor(self.usual_loss),
             ops.convert_to_tensor(self.good_steps),
         )
-        limit = ops.where(count < SETTLED, float("inf"), self.step_config.spike * usual)
+        limit = ops.where(count < SETTLED, float("inf"), self.step_config.spike_factor * usual)
         good = ops.isfinite(loss) & ops.isfinite(norm) & (loss <= limit)
         one = ops.cast(good, "float32")
         kept = ops.where(good, loss, 0.0)
         fresh = one / ops.minimum(count + 1, float(SETTLED))
         self.usual_loss.assign(usual + fresh * (kept - usual))
         self.good_steps.assign(count + one)
-        left_out = (1 - one) * (ops.convert_to_tensor(self.left_out) + 1)
-        self.left_out.assign(left_out)
+        skipped = (1 - one) * (ops.convert_to_tensor(self.skipped) + 1)
+        self.skipped.assign(skipped)
         tracker = self.metrics[0]
         tracker.update_state(kept, sample_weight=one)
-        return good, {"loss": tracker.result(), "gradient_norm": norm, "left_out": left_out}
+        return good, {"loss": tracker.result(), "gradient_norm": norm, "skipped": skipped}
 
 
 def _normalized(data: Any) -> tuple[Any, Any, Any]:

@@ -18,9 +18,10 @@ from tqdm import tqdm
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
 from roformer_tf.internals import learning_rate_at
+from roformer_tf.runs.run_files import read_metrics
 
 
-class Schedule(keras.callbacks.Callback):
+class PeriodicCallback(keras.callbacks.Callback):
     """Calls a function after every so many steps of the run, and after the last one.
 
     The function gets the number of steps done. `fit` counts from its own start; the run counts
@@ -110,11 +111,11 @@ class StepLog(keras.callbacks.Callback):
     since the line before, in nats), `learning_rate` (of the last step) and `tokens_per_second`
     (tokens · steps ÷ time, compilation and `paused` time left out: null where no other step is
     left). Given `flops_per_step` and `peak`, the operations that all devices together can do in a
-    second, also `mfu`: the share of these that the steps needed (null where the rate is). Of a
-    `PretrainingModel` also `gradient_norm` (of the last step), `left_out` (steps left out since the
+    second, also `mfu`: the share of these that the steps needed (null where that speed is). Of a
+    `PretrainingModel` also `gradient_norm` (of the last step), `left_out` (steps skipped since the
     line before: its `loss` is null if all were) and `waiting` (share of the time in which the next
-    batch was not there yet). Raises DivergedError when the loss is NaN or exploding, or `patience`
-    steps in a row are left out. One that is `quiet` shows no bar.
+    batch was not there yet). Raises DivergedError when the loss is NaN or exploding, or
+    `max_skipped` steps in a row are skipped. One that is `quiet` shows no bar.
     """
 
     def __init__(
@@ -127,15 +128,15 @@ class StepLog(keras.callbacks.Callback):
         tokens_per_step: int,
         uniform_loss: float,
         name: str = "pretraining",
-        patience: int = 0,
+        max_skipped: int = 0,
         quiet: bool = False,
         flops_per_step: float | None = None,
         peak: float | None = None,
     ) -> None:
         super().__init__()
-        self.patience, self.quiet = patience, quiet
+        self.max_skipped, self.quiet = max_skipped, quiet
         self.flops_per_step, self.peak = flops_per_step, peak
-        self.left_out = 0  # since the last line
+        self.skipped = 0  # since the last line
         self.name = name  # beside the bar
         self.lines, self.every, self.start, self.last = lines, every, start, last
         self.tokens_per_step, self.uniform_loss = tokens_per_step, uniform_loss
@@ -176,7 +177,7 @@ class StepLog(keras.callbacks.Callback):
         step = self.start + batch + 1
         self.bar.update()
         self.check(step, "the loss", float(logs["loss"]))
-        self._count_left_out(step, int(logs.get("left_out", 0)))
+        self._count_skipped(step, int(logs.get("skipped", 0)))
         if batch == 0:
             self._restart_clock(step)  # the first step of a process was mostly compilation
         if step % self.every == 0 or step == self.last:
@@ -196,21 +197,21 @@ class StepLog(keras.callbacks.Callback):
                 "and three times that at the start."
             )
 
-    def _count_left_out(self, step: int, in_a_row: int) -> None:
-        """Say that a step was left out; stop the run if it was one too many."""
+    def _count_skipped(self, step: int, in_a_row: int) -> None:
+        """Say that a step was skipped; stop the run if it was one too many."""
         if not in_a_row:
             return
-        self.left_out += 1
-        self.say(f"step {step:,} is left out: its loss or gradient is a spike, or not finite.")
-        if in_a_row >= self.patience:
+        self.skipped += 1
+        self.say(f"step {step:,} is skipped: its loss or gradient is a spike, or not finite.")
+        if in_a_row >= self.max_skipped:
             raise DivergedError(
-                f"the last {in_a_row:,} steps, up to step {step:,}, were left out: loss or "
+                f"the last {in_a_row:,} steps, up to step {step:,}, were skipped: loss or "
                 "gradient were not finite, or the loss far above the usual."
             )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do something that is no training: its time is left out of the rate."""
+        """Do something that is no training: its time does not count as training."""
         began = time.perf_counter()
         yield
         self.clock += time.perf_counter() - began
@@ -218,13 +219,13 @@ class StepLog(keras.callbacks.Callback):
     def _write(self, step: int, logs: dict[str, float]) -> None:
         steps = step - self.clock_step
         seconds = (time.perf_counter() - self.clock) / steps if steps else None  # of a step
-        rate = round(self.tokens_per_step / seconds, 1) if seconds else None
+        speed = round(self.tokens_per_step / seconds, 1) if seconds else None
         loss, norm = float(logs["loss"]), float(logs.get("gradient_norm", 0))
         line: dict[str, float | None] = {
             "step": step,
             "loss": loss,
             "learning_rate": learning_rate(self.model.optimizer, step - 1),
-            "tokens_per_second": rate,
+            "tokens_per_second": speed,
         }
         if self.flops_per_step and self.peak:
             share = self.flops_per_step / seconds / self.peak if seconds else None
@@ -232,18 +233,18 @@ class StepLog(keras.callbacks.Callback):
         if "gradient_norm" in logs:
             line |= {
                 "gradient_norm": norm if math.isfinite(norm) else None,
-                "left_out": self.left_out,
+                "left_out": self.skipped,  # the file's word since its first version
                 "waiting": None,
             }
             if seconds:
                 waited = (self.model.waited - self.waited) / steps
                 line["waiting"] = round(waited / seconds, 4)
-            if self.left_out and not loss:  # all of them
+            if self.skipped and not loss:  # all of them
                 line["loss"] = None
-        self.left_out = 0
+        self.skipped = 0
         self.lines.write(line)
         assert self.bar is not None
-        self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=rate)
+        self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=speed)
         sync(self.model)
         self.model.reset_metrics()
         self._restart_clock(step)
@@ -273,7 +274,7 @@ class MetricsFile:
         self.path, self.writing, self.also = path, writing, also
         if not writing:  # but another process
             return
-        kept = [x for x in read_lines(path) if x["step"] <= resumed_at] if resumed_at else []
+        kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
         write_text(path, "".join(_json(line) for line in kept))
         self.file = path.open("a", encoding="utf-8")
         self.board = None
@@ -314,14 +315,6 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
         elif key != "step" and value is not None:
             flat[key] = value
     return flat
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read what `MetricsFile` wrote; a last line that a kill cut short does not count."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last \n is cut
-    return [json.loads(line) for line in lines]
 
 
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:

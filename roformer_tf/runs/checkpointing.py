@@ -9,7 +9,6 @@ save. Keras' own BackupAndRestore forgets the position in a grain pipeline.
 """
 
 import filecmp
-import hashlib
 import json
 import os
 import shutil
@@ -26,9 +25,10 @@ from safetensors.numpy import load_file
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.huggingface import WEIGHTS
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import file_beside, folder_beside, remove
+from roformer_tf.files import file_beside, folder_beside, hash_file, remove
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.distribution import to_numpy
+from roformer_tf.runs.run_files import MODEL
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class RunState:
 
 STATE = "state.json"
 TRAINING = "training.safetensors"
-MODEL = "model"
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, k
         with file_beside(beside / TRAINING) as file:  # safetensors alone would make it private
             save_tensors(snapshot.training, file)
         files = [path for path in sorted(beside.rglob("*")) if path.is_file()]
-        hashes = {path.relative_to(beside).as_posix(): _hash(path) for path in files}
+        hashes = {path.relative_to(beside).as_posix(): hash_file(path) for path in files}
         text = json.dumps(asdict(state) | {"blake2b": hashes}) + "\n"
         (beside / STATE).write_text(text, encoding="utf-8")
     earlier = [other for other in checkpoints(folder) if other < checkpoint]
@@ -108,7 +107,7 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     try:
         values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
         for name, digest in values.pop("blake2b").items():
-            if _hash(checkpoint / name) != digest:
+            if hash_file(checkpoint / name) != digest:
                 raise ValueError(f"{name} is not as it was written")
         state = RunState(**values)
         arrays = load_file(checkpoint / TRAINING)
@@ -118,7 +117,7 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     shapes = {name: tuple(v.shape) for name, v in variables.items()}
     if {name: array.shape for name, array in arrays.items()} != shapes:
         raise InputError(f"the checkpoint {checkpoint} belongs to another model or optimizer.")
-    model.load_pretrained(checkpoint / "model")
+    model.load_pretrained(checkpoint / MODEL)
     for name, variable in variables.items():
         variable.assign(arrays[name])
     return state
@@ -188,15 +187,6 @@ def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
         "metrics": model.metrics_variables,
     }
     return {f"{name}.{i}": v for name, group in groups.items() for i, v in enumerate(group)}
-
-
-def _hash(path: Path) -> str:
-    """Of a file, 128 bits."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(2**20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _link(source: str, target: str) -> None:

@@ -1,7 +1,7 @@
 """Run folders → how the runs compare: tables to read, a plot, and the same for programs.
 
 No Keras here: the answer comes at once, also beside runs that are still training. What it reads
-is written by `callbacks.MetricsFile`, `runs.write_settings` and `report.write_report`.
+is written by `callbacks.MetricsFile`, `run_folder.write_settings` and `report.write_report`.
 """
 
 import json
@@ -11,9 +11,9 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, TypeAlias
@@ -24,10 +24,20 @@ import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, write_text
+from roformer_tf.flags import RENAMED, new_keys, tell_renamed
+from roformer_tf.runs.run_files import (
+    EVALUATIONS_FILE,
+    METRICS_FILE,
+    REPORT,
+    RESULT,
+    SETTINGS,
+    TRIALS,
+    read_keys,
+    read_metrics,
+)
 
-SETTINGS, METRICS, EVALUATIONS = "settings.yaml", "metrics.jsonl", "evaluations.jsonl"
-REPORT, RESULT = "report.json", "result.json"
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
+COMMANDS = {PRETRAINING: "pretrain", FINE_TUNING: "finetune"}
 
 FALLBACK = (100, 24)
 """Columns and lines where there is no terminal, as in a pipe; COLUMNS says otherwise."""
@@ -67,7 +77,7 @@ class RunsConfig:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """What lies in a run's folder."""
 
     folder: Path
@@ -94,7 +104,7 @@ def compare(config: RunsConfig) -> None:
         if file:
             check_writable(file)
     folders = [run for folder in config.folder for run in find_runs(folder)]
-    runs = [read_run(*pair) for pair in named(folders).items()]
+    runs = with_new_settings([read_run(*pair) for pair in named(folders).items()])
     comparison = compared(runs)
     if config.json:
         text = json.dumps(comparison, ensure_ascii=False, indent=2, default=str)
@@ -123,8 +133,8 @@ def find_runs(folder: Path) -> list[Path]:
         runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
     if not runs:
         raise InputError(
-            f"{folder} holds no run: neither {SETTINGS} nor {METRICS} lies in it, or in a folder "
-            "of it. Give the --output of a run, or a folder that holds runs."
+            f"{folder} holds no run: neither {SETTINGS} nor {METRICS_FILE} lies in it, or in a "
+            "folder of it. Give the --output of a run, or a folder that holds runs."
         )
     return runs
 
@@ -141,54 +151,46 @@ def named(folders: Sequence[Path]) -> dict[Path, str]:
     }
 
 
-def read_run(folder: Path, name: str) -> Run:
+def read_run(folder: Path, name: str) -> RecordedRun:
     """Read a run's folder. Raises InputError for a damaged file.
 
     Of several trainings, the run's own lines are those of the best, once all are done; before,
     they are those of the training at work.
     """
     with _told(f"read {folder}"):
-        trials = sorted(folder.glob(f"trials/*/{METRICS}"), key=lambda path: path.stat().st_mtime)
-        under_way = bool(trials) and not (folder / METRICS).exists()
+        trials = sorted(
+            folder.glob(f"{TRIALS}/*/{METRICS_FILE}"), key=lambda path: path.stat().st_mtime
+        )
+        under_way = bool(trials) and not (folder / METRICS_FILE).exists()
         source = trials[-1].parent if under_way else folder
-        return Run(
+        return RecordedRun(
             folder,
             name,
             read_keys(folder / SETTINGS, yaml.safe_load),
-            read_lines(source / METRICS),
-            read_lines(source / EVALUATIONS),
+            read_metrics(source / METRICS_FILE),
+            read_metrics(source / EVALUATIONS_FILE),
             read_keys(folder / REPORT, json.loads),
             len(trials) if under_way else 0,
         )
 
 
-def read_lines(path: Path) -> list[Plain]:
-    """The lines with a step that a file holds; a last one that a kill cut short does not count.
+def with_new_settings(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The runs, the settings that earlier versions recorded under the names of now.
 
-    Raises InputError for any other that cannot be read.
+    Says so in one line on stderr. Raises InputError for a setting that stands under both names.
     """
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last \n is cut
-    return [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    found: dict[str, str] = {}
+    renewed = []
+    for run in runs:
+        renamed = RENAMED.get(COMMANDS[run.kind], {})
+        settings, old = new_keys(run.settings, renamed, str(run.folder / SETTINGS))
+        found |= old
+        renewed.append(replace(run, settings=settings))
+    tell_renamed(f"{SETTINGS} of earlier runs", found)
+    return renewed
 
 
-def read_keys(path: Path, parse: Callable[[str], Any]) -> Plain:
-    """Keys and values of a JSON or YAML file, none without one. InputError for a damaged one."""
-    if not path.exists():
-        return {}
-    content = path.read_bytes()
-    line, problem = 1, "there are no keys with values"
-    try:
-        values = parse(content.decode("utf-8"))
-    except (yaml.YAMLError, ValueError) as error:
-        line, problem, values = _damaged_line(error, content), "this is damaged", None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}, line {line}: {problem}. Mend the file, or leave the run out.")
-    return {str(key): value for key, value in values.items()}
-
-
-def compared(runs: Sequence[Run]) -> Plain:
+def compared(runs: Sequence[RecordedRun]) -> Plain:
     """Everything that is shown, as JSON knows it.
 
     {"runs": [{"name": "base", "step": 500, "loss": 2.1, …, "settings": {…}}, …],
@@ -201,11 +203,11 @@ def compared(runs: Sequence[Run]) -> Plain:
     }
 
 
-def summary(run: Run) -> Plain:
+def summary(run: RecordedRun) -> Plain:
     """How far a run is, and how good; null where there is no figure yet."""
     losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
     accuracies = points(run.evaluations, "held_out_accuracy")
-    rates, shares = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
+    speeds, shares = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
     best_step, best = best_evaluation(run.evaluations) or (None, None)
     last = losses[-max(1, len(losses) // 100) :]
     step = max((line["step"] for line in (*run.lines[-1:], *run.evaluations[-1:])), default=0)
@@ -224,14 +226,14 @@ def summary(run: Run) -> Plain:
         "held_out_accuracy": accuracies[-1][1] if accuracies else None,
         "best_held_out_loss": best,
         "best_step": best_step,
-        "tokens_per_second": median(rate for _, rate in rates) if rates else None,
+        "tokens_per_second": median(speed for _, speed in speeds) if speeds else None,
         "mfu": median(share for _, share in shares) if shares else None,
         **_figures(run),
         "settings": run.settings,
     }
 
 
-def differences(runs: Sequence[Run]) -> dict[str, Plain]:
+def differences(runs: Sequence[RecordedRun]) -> dict[str, Plain]:
     """Settings that are not the same in all runs that have any: key → {name of the run: value}.
 
     A run of another version may lack a key. Where a run is written says nothing of it.
@@ -269,7 +271,7 @@ def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, floa
     return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)
 
 
-def curves(run: Run) -> list[Plain]:
+def curves(run: RecordedRun) -> list[Plain]:
     """The lines of a run as `plots.plot_runs` draws them."""
     sources = {"loss": run.lines, "held_out_loss": run.evaluations}
     return [
@@ -333,35 +335,10 @@ def printable(text: str) -> str:
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (SETTINGS, METRICS))
+    return any((folder / name).is_file() for name in (SETTINGS, METRICS_FILE))
 
 
-def _read_line(text: bytes, place: str) -> Plain:
-    try:
-        line = json.loads(text)
-    except ValueError:
-        line = None
-    if not (isinstance(line, dict) and isinstance(line.get("step"), int)):
-        raise InputError(
-            f"{place}: this is no line of metrics: {text[:40].decode('utf-8', 'replace')!r}. "
-            "Remove the line, or leave the run out."
-        )
-    return line
-
-
-def _damaged_line(error: Exception, content: bytes) -> int:
-    """The line, counted from 1, at which a reader of YAML, JSON or UTF-8 stopped."""
-    if isinstance(error, UnicodeDecodeError):
-        return content.count(b"\n", 0, error.start) + 1
-    if isinstance(error, json.JSONDecodeError):
-        return error.lineno
-    if isinstance(error, yaml.reader.ReaderError):  # a control character
-        return content.decode("utf-8").count("\n", 0, error.position) + 1
-    mark = getattr(error, "problem_mark", None)
-    return mark.line + 1 if mark else 1
-
-
-def _steps(run: Run) -> int | None:
+def _steps(run: RecordedRun) -> int | None:
     """The steps asked for; of fine-tuning they are known from the first evaluation on."""
     if run.kind == PRETRAINING:
         steps, stages = run.settings.get("steps"), run.settings.get("stages")
@@ -375,7 +352,7 @@ def _steps(run: Run) -> int | None:
     return round(epochs * step / epoch) if epoch else None
 
 
-def _figures(run: Run) -> Plain:
+def _figures(run: RecordedRun) -> Plain:
     """What fine-tuning reached, by set: as its report has it, before that at the last epoch."""
     if run.kind == PRETRAINING:
         return {}

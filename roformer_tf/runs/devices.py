@@ -1,7 +1,6 @@
 """The device at hand: its precision and compiler, its name, what it can do at its best."""
 
 import functools
-import os
 import platform
 import re
 import time
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import keras
+
+from roformer_tf.machine import usable_cores
 
 Precision = Literal["auto", "float32", "mixed_bfloat16"]
 
@@ -101,7 +102,7 @@ def _product_seconds(*dtypes: str, size: int = 1024, rounds: int = 5) -> dict[st
 def describe_machine() -> dict[str, str]:
     """What a run ran on, for its report: processor, accelerators, backend and versions."""
     return {
-        "processor": f"{_processor()}, {_cores()} cores",
+        "processor": f"{_processor()}, {usable_cores()} cores",
         "accelerators": ", ".join(_accelerators()) or "none",
         "software": f"Keras {keras.__version__} on {keras.backend.backend()}, "
         f"Python {platform.python_version()}, {platform.system()}",
@@ -120,13 +121,6 @@ def _processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def peak_flops(name: str | None) -> float | None:

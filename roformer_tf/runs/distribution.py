@@ -25,17 +25,17 @@ from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
 from roformer_tf.internals import jax_coordinator
 from roformer_tf.runs.devices import device_name, peak_flops
 
-DATA, MODEL = "batch", "model"
+DATA_AXIS, MODEL_AXIS = "batch", "model"
 """Axes of the mesh of devices."""
 
-SPLIT = {
-    r".*/(query|key|value)/kernel": (None, MODEL, None),  # (D, N, H)
-    r".*/(query|key|value)/bias": (MODEL, None),
-    r".*/attention_output/kernel": (MODEL, None, None),  # (N, H, D)
-    r".*/intermediate/kernel": (None, MODEL),  # (D, F)
-    r".*/intermediate/bias": (MODEL,),
-    r".*/output/kernel": (MODEL, None),  # (F, D)
-    r".*/word/embeddings": (None, MODEL),  # (V, E)
+SPLIT_WEIGHTS = {
+    r".*/(query|key|value)/kernel": (None, MODEL_AXIS, None),  # (D, N, H)
+    r".*/(query|key|value)/bias": (MODEL_AXIS, None),
+    r".*/attention_output/kernel": (MODEL_AXIS, None, None),  # (N, H, D)
+    r".*/intermediate/kernel": (None, MODEL_AXIS),  # (D, F)
+    r".*/intermediate/bias": (MODEL_AXIS,),
+    r".*/output/kernel": (MODEL_AXIS, None),  # (F, D)
+    r".*/word/embeddings": (None, MODEL_AXIS),  # (V, E)
 }
 """Weights that devices share, by path, and the axis that is split; norms and the rest are whole."""
 
@@ -106,32 +106,32 @@ class ProcessGroup:
                 "same command, and an --output on a file system that all of them see."
             )
 
-    def led(self, work: Callable[[], object], *made: Path) -> None:
+    def run_on_first(self, work: Callable[[], object], *made: Path) -> None:
         """Have the first process do something for all, while the others wait for it.
 
         `made` are the files and folders that the others then find. Where the first one fails, here
-        or on its way here, inside `leading`, the others raise InputError if it did, else
+        or on its way here, inside `reporting_failure`, the others raise InputError if it did, else
         TerminatedError.
         """
         if self.first:
             work()
-            self._say({"kind": "done"})
+            self._send({"kind": "done"})
         else:
-            self._hear()
+            self._receive()
             _wait_for(made)
 
     @contextmanager
-    def leading(self) -> Iterator[None]:
-        """If the first process fails in this block, tell the others, who wait in `led`, or will."""
+    def reporting_failure(self) -> Iterator[None]:
+        """If the first process fails in this block, tell the others, who wait in `run_on_first`."""
         try:
             yield
         except BaseException as error:
             if self.first:
                 with suppress(RuntimeError):  # of JAX: there is nobody to tell any more
-                    self._say(_failure(error))
+                    self._send(_failure(error))
             raise
 
-    def _say(self, word: dict[str, str]) -> None:
+    def _send(self, word: dict[str, str]) -> None:
         """Leave word for the others at JAX's coordinator, which runs in the first process.
 
         At its end that process waits for the others, so they hear even of what made it end.
@@ -139,8 +139,8 @@ class ProcessGroup:
         if self.count > 1:
             jax_coordinator().key_value_set(f"roformer_tf/{next(self._turns)}", json.dumps(word))
 
-    def _hear(self) -> None:
-        """Wait for the first process' next word. Raises as `led` does."""
+    def _receive(self) -> None:
+        """Wait for the first process' next word. Raises as `run_on_first` does."""
         turn = next(self._turns)
         word: dict[str, str] = {}
         while not word:
@@ -151,7 +151,7 @@ class ProcessGroup:
             except RuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     reason = str(error).strip().splitlines()[0][:200]
-                    leave_without_farewell(TRY_AGAIN)
+                    exit_without_shutdown(TRY_AGAIN)
                     raise TerminatedError(
                         f"lost the first process ({reason}). The same command continues."
                     ) from None
@@ -208,18 +208,18 @@ def join(config: DevicesConfig) -> ProcessGroup:
     return ProcessGroup(group.index, group.count, (distribution.data_shard_id, parts))
 
 
-def leave_without_farewell(code: int) -> None:
+def exit_without_shutdown(code: int) -> None:
     """Have this process end with `code`, at once, when its program is through.
 
     At its end JAX takes leave of the other processes: of a dead one that takes long, and aborts.
     """
 
-    def leave() -> None:
+    def exit_now() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
-    atexit.register(leave)  # before JAX's own, which was registered earlier
+    atexit.register(exit_now)  # before JAX's own, which was registered earlier
 
 
 def replicas() -> int:
@@ -300,11 +300,11 @@ def _connect() -> None:
 def _distribution(devices: list[str], model_parallel: int) -> Any:
     """Keras' plan for these devices."""
     shape = (len(devices) // model_parallel, model_parallel)
-    mesh = keras.distribution.DeviceMesh(shape, [DATA, MODEL], devices)
+    mesh = keras.distribution.DeviceMesh(shape, [DATA_AXIS, MODEL_AXIS], devices)
     layout = keras.distribution.LayoutMap(mesh)
     if model_parallel > 1:
-        for path, axes in SPLIT.items():
+        for path, axes in SPLIT_WEIGHTS.items():
             layout[path] = axes
     return keras.distribution.ModelParallel(  # with nothing split it is data parallel
-        layout_map=layout, batch_dim_name=DATA, auto_shard_dataset=False
+        layout_map=layout, batch_dim_name=DATA_AXIS, auto_shard_dataset=False
     )

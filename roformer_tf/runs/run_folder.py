@@ -6,7 +6,7 @@ OUTPUT/checkpoints/    what a killed run continues from
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,22 +14,35 @@ import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import sweep, write_text
+from roformer_tf.flags import tell_renamed
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.checkpointing import checkpoints, restore_checkpoint
 from roformer_tf.runs.devices import choose_precision
+from roformer_tf.runs.run_files import (
+    BEST,
+    CHECKPOINTS,
+    MODEL,
+    REPORT,
+    RESULT,
+    SETTINGS,
+    TRIALS,
+    read_settings,
+)
 
 Settings = TypeVar("Settings", bound=Any)  # a dataclass of a command that trains
 
-SETTINGS, CHECKPOINTS = "settings.yaml", "checkpoints"
-
-RESULTS = ("model", CHECKPOINTS, "best", "trials", "result.json", "report.json", "report.md")
+RESULTS = (MODEL, CHECKPOINTS, BEST, TRIALS, RESULT, REPORT, "report.md")
 """Some of what a run writes, and would replace."""
 
 
-def check_output(config: Any, may_change: Sequence[str]) -> None:
+def check_output(
+    config: Any, may_change: Sequence[str], renamed: Mapping[str, str] | None = None
+) -> None:
     """Raise InputError unless the run's folder is new, or holds a run with the same settings.
 
-    `may_change` names those that may differ when a run continues, since they change no weight.
+    `may_change` names those that may differ when a run continues, since they change no weight;
+    `renamed` are the command's flags that had another name when it may have begun
+    (`flags.RENAMED`): one line on stderr says which of them it has.
     """
     output = Path(config.output)
     settings = output / SETTINGS
@@ -41,7 +54,8 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
                 "Choose another --output."
             )
         return
-    began = recorded(output)
+    began, old = read_settings(output, renamed or {})
+    tell_renamed(str(settings), old)
     if began:  # a setting may be younger than the run
         began = _defaults(type(config)) | began
     changed = [
@@ -63,7 +77,7 @@ def settle_precision(config: Settings) -> Settings:
     """
     if config.precision != "auto":
         return config
-    began = recorded(Path(config.output)).get("precision", "auto")
+    began = read_settings(Path(config.output), {})[0].get("precision", "auto")
     return dataclasses.replace(config, precision=choose_precision(began))
 
 
@@ -76,7 +90,7 @@ def write_settings(config: Any) -> None:
 def tidy(output: Path) -> None:
     """Remove what a killed process was writing, in a folder that is known to be a run's."""
     if (output / SETTINGS).exists():
-        for folder in (output, output / "export", *output.glob("trials/*")):
+        for folder in (output, output / "export", *output.glob(f"{TRIALS}/*")):
             sweep(folder)
             sweep(folder / CHECKPOINTS)
 
@@ -109,12 +123,6 @@ def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path |
             "Choose another --output to start anew."
         )
     return 0, None
-
-
-def recorded(output: Path) -> dict[str, Any]:
-    """The settings that a run's folder was begun with; none where it is new."""
-    settings = output / SETTINGS
-    return (settings.exists() and yaml.safe_load(settings.read_text(encoding="utf-8"))) or {}
 
 
 def _defaults(settings: Any) -> dict[str, Any]:

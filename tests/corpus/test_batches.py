@@ -118,7 +118,7 @@ def test_resuming_is_slicing(rows):
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, ROWS, 40])
-@pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig(temperature=2)])
+@pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig(corpus_temperature=2)])
 def test_another_batch_size_goes_on_at_any_row_of_the_same_order(rows, start, mixing):
     ones = [training(rows, 1, mixing=mixing)[place] for place in range(start, start + 12)]
     batches = training(rows, 4, mixing=mixing, start_row=start)

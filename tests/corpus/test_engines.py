@@ -14,7 +14,7 @@ import pytest
 from roformer_tf.corpus import dask_cluster, engines
 from roformer_tf.corpus.engines import check_engine
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
-from roformer_tf.corpus.workers import EngineError, Pool, in_order
+from roformer_tf.corpus.workers import EngineError, Workers, in_order
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import check_length
 
@@ -25,7 +25,7 @@ class Manual:
     def __init__(self, room):
         self.size = room
         self.futures = []
-        self.pool = Pool(self.submit, lambda: self.size)
+        self.pool = Workers(self.submit, lambda: self.size)
 
     def submit(self, item):
         self.futures.append(Future())
@@ -58,7 +58,7 @@ def test_results_come_in_the_order_of_the_items_and_few_are_under_way():
 def opened(engine, task, folder, scheduler=None):
     workers = {"alone": 1, "processes": 2}.get(engine)
     kind = "dask" if engine == "dask" else "processes"
-    return engines.open_pool(task, folder, kind, scheduler, workers)
+    return engines.open_workers(task, folder, kind, scheduler, workers)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def square(item):
 def hurried(monkeypatch):
     """Workers that are threads here, and not waited for long."""
     monkeypatch.setattr(dask_cluster, "_one_at_a_time", nullcontext())
-    for name, seconds in {"PATIENCE": 0.5, "GLANCE": 0.05, "LINGER": 0.2}.items():
+    for name, seconds in {"NEVER_LATE": 0.5, "GLANCE": 0.05, "LINGER": 0.2}.items():
         monkeypatch.setattr(dask_cluster, name, seconds)
 
 

@@ -178,8 +178,8 @@ def test_no_special_token_replaces_a_word():
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ((0, 0.8, 0.1), "rate is 0,"),
-        ((1, 0.8, 0.1), "rate is 1,"),
+        ((0, 0.8, 0.1), "mask_rate is 0,"),
+        ((1, 0.8, 0.1), "mask_rate is 1,"),
         ((0.15, 0.8, 0.3), "together at most 1"),
         ((0.15, -0.1, 0.3), "must be 0 or more"),
     ],

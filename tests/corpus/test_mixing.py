@@ -24,14 +24,14 @@ def mixtures(draw):
     rows = draw(corpora)
     if draw(st.booleans()):
         return rows, MixingConfig({name: draw(weights) for name in draw(st.permutations([*rows]))})
-    return rows, MixingConfig(temperature=draw(st.floats(1, 20)))
+    return rows, MixingConfig(corpus_temperature=draw(st.floats(1, 20)))
 
 
 def parts_of(rows, config):
     """Exact, as far as floats are."""
-    if config.weights:
-        return [Fraction(config.weights[name]) for name in rows]
-    return [Fraction(math.exp(math.log(n) / config.temperature)) for n in rows.values()]
+    if config.corpus_weights:
+        return [Fraction(config.corpus_weights[name]) for name in rows]
+    return [Fraction(math.exp(math.log(n) / config.corpus_temperature)) for n in rows.values()]
 
 
 def corpus_of(rows, row):
@@ -77,7 +77,7 @@ def test_examples_by_hand():
     thirds = MixingConfig(dict.fromkeys(rows, 0.7))
     assert epoch_rows(rows, thirds) == {"news": 34, "wiki": 33, "law": 33}
     squares = {"a": 81, "b": 9, "c": 1}
-    assert epoch_rows(squares, MixingConfig(temperature=2)) == {"a": 63, "b": 21, "c": 7}
+    assert epoch_rows(squares, MixingConfig(corpus_temperature=2)) == {"a": 63, "b": 21, "c": 7}
     tiny = MixingConfig({"news": 1e-300, "wiki": 1e300, "law": 1e-300})
     assert epoch_rows(rows, tiny) == {"news": 1, "wiki": 98, "law": 1}
     assert epoch_rows({"a": 1, "b": 1}, MixingConfig({"a": 1, "b": 9})) == {"a": 1, "b": 1}
@@ -86,7 +86,7 @@ def test_examples_by_hand():
 @given(corpora)
 def test_a_high_temperature_makes_all_corpora_alike_and_1_leaves_them(rows):
     assert epoch_rows(rows, MixingConfig()) == rows
-    shares = epoch_rows(rows, MixingConfig(temperature=1e9)).values()
+    shares = epoch_rows(rows, MixingConfig(corpus_temperature=1e9)).values()
     assert max(shares) - min(shares) <= 1
 
 
@@ -94,7 +94,7 @@ def test_a_high_temperature_makes_all_corpora_alike_and_1_leaves_them(rows):
 def test_the_higher_the_temperature_the_less_the_largest_corpus_has(rows, one, other):
     largest = max(rows, key=lambda name: rows[name])
     cool, hot = (
-        epoch_rows(rows, MixingConfig(temperature=t))[largest] for t in sorted([one, other])
+        epoch_rows(rows, MixingConfig(corpus_temperature=t))[largest] for t in sorted([one, other])
     )
     assert hot <= cool + len(rows), "but for rounding"
 
@@ -168,7 +168,7 @@ def test_without_mixing_the_order_is_that_of_all_rows_shuffled(rows, seed, epoch
 
 
 def test_orders_differ_by_epoch_and_by_seed_and_mix_the_corpora():
-    rows, config = {"a": 500, "b": 30}, MixingConfig(temperature=3)
+    rows, config = {"a": 500, "b": 30}, MixingConfig(corpus_temperature=3)
     orders = {
         tuple(order(epoch * 530 + i) for i in range(530))
         for order in (endless_order(rows, config, seed) for seed in range(3))
@@ -183,14 +183,17 @@ def test_orders_differ_by_epoch_and_by_seed_and_mix_the_corpora():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.9}, r"temperature is 0\.9, but must be at least 1"),
-        ({"temperature": math.inf}, "temperature is inf"),
-        ({"temperature": math.nan}, "temperature is nan"),
-        ({"weights": {"a": 0.0}}, r"weight of the corpus 'a' is 0\.0, but must be above 0"),
-        ({"weights": {"a": -1.0, "b": 1.0}}, r"corpus 'a' is -1\.0"),
-        ({"weights": {"a": math.nan}}, "corpus 'a' is nan"),
-        ({"weights": {"a": math.inf}}, "corpus 'a' is inf"),
-        ({"weights": {"a": 1.0}, "temperature": 2.0}, "either weights or a temperature: 'a' say"),
+        ({"corpus_temperature": 0.9}, r"corpus_temperature is 0\.9, but must be at least 1"),
+        ({"corpus_temperature": math.inf}, "corpus_temperature is inf"),
+        ({"corpus_temperature": math.nan}, "corpus_temperature is nan"),
+        ({"corpus_weights": {"a": 0.0}}, r"weight of the corpus 'a' is 0\.0, but must be above 0"),
+        ({"corpus_weights": {"a": -1.0, "b": 1.0}}, r"corpus 'a' is -1\.0"),
+        ({"corpus_weights": {"a": math.nan}}, "corpus 'a' is nan"),
+        ({"corpus_weights": {"a": math.inf}}, "corpus 'a' is inf"),
+        (
+            {"corpus_weights": {"a": 1.0}, "corpus_temperature": 2.0},
+            "either corpus_weights or a corpus_temperature: 'a' say",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused_at_once(settings, message):

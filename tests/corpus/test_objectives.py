@@ -55,7 +55,7 @@ def test_each_document_is_predicted_from_its_first_token_to_its_end(rows):
 
 
 def test_masked_tokens_are_those_of_mask_rows(rows):
-    config, random_ids = MaskingConfig(rate=0.3), np.arange(7, 12, dtype=np.int32)
+    config, random_ids = MaskingConfig(mask_rate=0.3), np.arange(7, 12, dtype=np.int32)
     inputs, labels, weights = MaskedTokens(MASK, random_ids, config)(rows, draws(rows, seed=3))
     want = mask_rows(
         rows,
@@ -76,8 +76,8 @@ def test_masked_tokens_are_those_of_mask_rows(rows):
 @pytest.mark.parametrize("parts", [1, 2, 8])
 def test_next_tokens_are_scored_in_about_as_much_memory_as_masked_ones(rows, length, parts):
     masked = MaskedTokens(MASK, np.zeros(0, np.int32))
-    assert masked.rows_to_score(rows, length, parts) == rows
-    found = NextTokens().rows_to_score(rows, length, parts)
+    assert masked.rows_to_evaluate(rows, length, parts) == rows
+    found = NextTokens().rows_to_evaluate(rows, length, parts)
     assert found % parts == 0
     assert 1 <= found <= rows
     slots = rows * predictions_per_row(length, 0.15)
@@ -95,6 +95,6 @@ def test_what_a_new_model_expects_are_words_and_to_write_ends_too():
 def test_an_objective_is_made_by_its_name():
     tokenizer = RoFormerTokenizer(VOCABULARY, "char")
     assert make_objective("causal", tokenizer, MaskingConfig()) == NextTokens()
-    masked = make_objective("masked", tokenizer, MaskingConfig(rate=0.2))
-    assert (masked.mask_id, masked.masking.rate) == (MASK, 0.2)
+    masked = make_objective("masked", tokenizer, MaskingConfig(mask_rate=0.2))
+    assert (masked.mask_id, masked.masking.mask_rate) == (MASK, 0.2)
     assert masked.random_ids.tolist() == [*range(5, len(VOCABULARY))]

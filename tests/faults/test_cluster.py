@@ -13,8 +13,7 @@ from threading import Thread
 import pytest
 
 from benchmarks.cluster import ROOT, Loopback, differences, freeze, recorded_parts, thaw
-from roformer_tf.corpus import dask_cluster, preparation
-from roformer_tf.corpus import workers as pools
+from roformer_tf.corpus import dask_cluster, preparation, workers
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.workers import EngineError
 from roformer_tf.errors import InputError
@@ -30,7 +29,7 @@ VOCABULARY = ROOT / "tests" / "fixtures" / "tokenizer" / "word" / "vocab.txt"
 def hurried(monkeypatch):
     """Small parts, and little patience."""
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
-    for name, seconds in {"PATIENCE": 2.0, "GLANCE": 0.1, "LINGER": 2.0}.items():
+    for name, seconds in {"NEVER_LATE": 2.0, "GLANCE": 0.1, "LINGER": 2.0}.items():
         monkeypatch.setattr(dask_cluster, name, seconds)
 
 
@@ -127,9 +126,9 @@ def test_a_part_done_once_more_after_the_end_changes_nothing(configure, expected
             done.append(partial(task, item))
             return done[-1]
 
-        yield pools.Pool(submit, room=lambda: 3)
+        yield workers.Workers(submit, room=lambda: 3)
 
-    monkeypatch.setattr(preparation, "open_pool", remembered)
+    monkeypatch.setattr(preparation, "open_workers", remembered)
     output = prepare(configure())
     for write in done[:3]:
         assert write()["shards"]
@@ -143,7 +142,7 @@ def test_counting_on_a_cluster_builds_the_same_vocabulary(cluster, configure):
 
 def test_bad_input_inside_a_task_is_bad_input(cluster, tmp_path):
     with dask_cluster.cluster(check_length, tmp_path, str(cluster.file)) as pool:
-        results = pools.in_order(pool, [512, 128, 2, 512])
+        results = workers.in_order(pool, [512, 128, 2, 512])
         assert [next(results), next(results)] == [(512, None), (128, None)]
         with pytest.raises(InputError, match="at least") as raised:
             next(results)
@@ -195,7 +194,7 @@ def test_a_part_that_kills_its_worker_is_named(tmp_path):
         dask_cluster.cluster(os._exit, tmp_path, str(cluster.file)) as pool,
         pytest.raises(EngineError, match=r"part 0 .*ended 1 workers.*The same command continues"),
     ):
-        list(pools.in_order(pool, [3]))
+        list(workers.in_order(pool, [3]))
 
 
 def test_a_lost_scheduler_is_said_and_processes_go_on(configure, expected, when, tmp_path, capfd):

@@ -14,7 +14,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.files import locked
-from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.run_files import read_metrics
 
 pytestmark = [
     pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]"),
@@ -36,7 +36,7 @@ def flags(pretrain_flags):
         "learning_rate": 3e-3,
         "precision": "float32",
         "evaluation_rows": 16,
-        "keep": 10,
+        "keep_checkpoints": 10,
     }
     return lambda output, **changes: pretrain_flags(output, **settings | changes)
 
@@ -103,12 +103,12 @@ def finished(processes, timeout=300):
 
 
 def losses(run):
-    return [line["loss"] for line in read_lines(run / "metrics.jsonl")]
+    return [line["loss"] for line in read_metrics(run / "metrics.jsonl")]
 
 
 def held_out(run):
     """At each evaluation, the loss of all and of each corpus."""
-    lines = read_lines(run / "evaluations.jsonl")
+    lines = read_metrics(run / "evaluations.jsonl")
     by_corpus = [line["held_out_by_corpus"] for line in lines]
     assert all(each.keys() == {"news", "law"} for each in by_corpus)
     return [
@@ -149,12 +149,12 @@ def test_told_to_end_all_save_one_step(started, flags, rows, tmp_path):
     command = flags(run, steps=100_000, save_every=100_000, **rows)
     processes = started(command, 2)
     metrics = run / "metrics.jsonl"
-    wait_until(lambda: len(read_lines(metrics)) > 5, processes)
+    wait_until(lambda: len(read_metrics(metrics)) > 5, processes)
     os.killpg(processes[1].pid, signal.SIGTERM)  # one of them hears of it
     told = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [75, 75], told
     (saved,) = (run / "checkpoints").iterdir()
-    assert saved.name == f"step-{read_lines(metrics)[-1]['step']:08}"
+    assert saved.name == f"step-{read_metrics(metrics)[-1]['step']:08}"
     assert f"saved {saved}" in told[0][1]
 
 

@@ -13,7 +13,7 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.corpus import shards
 from roformer_tf.pretraining import command as pretraining
-from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY = 22, 8  # of `pretrain_flags`
@@ -82,21 +82,21 @@ def test_a_poisoned_batch_is_left_out_and_told_of(pretrain_flags, tmp_path, caps
     assert main(["pretrain", *pretrain_flags(run)]) == 0
     out = capsys.readouterr().out
     for step in (4, 5, 6, 11):
-        assert f"step {step} is left out" in out
-    lines = read_lines(run / "metrics.jsonl")
+        assert f"step {step} is skipped" in out
+    lines = read_metrics(run / "metrics.jsonl")
     assert [line["left_out"] for line in lines] == [0, 3, 0, 1, 0, 0, 0, 0]
     assert [line["loss"] is None for line in lines] == [False, True, *[False] * 6]
     assert lines[1]["gradient_norm"] is None
     assert all(np.isfinite(line["loss"]) for line in [lines[0], *lines[2:]])
-    assert read_lines(run / "evaluations.jsonl")[-1]["held_out_loss"] < 6
+    assert read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"] < 6
 
 
 def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys, monkeypatch):
     poison(monkeypatch, range(10, 22), np.nan)
     run = tmp_path / "run"
-    assert main(["pretrain", *pretrain_flags(run, patience=5)]) == 1
+    assert main(["pretrain", *pretrain_flags(run, max_skipped=5)]) == 1
     err = capsys.readouterr().err
-    assert "the last 5 steps, up to step 15, were left out" in err
+    assert "the last 5 steps, up to step 15, were skipped" in err
     assert f"The last good checkpoint is {run / 'checkpoints' / 'step-00000008'}" in err
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000008"]
 
@@ -136,7 +136,7 @@ def run(*more):
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr, "names": names}
 full = run()
 os.remove(ballast)
-print(json.dumps([full, run("--keep", "2")]))
+print(json.dumps([full, run("--keep-checkpoints", "2")]))
 """
 
 
@@ -153,7 +153,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
         vocab_size=None,
         steps=60,
         save_every=4,
-        keep=100,
+        keep_checkpoints=100,
     )
     command = [sys.executable, str(ROOT / "pretrain" / "run_mlm.py"), *flags]
     done = subprocess.run(

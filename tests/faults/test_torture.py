@@ -8,7 +8,7 @@ import time
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.run_files import read_metrics
 
 KILLS, STEPS, SAVE_EVERY = 30, 400, 10
 
@@ -26,7 +26,7 @@ def newest(run):
 
 
 def logged(run):
-    lines = read_lines(run / "metrics.jsonl")
+    lines = read_metrics(run / "metrics.jsonl")
     return lines[-1]["step"] if lines else 0
 
 

@@ -8,7 +8,7 @@ from roformer_tf.finetuning.losses import ObjectiveConfig
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.trial import Outcome, Recipe
 from roformer_tf.labelled.task import Task
-from roformer_tf.runs.optimizers import FinetuneOptimizerConfig
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 
 TASK = Task(name="classification", labels=("a", "b"))
 

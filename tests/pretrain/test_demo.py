@@ -167,8 +167,8 @@ def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_the_pilot(
     assert len(measured) == 1
     assert measured[0] > 0
     (tmp_path / "settings.yaml").write_text("batch_size: 8")
-    lines = [json.dumps({"tokens_per_second": rate}) for rate in (1, 512, 256, 1024)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    lines = [{"step": 3, "tokens_per_second": speed} for speed in (1, 512, 256, 1024)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert steps_per_second(tmp_path, 32) == 2  # without the first
 
 

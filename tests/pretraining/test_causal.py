@@ -18,10 +18,10 @@ from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate, score_tokens
+from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, token_metrics
 from roformer_tf.pretraining.initialization import new_model
 from roformer_tf.pretraining.settings import PretrainConfig
-from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 CHANCE, ANSWERS = "今天气很好我们去公园学习中国", "经济发展人民生活改革工作北京"
@@ -78,7 +78,7 @@ def logits_of(model, inputs):
 def test_it_tells_what_can_be_told_and_never_what_it_is_yet_to_see(run, model, held_out):
     """An answer is certain. What comes by chance nobody tells, but for its frequency: a model that
     saw its own labels would. Counting characters alone leaves both at the logarithm of 28."""
-    scores = score_tokens(MaskedTokenScores(model), held_out)
+    scores = token_metrics(TokenMetrics(model), held_out)
     counts = scores["weights"] == 1
     tokens = np.array(model.tokenizer.tokens)[scores["labels"]]
     losses = -scores["log_likelihood"].astype("float64")
@@ -87,11 +87,11 @@ def test_it_tells_what_can_be_told_and_never_what_it_is_yet_to_see(run, model, h
     assert losses[answers].mean() < 0.1
     uniform = math.log(len(CHANCE))
     assert 0.98 * uniform < losses[by_chance].mean() < 1.1 * uniform
-    first, *_, last = read_lines(run / "evaluations.jsonl")
+    first, *_, last = read_metrics(run / "evaluations.jsonl")
     assert first["held_out_loss"] > uniform
     assert last["held_out_loss"] == pytest.approx(losses[counts].mean(), rel=1e-5)
     assert last["held_out_loss"] < 0.55 * math.log(2 * len(CHANCE))
-    assert read_lines(run / "metrics.jsonl")[-1]["loss"] == pytest.approx(
+    assert read_metrics(run / "metrics.jsonl")[-1]["loss"] == pytest.approx(
         last["held_out_loss"], rel=0.1
     )
 
@@ -106,7 +106,7 @@ def test_evaluation_equals_one_document_after_the_other(run, model, held_out):
             own = np.take_along_axis(logits, ids[1:, None], -1)[:, 0]
             losses += list(np.log(np.exp(logits).sum(-1)) - own)
             hits += list(logits.argmax(-1) == ids[1:])
-    scores = evaluate(MaskedTokenScores(model), held_out)
+    scores = evaluate(TokenMetrics(model), held_out)
     assert scores.predictions == len(losses)
     assert scores.loss == pytest.approx(np.mean(losses), rel=1e-5)
     assert scores.accuracy == pytest.approx(np.mean(hits))
@@ -124,8 +124,8 @@ def test_stopped_it_continues_to_the_same_weights_bit_for_bit(run, flags, tmp_pa
     assert "step-00000120" in capsys.readouterr().out
     for file in ("model/model.safetensors", f"{last}/training.safetensors"):
         assert (copy / file).read_bytes() == (run / file).read_bytes()
-    assert read_lines(copy / "evaluations.jsonl") == read_lines(run / "evaluations.jsonl")
-    losses = [[line["loss"] for line in read_lines(x / "metrics.jsonl")] for x in (copy, run)]
+    assert read_metrics(copy / "evaluations.jsonl") == read_metrics(run / "evaluations.jsonl")
+    losses = [[line["loss"] for line in read_metrics(x / "metrics.jsonl")] for x in (copy, run)]
     assert losses[0] == losses[1]
 
 
@@ -170,8 +170,8 @@ def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_cor
     before = RoFormerForCausalLM.from_pretrained(released("gpt_char"))
     rows = PreparedRows.open(output / "rows", "held_out")
     batches = held_out_batches(rows, batch_size=4, seed=0, objective=NextTokens())
-    first, last = read_lines(output / "evaluations.jsonl")
-    found = evaluate(MaskedTokenScores(before), batches).loss
+    first, last = read_metrics(output / "evaluations.jsonl")
+    found = evaluate(TokenMetrics(before), batches).loss
     assert first["held_out_loss"] == pytest.approx(found, rel=1e-6)
     assert last["held_out_loss"] < first["held_out_loss"]
     after = RoFormerForCausalLM.from_pretrained(output / "model")
@@ -191,21 +191,22 @@ def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
     counts = np.bincount(labels[weights == 1], minlength=tokenizer.vocab_size)
     assert shares == pytest.approx((counts + 0.5) / (counts + 0.5).sum(), rel=1e-5)
     entropy = -(counts[counts > 0] / counts.sum() * np.log(shares[counts > 0])).sum()
-    found = evaluate(MaskedTokenScores(model), held_out).loss
+    found = evaluate(TokenMetrics(model), held_out).loss
     assert found == pytest.approx(entropy, rel=0.1)
 
 
 def test_embeddings_from_neighbours_begin_a_run(flags, tmp_path):
     output = tmp_path / "run"
     assert main(["pretrain", *flags(output, embeddings="neighbours", steps=2)]) == 0
-    assert len(read_lines(output / "evaluations.jsonl")) == 2
+    assert len(read_metrics(output / "evaluations.jsonl")) == 2
 
 
 # Bad input
 
 
 @pytest.mark.parametrize(
-    "masking", [MaskingConfig(rate=0.3), MaskingConfig(mask_share=1.0, random_share=0.0)]
+    "masking",
+    [MaskingConfig(mask_rate=0.3), MaskingConfig(mask_replace_rate=1.0, random_replace_rate=0.0)],
 )
 def test_masking_is_no_setting_of_it(masking):
     settings = {"corpus": ("x.txt",), "output": "run", "vocab_size": 9, "masking": masking}

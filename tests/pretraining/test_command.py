@@ -22,13 +22,14 @@ from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate
+from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.pretraining.flops import step_flops
 from roformer_tf.pretraining.initialization import new_model
 from roformer_tf.pretraining.settings import PretrainConfig
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.runs import devices
-from roformer_tf.runs.callbacks import read_lines, scalars
+from roformer_tf.runs.callbacks import scalars
+from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -50,7 +51,7 @@ def content(folder):
 
 
 def losses(run):
-    return [(line["step"], line["loss"]) for line in read_lines(run / "metrics.jsonl")]
+    return [(line["step"], line["loss"]) for line in read_metrics(run / "metrics.jsonl")]
 
 
 def same_result(run, other):
@@ -59,7 +60,7 @@ def same_result(run, other):
     for file in (WEIGHTS, last / WEIGHTS, last / "training.safetensors", last / "state.json"):
         assert (run / file).read_bytes() == (other / file).read_bytes()
     assert losses(run) == losses(other)
-    assert read_lines(run / "evaluations.jsonl") == read_lines(other / "evaluations.jsonl")
+    assert read_metrics(run / "evaluations.jsonl") == read_metrics(other / "evaluations.jsonl")
     return True
 
 
@@ -81,7 +82,7 @@ def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(copy, pretrai
     flags = pretrain_flags(copy, peak_flops=1e9)
     assert main(["pretrain", *flags]) == 0
     flops = step_flops(RoFormerConfig.from_file(copy / "model" / "config.json"), 32, 8, 4)
-    lines = {line["step"]: line for line in read_lines(copy / "metrics.jsonl")}
+    lines = {line["step"]: line for line in read_metrics(copy / "metrics.jsonl")}
     assert "mfu" not in lines[15]  # of the run before
     for step in (18, 21, 22):
         steps_per_second = lines[step]["tokens_per_second"] / (8 * 32)
@@ -89,7 +90,7 @@ def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(copy, pretrai
 
 
 def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
-    lines = read_lines(pretrained / "metrics.jsonl")
+    lines = read_metrics(pretrained / "metrics.jsonl")
     assert [line["step"] for line in lines] == [3, 6, 9, 12, 15, 18, 21, 22]
     for line in lines:
         assert list(line) == [
@@ -111,7 +112,7 @@ def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
 
 
 def test_the_held_out_rows_are_evaluated_before_the_first_step_and_at_every_save(pretrained):
-    lines = read_lines(pretrained / "evaluations.jsonl")
+    lines = read_metrics(pretrained / "evaluations.jsonl")
     assert [line["step"] for line in lines] == [0, 8, 16, 22]
     for line in lines:
         assert line["held_out_perplexity"] == pytest.approx(np.exp(line["held_out_loss"]))
@@ -134,7 +135,7 @@ def test_tensorboard_shows_training_and_evaluation(pretrained):
                 (e.step, pytest.approx(e.tensor_proto.float_val[0])) for e in board.Tensors(key)
             ]
     for file in ("metrics.jsonl", "evaluations.jsonl"):
-        lines = [{"step": line["step"]} | scalars(line) for line in read_lines(pretrained / file)]
+        lines = [{"step": line["step"]} | scalars(line) for line in read_metrics(pretrained / file)]
         for key in lines[0].keys() - {"step"}:
             assert [(line["step"], line[key]) for line in lines] == shown.pop(key)
     assert shown == {}
@@ -213,7 +214,7 @@ def pattern_flags(pretrain_flags, tmp_path):
 
 def has_learnt(run):
     """Whether a run with `pattern_flags` has found the pattern out."""
-    first, *_, last = read_lines(run / "evaluations.jsonl")
+    first, *_, last = read_metrics(run / "evaluations.jsonl")
     assert first["held_out_accuracy"] < 0.3
     assert last["held_out_accuracy"] > 0.8
     assert last["held_out_loss"] < 0.5 * first["held_out_loss"]
@@ -229,7 +230,7 @@ def test_a_pattern_is_learnt(pattern_flags, tmp_path):
 def test_without_held_out_rows_nothing_is_evaluated(pretrain_flags, tmp_path):
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, held_out=0, steps=2)]) == 0
-    assert read_lines(run / "evaluations.jsonl") == []
+    assert read_metrics(run / "evaluations.jsonl") == []
     assert [step for step, _ in losses(run)] == [2]
     assert (run / WEIGHTS).is_file()
 
@@ -253,13 +254,15 @@ def test_it_continues_from_the_checkpoint_before_a_damaged_one(
     shutil.copytree(newest, copy / "checkpoints" / ".step-00000022.abcdefgh.tmp")
     shutil.copytree(copy / "model", copy / ".model.12345678.old")
     (copy / ".loss.png.abcd_123.tmp").write_bytes(b"half")
-    assert main(["pretrain", *pretrain_flags(copy, save_every=11, keep=3, workers=2)]) == 0
+    assert (
+        main(["pretrain", *pretrain_flags(copy, save_every=11, keep_checkpoints=3, workers=2)]) == 0
+    )
     said = capsys.readouterr()
     assert "step-00000022" in said.err
     assert "continuing from" in said.out
     assert "step-00000016" in said.out
-    evaluations = read_lines(copy / "evaluations.jsonl")
-    assert evaluations == read_lines(pretrained / "evaluations.jsonl")
+    evaluations = read_metrics(copy / "evaluations.jsonl")
+    assert evaluations == read_metrics(pretrained / "evaluations.jsonl")
     assert same_result(copy, pretrained)
     assert [path.name for path in copy.rglob(".*")] == []
 
@@ -310,7 +313,7 @@ def test_empty_settings_are_no_run_to_continue(copy, pretrain_flags, capsys):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"log_every": 7, "save_every": 5}, {"keep": 1, "workers": 2}],
+    [{"log_every": 7, "save_every": 5}, {"keep_checkpoints": 1, "workers": 2}],
     ids=["moments", "resources"],
 )
 def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
@@ -323,7 +326,7 @@ def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
         ({"learning_rate": 2e-3}, "learning_rate was 0.001 and is 0.002"),
         ({"seed": 1}, "seed was 0 and is 1"),
         ({"steps": 23}, "steps was 22 and is 23"),
-        ({"rate": 0.2}, "rate was 0.15 and is 0.2"),
+        ({"mask_rate": 0.2}, "mask_rate was 0.15 and is 0.2"),
         ({"length": 64}, "length"),
         ({"architecture": None}, "architecture"),
     ],
@@ -482,8 +485,8 @@ def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, 
         seed=0,
         objective=make_objective("masked", tokenizer, MaskingConfig()),
     )
-    scores = evaluate(MaskedTokenScores(model), batches)
-    first, last = read_lines(tmp_path / "run" / "evaluations.jsonl")
+    scores = evaluate(TokenMetrics(model), batches)
+    first, last = read_metrics(tmp_path / "run" / "evaluations.jsonl")
     assert first["held_out_loss"] == pytest.approx(scores.loss, rel=1e-6)
     assert first["held_out_accuracy"] == pytest.approx(scores.accuracy)
     assert last["held_out_loss"] < first["held_out_loss"]
@@ -536,7 +539,7 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
         ({"save_every": 0}, "save_every is 0"),
         ({"log_every": 0}, "log_every is 0"),
         ({"evaluation_rows": 0}, "evaluation_rows is 0"),
-        ({"keep": 0}, "keep is 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints is 0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
@@ -612,7 +615,7 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
     settings = {"corpus": corpus, "vocab": vocabulary, "vocab_size": None, "held_out": 0.3}
-    settings |= {"random_share": 0.0, "steps": 120, "evaluation_rows": 8}
+    settings |= {"random_replace_rate": 0.0, "steps": 120, "evaluation_rows": 8}
     assert main(["pretrain", *pretrain_flags(tmp_path / "run", **settings)]) == 130
 
     tokenizer = RoFormerTokenizer.from_pretrained(vocabulary)
@@ -631,7 +634,11 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("flags", "share"),
-    [((), 0.2), (("--weights", "a", "3", "b", "1"), 0.75), (("--temperature", "1e9"), 0.5)],
+    [
+        ((), 0.2),
+        (("--corpus-weights", "a", "3", "b", "1"), 0.75),
+        (("--corpus-temperature", "1e9"), 0.5),
+    ],
 )
 def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
     pretrain_flags, tmp_path, monkeypatch, flags, share
@@ -648,7 +655,7 @@ def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
         raise KeyboardInterrupt  # seen enough
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
-    settings = {"corpus": None, "held_out": 0, "random_share": 0.0, "steps": 60}
+    settings = {"corpus": None, "held_out": 0, "random_replace_rate": 0.0, "steps": 60}
     corpora = ["--corpus", *(f"{name}={tmp_path / name}.txt" for name in "ab")]
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, **settings), *corpora, *flags]) == 130

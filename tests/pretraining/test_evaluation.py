@@ -14,11 +14,11 @@ from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining import evaluation as metrics
 from roformer_tf.pretraining.evaluation import (
-    MaskedLMScores,
-    MaskedTokenScores,
+    LanguageModelMetrics,
+    TokenMetrics,
     evaluate,
     length_bucket,
-    score_tokens,
+    token_metrics,
 )
 
 
@@ -47,7 +47,7 @@ def reference(model, rows, masked):
     for number, row in enumerate(rows):
         one = mask_row(
             row,
-            predictions=predictions_per_row(rows.length, config.rate),
+            predictions=predictions_per_row(rows.length, config.mask_rate),
             rng=row_generator(5, 0, number),
             config=config,
             **masked,
@@ -66,8 +66,8 @@ def test_the_loss_is_told_by_the_length_of_documents(monkeypatch, model, rows, m
     """Buckets begin at 8, since the rows have 32 tokens."""
     monkeypatch.setattr(metrics, "LEAST_BUCKET", 8)
     batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
-    scores = MaskedTokenScores(model)
-    arrays = score_tokens(scores, batches)
+    scores = TokenMetrics(model)
+    arrays = token_metrics(scores, batches)
     losses = {}
     for number, row in enumerate(rows):
         inputs, _, weights = batches[number // 16]
@@ -94,7 +94,7 @@ def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_si
     batches = held_out_batches(
         rows, batch_size=batch_size, seed=5, objective=MaskedTokens(**masked)
     )
-    scores = evaluate(MaskedTokenScores(model), batches)
+    scores = evaluate(TokenMetrics(model), batches)
     loss, accuracy, predictions = reference(model, rows, masked)
     assert scores.predictions == predictions
     assert scores.loss == pytest.approx(loss, rel=1e-5)
@@ -104,7 +104,7 @@ def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_si
 
 def test_each_of_several_corpora_is_told_apart(model, rows, masked):
     """Of three, the last has no row in which anything is predicted."""
-    scores = MaskedTokenScores(model)
+    scores = TokenMetrics(model)
     settings = {"seed": 5, "objective": MaskedTokens(**masked)}
     whole = held_out_batches(rows, batch_size=16, **settings)
     last = len(rows) - 1
@@ -128,7 +128,7 @@ def test_each_of_several_corpora_is_told_apart(model, rows, masked):
 
 def test_the_scores_of_each_token_can_be_had(model, rows, masked):
     batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
-    arrays = score_tokens(MaskedTokenScores(model), batches)
+    arrays = token_metrics(TokenMetrics(model), batches)
     shape = (-(-len(rows) // 16) * 16, predictions_per_row(rows.length, 0.15))
     keys = ("log_likelihood", "likeliest", "labels", "weights", "document_lengths")
     assert {key: x.shape for key, x in arrays.items()} == dict.fromkeys(keys, shape)
@@ -139,15 +139,15 @@ def test_the_scores_of_each_token_can_be_had(model, rows, masked):
 def test_evaluating_changes_nothing_of_the_model(model, rows, masked):
     before = {name: np.asarray(v) for name, v in model.named_variables().items()}
     batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
-    first = evaluate(MaskedTokenScores(model), batches)
-    assert evaluate(MaskedTokenScores(model), batches) == first
+    first = evaluate(TokenMetrics(model), batches)
+    assert evaluate(TokenMetrics(model), batches) == first
     for name, variable in model.named_variables().items():
         assert (np.asarray(variable) == before[name]).all()
 
 
 def test_the_figures_are_said_in_words_and_in_numbers():
     by_length = {64: 1.5, 256: 2.25}
-    scores = MaskedLMScores(2.0, 0.25, predictions=1234, loss_by_length=by_length)
+    scores = LanguageModelMetrics(2.0, 0.25, predictions=1234, loss_by_length=by_length)
     assert scores.line() == {
         "held_out_loss": 2.0,
         "held_out_perplexity": pytest.approx(7.389056),
@@ -155,7 +155,7 @@ def test_the_figures_are_said_in_words_and_in_numbers():
         "held_out_loss_by_length": {"64": 1.5, "256": 2.25},
     }
     by_corpus = {"news": {"loss": 1.0, "accuracy": 0.5}, "law": {"loss": 3.0, "accuracy": 0.0}}
-    both = MaskedLMScores(2.0, 0.25, 1234, loss_by_length=by_length, by_corpus=by_corpus)
+    both = LanguageModelMetrics(2.0, 0.25, 1234, loss_by_length=by_length, by_corpus=by_corpus)
     assert both.line() == scores.line() | {"held_out_by_corpus": by_corpus}
     assert str(scores) == (
         "held-out loss 2.000 (perplexity 7.4), accuracy 25.0% of 1,234 masked tokens"

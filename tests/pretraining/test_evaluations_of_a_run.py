@@ -16,10 +16,11 @@ from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.corpus.shards import PreparedRows, write_shard
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.command import _publish
-from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate, score_tokens
+from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, token_metrics
 from roformer_tf.pretraining.flops import step_flops
 from roformer_tf.runs import devices
-from roformer_tf.runs.callbacks import StepLog, read_lines, scalars
+from roformer_tf.runs.callbacks import StepLog, scalars
+from roformer_tf.runs.run_files import read_metrics
 
 PEAK = 1e9
 CORPORA = {"news": 300, "law": 24}  # documents
@@ -85,8 +86,8 @@ def test_every_corpus_is_evaluated_and_told_by_its_name(corpora):
     shares = {"news": 8, "law": 1}  # of 9, in proportion, and at least one
     assert rows["law"] / sum(rows.values()) < 1.5 / 9
     model, batches = held_out(corpora, 1)
-    arrays = score_tokens(MaskedTokenScores(model), batches)  # of all rows, (rows, P)
-    for line in read_lines(corpora / "evaluations.jsonl"):
+    arrays = token_metrics(TokenMetrics(model), batches)  # of all rows, (rows, P)
+    for line in read_metrics(corpora / "evaluations.jsonl"):
         assert list(line["held_out_by_corpus"]) == ["news", "law"]
     assert line["step"] == 9
     sums = np.zeros(3)
@@ -108,7 +109,7 @@ def test_every_corpus_is_evaluated_and_told_by_its_name(corpora):
 
 def test_a_single_corpus_is_not_told_apart(pretrained):
     assert not any(
-        "held_out_by_corpus" in line for line in read_lines(pretrained / "evaluations.jsonl")
+        "held_out_by_corpus" in line for line in read_metrics(pretrained / "evaluations.jsonl")
     )
 
 
@@ -116,7 +117,7 @@ def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
     """A line's clock begins when the log is done with the line before, or with the first step."""
     run, times = timed
     flops = step_flops(RoFormerConfig.from_file(run / "model" / "config.json"), 32, 8, 4)
-    lines = read_lines(run / "metrics.jsonl")
+    lines = read_metrics(run / "metrics.jsonl")
     for line, (before, step) in zip(lines, [(1, 4), (4, 8), (8, 9)], strict=True):
         assert line["step"] == step
         least = (times[step][0] - times[before][1]) / (step - before)  # seconds of a step
@@ -182,7 +183,7 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
     said = capsys.readouterr()
     assert said.out.count("nothing is evaluated: the words of all 1 held-out rows") == 1
     assert "diverged" not in said.err
-    assert read_lines(run / "evaluations.jsonl") == []
+    assert read_metrics(run / "evaluations.jsonl") == []
     assert (run / "model" / "model.safetensors").is_file()
     assert not (run / "best").exists()
 
@@ -200,11 +201,11 @@ def test_a_precision_that_is_asked_for_is_trained_in(
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, precision=precision, steps=1)]) == 0
     assert f"parameters, {precision}" in capsys.readouterr().out
-    judged = read_lines(run / "evaluations.jsonl")[-1]["held_out_loss"]
+    judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
     _, batches = held_out(run, 8)
     losses = {}
     for dtype in (precision, other):
         model = RoFormerForMaskedLM.from_pretrained(run / "model", dtype=dtype)
-        losses[dtype] = evaluate(MaskedTokenScores(model), batches).loss
+        losses[dtype] = evaluate(TokenMetrics(model), batches).loss
     assert judged == pytest.approx(losses[precision], abs=1e-6)
     assert judged != pytest.approx(losses[other], abs=2e-6)

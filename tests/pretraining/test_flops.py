@@ -126,7 +126,7 @@ def test_a_token_of_the_base_size_takes_5_7e8_operations():
 )
 def test_a_stage_predicts_what_its_settings_say(settings, predicted):
     (stage,) = make_stages([], stage_defaults(length=102, batch_size=4, steps=7))
-    given = SimpleNamespace(masking=MaskingConfig(rate=0.2), **settings)
+    given = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), **settings)
     assert stage_flops(given, stage, shape()) == step_flops(shape(), 102, 4, predicted)
 
 

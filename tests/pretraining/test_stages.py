@@ -8,8 +8,8 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.pretraining.stages import Stage, make_stages, rows_before
-from roformer_tf.runs.callbacks import read_lines
 from roformer_tf.runs.comparison import read_run, summary
+from roformer_tf.runs.run_files import read_metrics
 
 DEFAULTS = {
     "length": 512,
@@ -69,7 +69,13 @@ def flags(pretrain_flags, tmp_path_factory):
     """flags(output) of a run whose six stages stand in a YAML file."""
     file = tmp_path_factory.mktemp("yaml") / "stages.yaml"
     file.write_text(yaml.safe_dump({"stages": SIX}))
-    settings = {"steps": None, "length": None, "save_every": 4, "log_every": 1, "keep": 20}
+    settings = {
+        "steps": None,
+        "length": None,
+        "save_every": 4,
+        "log_every": 1,
+        "keep_checkpoints": 20,
+    }
     return lambda output, **changes: [
         *("--config", str(file)),
         *pretrain_flags(output, **settings | changes),
@@ -88,7 +94,7 @@ def numbered(run):
 
 
 def test_the_papers_six_stages_run_from_one_yaml(six):
-    lines = read_lines(six / "metrics.jsonl")
+    lines = read_metrics(six / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 26))
     assert numbered(six) == sorted({*range(4, 25, 4), *BORDERS})
     assert {path.name for path in six.glob("rows-*")} == {f"rows-{x}" for x in (16, 24, 32, 64)}
@@ -98,7 +104,7 @@ def test_the_papers_six_stages_run_from_one_yaml(six):
 
 def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
     """The lowest loss of all is one of rows of 64, in the second stage."""
-    lines = read_lines(six / "evaluations.jsonl")
+    lines = read_metrics(six / "evaluations.jsonl")
     stages = [sum(line["step"] > stop for stop in BORDERS) for line in lines]
     assert [line["length"] for line in lines] == [SIX[number]["length"] for number in stages]
     losses = {line["step"]: line["held_out_loss"] for line in lines if line["step"]}
@@ -111,7 +117,7 @@ def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
 
 
 def test_the_learning_rate_rises_and_falls_in_each(six):
-    rates = [line["learning_rate"] for line in read_lines(six / "metrics.jsonl")]
+    rates = [line["learning_rate"] for line in read_metrics(six / "metrics.jsonl")]
     for start, stop in zip([0, *BORDERS], BORDERS, strict=False):
         peak = 5e-4 if stop == BORDERS[-1] else 1e-3
         assert rates[start] == pytest.approx(peak)
@@ -123,7 +129,7 @@ def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
     flags = pretrain_flags(run, steps=None, log_every=1, warmup=0)
     stages = ["steps=4", "steps=6 batch-size=4"]
     assert main(["pretrain", *flags, "--one-schedule", "--stages", *stages]) == 0
-    rates = [line["learning_rate"] for line in read_lines(run / "metrics.jsonl")]
+    rates = [line["learning_rate"] for line in read_metrics(run / "metrics.jsonl")]
     assert rates == pytest.approx([1e-3 * (10 - step) / 10 for step in range(10)])
 
 
@@ -163,7 +169,7 @@ def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path,
         ({"warmup": 1.5}, "stage 2: warmup is 1.5"),
         ({"learning-rate": "inf"}, "stage 2: learning_rate is inf"),
         ({"learning-rate": "nan"}, "stage 2: learning_rate is nan"),
-        ({"warmup": 0.95}, "stage 2: warmup and decay are 0.95 and 0.1"),
+        ({"warmup": 0.95}, "stage 2: warmup and decay_share are 0.95 and 0.1"),
         ({"length": 2}, "stage 2: length is 2"),
         ({"batch-size": 6, "accumulate": 4}, "stage 2: batches of 6 rows"),
     ],

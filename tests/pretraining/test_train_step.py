@@ -10,8 +10,10 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining import train_step as steps
 from roformer_tf.pretraining.losses import MaskedTokenLoss
 from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
-from roformer_tf.runs.callbacks import MetricsFile, StepLog, read_lines
-from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+from roformer_tf.runs.callbacks import MetricsFile, StepLog
+from roformer_tf.runs.optimizers.factory import make_optimizer
+from roformer_tf.runs.optimizers.settings import OptimizerConfig
+from roformer_tf.runs.run_files import read_metrics
 
 ROWS, LENGTH, PREDICTIONS, VOCABULARY = 8, 12, 3, 40
 SIZES = {
@@ -156,12 +158,12 @@ def test_a_batch_without_a_finite_loss_is_left_out(value):
     model, spared = compiled(), compiled()
     take(model, batch(0), batch(1))
     before = state_of(model)
-    assert take(model, poisoned(2, value))[0]["left_out"] == 1
+    assert take(model, poisoned(2, value))[0]["skipped"] == 1
     for old, new in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
     assert int(model.optimizer.iterations) == 3  # the schedule goes on
-    assert take(model, poisoned(2, value), poisoned(2, value))[1]["left_out"] == 3
-    assert take(model, batch(3))[0]["left_out"] == 0
+    assert take(model, poisoned(2, value), poisoned(2, value))[1]["skipped"] == 3
+    assert take(model, batch(3))[0]["skipped"] == 0
 
     take(spared, batch(0), batch(1))
     spared.optimizer.iterations.assign(5)
@@ -180,29 +182,29 @@ def test_the_mean_loss_is_that_of_the_good_steps():
 
 def test_a_spike_is_left_out_once_losses_are_known(monkeypatch):
     monkeypatch.setattr(steps, "SETTLED", 30)
-    model = compiled(StepConfig(spike=2.0), rate=0.05)
+    model = compiled(StepConfig(spike_factor=2.0), rate=0.05)
     x, _, weights = batch(0)
     weights = np.ones_like(weights)
     easy = np.full((ROWS, PREDICTIONS), 7, "int32")
     hard = np.full((ROWS, PREDICTIONS), 9, "int32")
     good, bad = (({**x, "labels": y}, y, weights) for y in (easy, hard))
-    assert take(model, bad)[0]["left_out"] == 0  # none is known yet
+    assert take(model, bad)[0]["skipped"] == 0  # none is known yet
     logs = take(model, *[good] * 60)
-    assert {step["left_out"] for step in logs} == {0}
+    assert {step["skipped"] for step in logs} == {0}
     before = state_of(model)
-    assert take(model, bad)[0]["left_out"] == 1
+    assert take(model, bad)[0]["skipped"] == 1
     for old, new in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
     model.forget_usual_loss()
-    assert take(model, bad)[0]["left_out"] == 0
+    assert take(model, bad)[0]["skipped"] == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"accumulate": 0}, "accumulate is 0"),
-        ({"patience": 0}, "patience is 0"),
-        ({"spike": 1.0}, "spike is 1.0"),
+        ({"max_skipped": 0}, "max_skipped is 0"),
+        ({"spike_factor": 1.0}, "spike_factor is 1.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
@@ -227,7 +229,7 @@ def test_the_share_of_time_that_steps_wait_for_their_batches_is_told(tmp_path):
             ) as log,
         ):
             model.fit(batches(pause), steps_per_epoch=count, callbacks=[log], verbose=0)
-        return read_lines(tmp_path / name)[0]["waiting"]
+        return read_metrics(tmp_path / name)[0]["waiting"]
 
     began = time.perf_counter()
     fitted("instant", 0, 3)

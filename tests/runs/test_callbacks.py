@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import DivergedError
-from roformer_tf.runs.callbacks import MetricsFile, Schedule, StepLog, Termination, read_lines
-from roformer_tf.runs.optimizers import WarmupDecay
+from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
+from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.runs.schedules import WarmupDecay
 
 LOSSES = [8.0, 6.0, 4.0, 7.0, 3.0, 5.0, 2.0, 1.0, 3.0, 2.0]
 
@@ -36,7 +37,7 @@ def run(path, model, losses, *, every=3, start=0, hooks=(), uniform_loss=4.0, **
     span = {"start": start, "last": last}
     settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
     with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
-        schedules = [Schedule(f, every=n, log=log, **span) for f, n in hooks]
+        schedules = [PeriodicCallback(f, every=n, log=log, **span) for f, n in hooks]
         labels = np.array(losses, "float32")[:, None]
         model.fit(
             np.ones_like(labels),
@@ -46,7 +47,7 @@ def run(path, model, losses, *, every=3, start=0, hooks=(), uniform_loss=4.0, **
             verbose=0,
             callbacks=[log, *schedules],
         )
-    return read_lines(path)
+    return read_metrics(path)
 
 
 def test_a_line_is_the_mean_since_the_line_before(path):
@@ -124,7 +125,7 @@ def test_hooks_are_called_at_their_steps_of_the_run_and_after_the_last(path):
 
 def test_a_line_is_on_the_disk_when_it_is_written(path):
     seen = []
-    run(path, toy(), LOSSES, hooks=[(lambda step: seen.append(len(read_lines(path))), 5)])
+    run(path, toy(), LOSSES, hooks=[(lambda step: seen.append(len(read_metrics(path))), 5)])
     assert seen == [1, 4]
 
 
@@ -141,7 +142,7 @@ def test_a_loss_that_is_nan_or_explodes_stops_the_run_at_once(path, bad):
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf|[\d.]+) at step 8"):
         run(path, toy(), losses, hooks=[(calls.append, 1)])
     assert calls == list(range(1, 8))
-    assert [line["step"] for line in read_lines(path)] == [3, 6]
+    assert [line["step"] for line in read_metrics(path)] == [3, 6]
 
 
 @pytest.mark.parametrize("uniform_loss", [4.0, 20.0])
@@ -155,19 +156,19 @@ def test_a_loss_that_only_rises_is_no_explosion(path, uniform_loss):
 def test_a_run_from_the_start_forgets_older_lines(path):
     path.write_text('{"step": 0, "loss": 1.0}\n{"step": 3, "loss": 1.0}\n')
     with MetricsFile(path, resumed_at=0):
-        assert read_lines(path) == []
+        assert read_metrics(path) == []
 
 
 def test_a_resumed_run_keeps_the_lines_up_to_its_step(path):
     path.write_text('{"step": 0}\n{"step": 3}\n{"step": 4}\n{"st')
     with MetricsFile(path, resumed_at=3) as lines:
-        assert read_lines(path) == [{"step": 0}, {"step": 3}]
+        assert read_metrics(path) == [{"step": 0}, {"step": 3}]
         lines.write({"step": 5})
     assert path.read_text() == '{"step": 0}\n{"step": 3}\n{"step": 5}\n'
 
 
 def test_a_file_that_is_not_there_has_no_lines(path):
-    assert read_lines(path) == []
+    assert read_metrics(path) == []
 
 
 def test_tensorboard_holds_the_same_numbers(path, tmp_path):

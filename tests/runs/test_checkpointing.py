@@ -16,7 +16,8 @@ from roformer_tf.runs.checkpointing import (
     restore_checkpoint,
     save_checkpoint,
 )
-from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+from roformer_tf.runs.optimizers.factory import make_optimizer
+from roformer_tf.runs.optimizers.settings import OptimizerConfig
 
 SIZES = {
     "vocab_size": 50,

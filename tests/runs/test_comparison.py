@@ -23,13 +23,12 @@ from roformer_tf.runs.comparison import (
     find_runs,
     named,
     printable,
-    read_keys,
-    read_lines,
     read_run,
     summary,
     table,
     tables,
 )
+from roformer_tf.runs.run_files import METRICS_FILE
 
 FIGURES = {"accuracy": 0.9, "macro_f1": 0.85}
 
@@ -271,12 +270,6 @@ def test_a_training_of_several_is_a_run_too(tmp_path):
 # --- Damaged files -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ['{"step": 30, "lo', '{"step": 30, "loss": 3.0}', "中"])
-def test_a_last_line_that_was_cut_short_does_not_count(tmp_path, end):
-    write_lines(tmp_path / "metrics.jsonl", losses(2.0, 1.0), end)
-    assert read_lines(tmp_path / "metrics.jsonl") == losses(2.0, 1.0)
-
-
 @pytest.mark.parametrize(
     "damage",
     [b'{"step": 20, "lo', b"\0\0\0\0", b"\xff\xfe", b"", b"[1]", b"3", b'{"loss": 1.0}',
@@ -310,12 +303,6 @@ def test_damaged_settings_are_named(tmp_path, content, line):
     (run / "settings.yaml").write_bytes(content)
     with pytest.raises(InputError, match=rf"run/settings\.yaml, line {line}: .*leave the run out"):
         read(run)
-
-
-def test_a_damaged_report_is_named(tmp_path):
-    (tmp_path / "report.json").write_text('{\n"valid": {\n"accuracy": 0.')
-    with pytest.raises(InputError, match=r"report\.json, line 3: "):
-        read_keys(tmp_path / "report.json", json.loads)
 
 
 @pytest.mark.parametrize("report", [{}, {"valid": None}, {"valid": [1]}, {"test": {"f1": "x"}}])
@@ -579,28 +566,44 @@ def test_files_that_cannot_be_are_refused(tmp_path, flag, name, said):
 
 
 def test_it_reads_what_the_commands_write(tmp_path):
-    """The names and formats that are spelled again here, since theirs need Keras."""
-    from roformer_tf.finetuning import trial as trials
     from roformer_tf.finetuning.command import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
-    from roformer_tf.runs import comparison
     from roformer_tf.runs import run_folder as runs
     from roformer_tf.runs.callbacks import MetricsFile
-    from roformer_tf.runs.callbacks import read_lines as theirs
 
     pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"
     runs.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))
     runs.write_settings(FinetuneConfig(checkpoint="x", train="y", output=str(tuning)))
     for folder in (pretraining, tuning):
-        with MetricsFile(folder / comparison.METRICS, resumed_at=0) as file:
+        with MetricsFile(folder / METRICS_FILE, resumed_at=0) as file:
             file.write({"step": 20, "loss": 2.0, "learning_rate": 0.1, "tokens_per_second": None})
     assert [summary(run)["kind"] for run in read(pretraining, tuning)] == [PRETRAINING, FINE_TUNING]
     assert [summary(run)["finished"] for run in read(pretraining, tuning)] == [True, False]
-    path = pretraining / comparison.METRICS
-    assert read_lines(path) == theirs(path)
-    assert comparison.SETTINGS == runs.SETTINGS
-    assert (comparison.RESULT, comparison.METRICS, comparison.EVALUATIONS) == (
-        trials.RESULT,
-        trials.METRICS_FILE,
-        trials.EVALUATIONS_FILE,
+
+
+def test_settings_of_earlier_runs_are_compared_under_the_names_of_now(tmp_path, capsys):
+    settings = {"old": "rate: 0.15\nkeep: 2\nweights: {a: 1}\n", "new": "mask_rate: 0.15\n"}
+    settings["new"] += "keep_checkpoints: 3\ncorpus_weights: {a: 1}\n"
+    settings["tuned"] = "epochs: 3\npatience: 2\n"  # which is what it was there
+    for name, text in settings.items():
+        write_run(tmp_path / name, losses(2.0))
+        (tmp_path / name / "settings.yaml").write_text(text, encoding="utf-8")
+    compare(RunsConfig(folder=(tmp_path,), json=tmp_path / "found.json"))
+    said = capsys.readouterr().err
+    assert said == (
+        "settings.yaml of earlier runs: rate is now mask_rate, keep is now keep_checkpoints, "
+        "weights is now corpus_weights.\n"
     )
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["differences"]["pretraining"] == {"keep_checkpoints": {"new": 3, "old": 2}}
+    (tuned,) = (run for run in found["runs"] if run["name"] == "tuned")
+    assert tuned["settings"] == {"epochs": 3, "patience": 2}
+
+
+def test_a_setting_under_both_names_is_refused(tmp_path):
+    write_run(tmp_path / "run", losses(2.0))
+    (tmp_path / "run" / "settings.yaml").write_text("rate: 0.1\nmask_rate: 0.2\n")
+    with pytest.raises(
+        InputError, match=r"run/settings\.yaml has mask_rate, and rate, its old name"
+    ):
+        compare(RunsConfig(folder=(tmp_path / "run",)))

@@ -14,10 +14,11 @@ from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.evaluation import MaskedTokenScores, evaluate
-from roformer_tf.runs.callbacks import read_lines
-from roformer_tf.runs.ema import averaged, exchange_averages
-from roformer_tf.runs.optimizers import OptimizerConfig, make_optimizer
+from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
+from roformer_tf.runs.ema import ema_weights, swap_ema_weights
+from roformer_tf.runs.optimizers.factory import make_optimizer
+from roformer_tf.runs.optimizers.settings import OptimizerConfig
+from roformer_tf.runs.run_files import read_metrics
 
 MEMORY = 0.6
 TINY = RoFormerConfig(
@@ -52,7 +53,7 @@ def test_every_optimizer_averages_what_it_moves(name):
         optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in gradients])
         for i, v in enumerate(variables):
             average[i] = kept(step) * average[i] + (1 - kept(step)) * numpy(v)
-    for got, want, v in zip(optimizer.averages, average, variables, strict=True):
+    for got, want, v in zip(optimizer.ema_weights, average, variables, strict=True):
         assert np.abs(numpy(got) - want).max() < 2e-6
         assert np.abs(numpy(v) - want).max() > 1e-3  # another thing than the last weights
 
@@ -61,13 +62,13 @@ def test_exchanged_twice_all_is_as_before():
     model = RoFormerForMaskedLM(TINY)
     optimizer = make_optimizer(OptimizerConfig(ema=MEMORY), model.trainable_variables, 5)
     model.compile(optimizer)
-    for average in optimizer.averages:
+    for average in optimizer.ema_weights:
         average.assign(average + 1)
     before = [numpy(v) for v in model.trainable_variables]
-    exchange_averages(model)
+    swap_ema_weights(model)
     for v, old in zip(model.trainable_variables, before, strict=True):
         np.testing.assert_array_equal(numpy(v), old + 1)
-    exchange_averages(model)
+    swap_ema_weights(model)
     for v, old in zip(model.trainable_variables, before, strict=True):
         np.testing.assert_array_equal(numpy(v), old)
 
@@ -75,10 +76,10 @@ def test_exchanged_twice_all_is_as_before():
 def test_without_averages_weights_are_themselves():
     model = RoFormerForMaskedLM(TINY)
     optimizer = make_optimizer(OptimizerConfig(), model.trainable_variables, 5)
-    assert not optimizer.averages
+    assert not optimizer.ema_weights
     model.compile(optimizer)
     before = [numpy(v) for v in model.trainable_variables]
-    with averaged(model):
+    with ema_weights(model):
         for v, old in zip(model.trainable_variables, before, strict=True):
             np.testing.assert_array_equal(numpy(v), old)
 
@@ -90,7 +91,7 @@ def flags(pretrain_flags):
         "ema": MEMORY,
         "learning_rate": 1e-2,
         "save_every": 1,
-        "keep": 20,
+        "keep_checkpoints": 20,
         "log_every": 1,
         "precision": "float32",
     }
@@ -135,8 +136,8 @@ def test_the_published_model_is_the_one_that_was_judged(run):
         seed=0,
         objective=make_objective("masked", model.tokenizer, MaskingConfig()),
     )
-    judged = read_lines(run / "evaluations.jsonl")[-1]["held_out_loss"]
-    assert evaluate(MaskedTokenScores(model), batches).loss == pytest.approx(judged, abs=1e-6)
+    judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
+    assert evaluate(TokenMetrics(model), batches).loss == pytest.approx(judged, abs=1e-6)
 
 
 @pytest.mark.parametrize("back_to", [4, pytest.param(5, marks=pytest.mark.slow)])

@@ -5,7 +5,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.runs.callbacks import read_lines
+from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.runs.tracking import IDENTITY, tracked
 
 
@@ -37,7 +37,7 @@ def test_every_line_is_at_wandb_too_and_a_resumed_run_is_the_same_run(
     flags = pretrain_flags(run, steps=6, save_every=3, log_every=3, wandb="字")
     assert main(["pretrain", *flags]) == 0
     trained = {line["step"]: line["loss"] for _, line in told if "loss" in line}
-    assert trained == {x["step"]: x["loss"] for x in read_lines(run / "metrics.jsonl")}
+    assert trained == {x["step"]: x["loss"] for x in read_metrics(run / "metrics.jsonl")}
     judged = [line for _, line in told if "held_out_loss" in line]
     assert [line["step"] for line in judged] == [0, 3, 6]
     assert "held_out_loss_by_length/64" in judged[0]

@@ -10,12 +10,9 @@ from roformer_tf.finetuning.losses import ObjectiveConfig, TaskLoss, trainable
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.runs.callbacks import learning_rate
 from roformer_tf.runs.checkpointing import RunState, restore_checkpoint, save_checkpoint
-from roformer_tf.runs.ema import averaged
-from roformer_tf.runs.optimizers import (
-    FinetuneOptimizerConfig,
-    layer_scales,
-    make_finetune_optimizer,
-)
+from roformer_tf.runs.ema import ema_weights
+from roformer_tf.runs.optimizers.factory import layer_scales, make_finetune_optimizer
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 
 SIZES = {
     "vocab_size": 30,
@@ -188,19 +185,19 @@ def test_averages_remember_steps(accumulate, memory):
         kept = min(memory, step / (step + 9))
         for i, v in enumerate(model.trainable_variables):
             average[i] = kept * average[i] + (1 - kept) * numpy(v)
-    for got, want in zip(optimizer.averages, average, strict=True):
+    for got, want in zip(optimizer.ema_weights, average, strict=True):
         assert np.abs(numpy(got) - want).max() < 2e-6
 
 
 def test_averaged_weights_are_there_for_a_while_and_fit_leaves_the_others():
     model = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 6)
-    with averaged(model):  # before the first step they are the weights
+    with ema_weights(model):  # before the first step they are the weights
         begun = weights(model)
     assert all(np.array_equal(x, begun[name]) for name, x in weights(model).items())
     within = {}
 
     def look(step, logs):
-        with averaged(model):
+        with ema_weights(model):
             within[step] = weights(model)
 
     batches = (batch(step) for step in range(6))
@@ -208,11 +205,11 @@ def test_averaged_weights_are_there_for_a_while_and_fit_leaves_the_others():
     model.fit(batches, steps_per_epoch=6, verbose=0, callbacks=[watch])
     twin = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 6)
     put(twin, begun)
-    for average, v in zip(twin.optimizer.averages, twin.trainable_variables, strict=True):
+    for average, v in zip(twin.optimizer.ema_weights, twin.trainable_variables, strict=True):
         average.assign(v)
     for step in range(6):
         train(twin, step, step + 1)
-        with averaged(twin):
+        with ema_weights(twin):
             assert all(np.array_equal(x, within[step][n]) for n, x in weights(twin).items())
     last = weights(model)
     assert all(np.array_equal(x, last[name]) for name, x in weights(twin).items())
@@ -225,7 +222,7 @@ def test_weights_are_put_back_when_an_evaluation_fails():
     before = weights(model)
 
     def evaluate():
-        with averaged(model):
+        with ema_weights(model):
             assert any((x != before[name]).any() for name, x in weights(model).items())
             raise RuntimeError("no memory")
 
@@ -236,9 +233,9 @@ def test_weights_are_put_back_when_an_evaluation_fails():
 
 def test_without_averages_nothing_changes_places():
     model = compiled(FinetuneOptimizerConfig(**QUICK), 6)
-    assert not model.optimizer.averages
+    assert not model.optimizer.ema_weights
     before = weights(model)
-    with averaged(model):
+    with ema_weights(model):
         assert all(np.array_equal(x, before[name]) for name, x in weights(model).items())
 
 
@@ -271,7 +268,7 @@ def test_a_restored_run_goes_on_bit_for_bit(settings, objective, tmp_path):
     assert restore_checkpoint(checkpoint, other) == RunState(3, "rows")
     for m in (model, other):
         train(m, 3, 6)
-    with averaged(model), averaged(other):
+    with ema_weights(model), ema_weights(other):
         for name, array in weights(model).items():
             assert np.array_equal(weights(other)[name], array), name
     for name, array in weights(model).items():

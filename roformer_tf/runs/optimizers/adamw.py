@@ -1,0 +1,87 @@
+"""AdamW with averaged weights, and with a learning rate of its own for each weight."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from roformer_tf.internals import index_of
+from roformer_tf.kernels.adam import AdamW
+
+
+@keras.saving.register_keras_serializable(
+    package="roformer_tf", name="AveragingAdamW"
+)  # of .keras files
+class EmaAdamW(AdamW):
+    """AdamW that may keep an exponential moving average of the weights; subclasses move otherwise.
+
+    `ema`: memory of that average, which begins as the weights; at step t (from 0) no more than
+    t / (t + 9), so that a short run forgets where it began. 0 makes none.
+    Keras' own, `use_ema`, counts every batch that is accumulated as a step, and replaces
+    the weights when `fit` ends.
+    """
+
+    def __init__(self, learning_rate: Any, *, ema: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.ema = ema
+        self.ema_weights: list[keras.Variable] = []
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the optimizer again."""
+        return super().get_config() | {"ema": self.ema}
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Make the slots and the averaged weights."""
+        if self.built:
+            return
+        self.make_slots(variables)
+        self.ema_weights = self.add_optimizer_variables(variables if self.ema else [], "ema")
+        for average, variable in zip(self.ema_weights, variables, strict=False):  # none without ema
+            average.assign(ops.copy(variable))  # JAX would share it, and give it away twice
+
+    def make_slots(self, variables: list[keras.Variable]) -> None:
+        """Make what is remembered of the gradients."""
+        super().build(variables)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight, what is remembered of it, and its average."""
+        self.move(gradient, variable, learning_rate)
+        if self.ema:
+            step = ops.cast(self.iterations, "float32")
+            average = self.ema_weights[index_of(self, variable)]
+            fresh = ops.cast(1 - ops.minimum(self.ema, step / (step + 9)), average.dtype)
+            self.assign_add(average, fresh * ops.subtract(variable, average))
+
+    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight and what is remembered of its gradients."""
+        super().update_step(gradient, variable, learning_rate)
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class LayerwiseAdamW(EmaAdamW):
+    """AdamW with a learning rate, and so a decay, of its own for each weight.
+
+    `scales`: learning rate of each weight as a share of the learning rate, in the order of the
+    variables that it is built on.
+    """
+
+    def __init__(self, learning_rate: Any, *, scales: Sequence[float], **kwargs: Any) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.scales = tuple(scales)
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the optimizer again."""
+        return super().get_config() | {"scales": list(self.scales)}
+
+    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight by its own learning rate."""
+        scale = self.scales[index_of(self, variable)]
+        super().move(gradient, variable, learning_rate * scale)
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Shrink weights by their own learning rates; Keras knows one for all."""
+        for variable in variables:
+            if self._use_weight_decay(variable):
+                rate = self.learning_rate * self.scales[index_of(self, variable)]
+                self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))

@@ -1,0 +1,110 @@
+"""The settings of the optimizers, of pretraining and of fine-tuning."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from roformer_tf.errors import InputError
+
+Shape: TypeAlias = Literal["linear", "cosine", "wsd"]
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW, LAMB or Muon, with linear warm-up and one of several ways down."""
+
+    optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
+    """"lamb" gives each matrix a step in proportion to its own length, for batches of thousands of
+    rows; "muon" moves the layers' matrices along their orthogonalised momentum, all else by
+    AdamW."""
+    muon_learning_rate_scale: float = 4.0
+    """With muon, how many times the learning rate those matrices have."""
+    learning_rate: float = 1e-4
+    """Highest learning rate, reached when the warm-up ends."""
+    warmup: float = 0.05
+    """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
+    schedule: Shape = "linear"
+    """How it falls: "linear", "cosine", or "wsd", which stays at the highest until the
+    last `decay_share` of the steps."""
+    decay_share: float = 0.1
+    """With wsd, share of the steps, the last ones, over which it falls."""
+    weight_decay: float = 0.01
+    """Decay of the weights, as a share of the learning rate; not on norms and biases."""
+    beta_2: float = 0.98
+    """Memory of the squared gradients."""
+    clip_norm: float = 1.0
+    """Longest gradient, over all weights together; longer ones are scaled down."""
+    ema: float = 0.0
+    """Memory of the averaged weights, which are evaluated and published, such as 0.999; 0 takes
+    the last ones."""
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            above_0=("learning_rate", "clip_norm", "muon_learning_rate_scale", "decay_share"),
+            shares=("ema",),
+        )
+        if self.schedule == "wsd" and self.warmup + self.decay_share > 1:
+            raise InputError(
+                f"warmup and decay_share are {self.warmup} and {self.decay_share}, together more "
+                "than all steps. Lower one."
+            )
+
+
+@dataclass(frozen=True)
+class FinetuneOptimizerConfig:
+    """AdamW with linear warm-up and decay, or none, slower in the lower layers."""
+
+    learning_rate: float = 2e-5
+    """Highest learning rate, that of the head, reached when the warm-up ends; for small models, or
+    from scratch, 1e-4 and more."""
+    layer_decay: float = 0.95
+    """Learning rate of a layer as a share of that of the layer above it; 1 gives all the same."""
+    warmup: float = 0.1
+    """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """How it falls; "constant" keeps it as it is."""
+    weight_decay: float = 0.01
+    """Decay of the weights, as a share of the learning rate; not on norms and biases."""
+    beta_2: float = 0.999
+    """Memory of the squared gradients."""
+    clip_norm: float = 1.0
+    """Longest gradient, over all weights together; longer ones are scaled down."""
+    accumulate: int = 1
+    """Batches whose mean gradient is a step: larger batches than fit into memory."""
+    ema: float = 0.0
+    """Memory of the averaged weights to evaluate and keep, such as 0.999; 0 keeps the last ones."""
+
+    def __post_init__(self) -> None:
+        _check(self, above_0=("learning_rate", "clip_norm"), shares=("ema",))
+        if not 0 < self.layer_decay <= 1:
+            raise InputError(
+                f"layer_decay is {self.layer_decay}, but must be above 0 and at most 1."
+            )
+        if self.accumulate < 1:
+            raise InputError(f"accumulate is {self.accumulate}, but must be at least 1.")
+
+
+def _check(
+    config: OptimizerConfig | FinetuneOptimizerConfig,
+    above_0: tuple[str, ...],
+    shares: tuple[str, ...] = (),
+) -> None:
+    """Raise InputError for a number outside its range."""
+    for name in above_0:
+        if not getattr(config, name) > 0:
+            raise InputError(f"{name} is {getattr(config, name)}, but must be above 0.")
+    for name in (
+        "learning_rate",
+        "weight_decay",
+        "muon_learning_rate_scale",
+    ):  # a clip_norm of inf is none
+        if math.isinf(getattr(config, name, 0.0)):
+            raise InputError(f"{name} is {getattr(config, name)}, but must be a finite number.")
+    for name in ("warmup", "beta_2", *shares):
+        if not 0 <= getattr(config, name) < 1:
+            raise InputError(
+                f"{name} is {getattr(config, name)}, but must be at least 0 and less than 1."
+            )
+    if not config.weight_decay >= 0:
+        raise InputError(f"weight_decay is {config.weight_decay}, but must not be negative.")

@@ -1,0 +1,99 @@
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.runs.optimizers.factory import make_optimizer
+from roformer_tf.runs.optimizers.muon import as_matrix, orthogonal
+from roformer_tf.runs.optimizers.settings import OptimizerConfig
+
+LONG = 10**9  # steps: the learning rate of the first ones is the highest
+
+
+def numpy(variable):
+    return keras.ops.convert_to_numpy(variable).astype("float64")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """With a projection of the embeddings, so that every kind of weight is there."""
+    return RoFormerForMaskedLM(
+        RoFormerConfig(
+            vocab_size=20,
+            hidden_size=8,
+            embedding_size=4,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=16,
+        )
+    )
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (5, 12), (12, 5)])
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 0.05)])
+def test_orthogonal_keeps_the_directions_and_evens_out_the_lengths(shape, dtype, bound):
+    rng = np.random.default_rng(0)
+    u, _ = np.linalg.qr(rng.normal(size=(shape[0], min(shape))))
+    v, _ = np.linalg.qr(rng.normal(size=(shape[1], min(shape))))
+    lengths = np.geomspace(3.0, 0.1, min(shape))
+    matrix = ((u * lengths) @ v.T).astype("float32")
+    got = keras.ops.convert_to_numpy(orthogonal(keras.ops.convert_to_tensor(matrix), dtype))
+    assert got.dtype == np.float32
+    inside = u.T @ got.astype("float64") @ v
+    assert np.abs(inside - np.diag(np.diag(inside))).max() < bound
+    assert (np.diag(inside) > 0.65).all()
+    assert (np.diag(inside) < 1.25).all()
+
+
+def test_a_kernel_with_an_axis_of_heads_is_the_matrix_that_it_multiplies_with(model):
+    kernels = {
+        name.rsplit("/", 2)[1]: np.random.default_rng(0).normal(size=v.shape)
+        for name, v in model.named_variables().items()
+        if "/attention/" in name and name.endswith("kernel")
+    }
+    x = np.random.default_rng(1).normal(size=(3, 8))
+    for name in ("query", "key", "value"):
+        heads = np.einsum("bd,dnh->bnh", x, kernels[name])
+        product = x @ keras.ops.convert_to_numpy(as_matrix(kernels[name]))
+        assert np.abs(product - heads.reshape(3, 8)).max() < 1e-6
+    whole = np.einsum("bnh,nhd->bd", x.reshape(3, 2, 4), kernels["attention_output"])
+    product = x @ keras.ops.convert_to_numpy(as_matrix(kernels["attention_output"]))
+    assert np.abs(product - whole).max() < 1e-6
+    assert as_matrix(np.zeros((8, 16))).shape == (8, 16)
+
+
+def test_muon_moves_kernels_along_their_momentum_and_all_else_as_adamw_does(model):
+    rng = np.random.default_rng(0)
+    variables = model.trainable_variables
+    names = {id(v): name for name, v in model.named_variables().items()}
+    start = [0.1 * rng.normal(size=v.shape).astype("float32") for v in variables]
+    gradients = [[1e-3 * rng.normal(size=v.shape) for v in variables] for _ in range(3)]
+    after = {}
+    for algorithm in ("adamw", "muon"):
+        for v, value in zip(variables, start, strict=True):
+            v.assign(value)
+        config = OptimizerConfig(
+            algorithm, muon_learning_rate_scale=3.0, learning_rate=0.01, warmup=0.0
+        )
+        optimizer = make_optimizer(config, variables, LONG)
+        for step in gradients:
+            optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in step])
+        after[algorithm] = [numpy(v) for v in variables]
+    slots = {v.path.rsplit("_", 1)[1] for v in optimizer.variables if "kernel" in v.path}
+    assert slots == {"momentum"}
+    for i, v in enumerate(variables):
+        if v.name != "kernel":
+            assert np.array_equal(after["muon"][i], after["adamw"][i]), names[id(v)]
+            continue
+        weight, momentum = start[i].astype("float64"), 0.0
+        for step in gradients:
+            momentum = 0.95 * momentum + step[i]
+            ahead = numpy(as_matrix((step[i] + 0.95 * momentum).astype("float32")))
+            x = ahead / np.linalg.norm(ahead)
+            for _ in range(5):  # as printed: a x + b (x xᵀ) x + c (x xᵀ)² x
+                square = x @ x.T
+                x = 3.4445 * x - 4.7750 * square @ x + 2.0315 * square @ square @ x
+            scale = 0.01 * 3.0 * 0.2 * max(ahead.shape) ** 0.5
+            weight = weight * (1 - 0.01 * 0.01) - scale * x.reshape(v.shape)
+        assert np.abs(after["muon"][i] - weight).max() < 1e-4, names[id(v)]
