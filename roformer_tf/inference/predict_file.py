@@ -13,8 +13,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import (
     bad_cells,
+    cell_names,
     cells,
-    columns,
     json_line,
     one_line,
     tsv_line,
@@ -22,8 +22,8 @@ from roformer_tf.inference.answers import (
 from roformer_tf.inference.predict import Precision, load_finetuned, predict
 from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.columns import FirstLine
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import BadLine, stream_examples
-from roformer_tf.labelled.task import Example
 
 STANDARD = "-"
 CHUNK = 4096
@@ -113,7 +113,7 @@ def predict_file(config: PredictConfig) -> None:
     tally = Tally()
     with _opened(config.output) as out, tqdm(unit=" texts", disable=None) as bar:
         if line is tsv_line:
-            out.write("\t".join(map(one_line, columns(task))) + "\n")
+            out.write("\t".join(map(one_line, cell_names(task))) + "\n")
         for chunk in chain([first], chunks):
             out.writelines(f"{answer}\n" for answer in answers(chunk))
             out.flush()

@@ -3,8 +3,7 @@
 With B rows padded to T and C labels:
 
     {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
-    targets: classification, pair (B,) int32; multilabel (B, C), regression and ranking (B, 1)
-    float32; tagging (B, T) int32, and weights (B, T)
+    targets: of a row (B, …); where units have a label each, of tokens (B, T), and weights (B, T)
 
 A batch depends on the rows, the seed and its number only, so there is no state to save: to resume
 at step s, slice `batches[s:]`.
@@ -39,9 +38,9 @@ def finetuning_batches(
 ) -> grain.MapDataset:
     """Give the endless fine-tuning batches, `steps_per_epoch` of them an epoch.
 
-    `targets` and `weights` as `row_targets` gives them. Every epoch has every row once, in an
-    order of its own, with rows of like length side by side: T is a `bucket`. The last batch of
-    an epoch is filled up with empty rows of weight 0. With `repeat=2` a batch holds its rows
+    `targets` and `weights` as a task's `row_targets` gives them. Every epoch has every row once,
+    in an order of its own, with rows of like length side by side: T is a `bucket`. The last batch
+    of an epoch is filled up with empty rows of weight 0. With `repeat=2` a batch holds its rows
     twice, [x; x], for a loss that compares the model with itself.
     Raises InputError if there are no rows.
     """

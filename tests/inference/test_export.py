@@ -10,7 +10,6 @@ import pytest
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.inference import export as exporting
 from roformer_tf.inference.export import (
-    Comparison,
     ExportConfig,
     Measured,
     check_export,
@@ -18,12 +17,13 @@ from roformer_tf.inference.export import (
     export,
     export_model,
     load_exported,
-    right_answers,
     servable,
 )
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.inference.serve import load
-from roformer_tf.labelled.task import Example, Prediction, Task
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +33,7 @@ needs_onnx = pytest.mark.skipif(not find_spec("tf2onnx"), reason="needs the extr
 
 TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 9]
 EXAMPLES = [Example((text,), "好坏"[i % 2], f"{i}") for i, text in enumerate(TEXTS * 4)]
-TASKS = ("classification", "multilabel", "regression", "ranking", "tagging")
+NAMES = ("classification", "multilabel", "regression", "ranking", "tagging")
 VOCABULARY_SIZE = 23
 
 
@@ -94,7 +94,7 @@ def test_saved_models_run_in_tensorflow_alone(finetuned, tmp_path):
         _, tokenizer, task = load_finetuned(finetuned(name))
         exported = RoFormerTokenizer.from_pretrained(tmp_path / name)
         assert exported.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
-        assert Task.load(tmp_path / name) == task
+        assert load_task(tmp_path / name) == task
 
 
 @needs_onnx
@@ -156,7 +156,7 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
     path = tmp_path / "test.tsv"
     path.write_text("今天\t好\n北京\t坏\n", encoding="utf-8")
     columns = {"text_columns": ("1",), "label_column": "2"}
-    task = Task(name="classification", labels=("坏", "好"), **columns)
+    task = Classification(labels=("坏", "好"), **columns)
     found = exporting._read(path, task)
     assert [(one.texts, one.label) for one in found] == [(("今天",), "好"), (("北京",), "坏")]
 
@@ -202,7 +202,7 @@ def test_the_difference_is_that_of_the_worst_row():
     assert exporting.largest_difference(other, other, 50) == 0
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_servable_model_means_what_predictions_say(finetuned, name):
     """One row alone: its scores are those of the prediction."""
     model, tokenizer, task = load_finetuned(finetuned(name))
@@ -242,9 +242,8 @@ def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch
     with pytest.raises(InputError, match=r"needs tf2onnx: run `pip install 'roformer-tf\[onnx\]'`"):
         check_export("onnx", tmp_path / "out")
     monkeypatch.setattr(exporting, "find_spec", lambda name: 1)
-    for comparison in (None, Comparison([], right_answers)):
-        with pytest.raises(InputError, match="Give --data"):
-            export(tmp_path, tmp_path / "out", "int8", comparison)
+    with pytest.raises(InputError, match="Give --data"):
+        export(tmp_path, tmp_path / "out", "int8", [])
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(InputError, match="KERAS_BACKEND=tensorflow"):
         check_export("savedmodel", tmp_path / "out")
@@ -255,20 +254,6 @@ def test_a_damaged_onnx_file_is_said(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match="Export it again"):
         exporting.load_onnx(tmp_path / "model.onnx")
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "answers", "want"),
-    [
-        ("classification", ["好", "坏", "好"], ["好", "好", "好"], {"accuracy": 2 / 3}),
-        ("multilabel", [("甲", "乙"), ()], [("甲",), ()], {"accuracy": 1 / 2}),
-        ("tagging", [("O", "O"), ("B-LOC",)], [("O", "B-LOC"), ("B-LOC",)], {"accuracy": 2 / 3}),
-        ("regression", [1.0, 2.0], [1.5, 0.5], {"mean absolute error": 1.0}),
-    ],
-)
-def test_right_answers(name, labels, answers, want):
-    predictions = [Prediction(answer, np.zeros(1)) for answer in answers]
-    assert right_answers(Task(name=name), labels, predictions) == pytest.approx(want)
 
 
 def test_the_cost_of_int8_is_told_in_plain_figures():

@@ -31,15 +31,21 @@ from roformer_tf.inference.serve import (
     make_app,
     serve,
 )
-from roformer_tf.labelled.task import Task, softmax
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.probabilities import softmax
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 connections = pytest.importorskip("roformer_tf.inference.connections")
 
-TASK = Task(name="classification", labels=("坏", "好"))
-PAIR = Task(name="pair", labels=("0", "1"), text_columns=("a", "b"))
-RANKING = Task(name="ranking", text_columns=("a", "b", "c"))
-TAGGING = Task(name="tagging", labels=("O", "B-LOC", "I-LOC"))
+TASK = Classification(labels=("坏", "好"))
+PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
+RANKING = Ranking(text_columns=("a", "b", "c"))
+TAGGING = Tagging(labels=("O", "B-LOC", "I-LOC"))
 
 
 def by_length(examples):
@@ -445,7 +451,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(running, monkeypatch):
 
 def test_an_answer_that_is_not_read_is_not_kept(running, monkeypatch):
     monkeypatch.setattr(serving, "PATIENCE", 1)
-    long = Task(name="tagging", labels=("O",))
+    long = Tagging(labels=("O",))
 
     def tags(examples):
         return [long.answer(np.zeros((len(e.units), 1), "float32")) for e in examples]
@@ -549,13 +555,13 @@ def test_answers_of_each_task_as_json():
         "label": "0",
         "probabilities": {"0": 0.5, "1": 0.5},
     }
-    several = Task(name="multilabel", labels=("甲", "乙", "丙"))
+    several = Multilabel(labels=("甲", "乙", "丙"))
     assert answer(several, ["a"], [50, 0, 50])["labels"] == ["甲", "丙"]
     assert answer(several, ["a"], [-50, 0, -50]) == {
         "labels": [],
         "probabilities": {"甲": 0, "乙": 0.5, "丙": 0},
     }
-    assert answer(Task(name="regression", mean=3, deviation=2), ["a"], [0.5]) == {"value": 4}
+    assert answer(Regression(mean=3, deviation=2), ["a"], [0.5]) == {"value": 4}
     assert answer(RANKING, ["a", "b", "c"], [0, 50]) == {
         "label": "C",
         "probabilities": {"B": 0.5, "C": 1},
@@ -566,7 +572,7 @@ def test_answers_of_each_task_as_json():
         for unit, label in zip("在北京", TAGGING.labels, strict=True)
     ]
     assert tags["entities"] == [{"start": 1, "end": 3, "label": "LOC", "text": "北京"}]
-    words = Task(name="tagging", labels=("n", "v"), spaced_units=True)
+    words = Tagging(labels=("n", "v"), spaced_units=True)
     assert answer(words, [" 我们  去 "], [[50, 0], [0, 50]]) == {
         "tags": [
             {"unit": "我们", "label": "n", "probability": 1},
