@@ -25,7 +25,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
 from roformer_tf.finetuning.fgm import trainable
 from roformer_tf.finetuning.losses import LossConfig, make_loss
-from roformer_tf.inference.predict import predict_logits
+from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
 from roformer_tf.labelled.encoding import EncodedTexts, Rows
 from roformer_tf.labelled.examples import Example, Label
@@ -174,7 +174,7 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     model = dataclasses.replace(start, precision="float32").model(task)
     model.load_pretrained(trial.folder / BEST)
     task = task.with_choices_of(load_task(trial.folder / BEST))
-    predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
+    predictions = {name: predict_encoded(model, task, x) for name, x in encoded.items()}
     return Outcome(
         trial,
         predictions,
@@ -221,7 +221,7 @@ def fit(
             before = read_lines(judged.path)
             gold = _labels(trial.valid)
             with averaged(trained):
-                answers = _answers(model, task, valid)
+                answers = predict_encoded(model, task, valid)
                 chosen = task.with_choices(gold, answers)
                 reread = [chosen.reread(answer) for answer in answers]
                 metrics = chosen.compute_metrics(gold, reread)
@@ -308,10 +308,6 @@ def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
     with folder_beside(folder) as beside:
         model.save_pretrained(beside)
         task.save(beside)
-
-
-def _answers(model: PretrainedModel, task: Task, encoded: EncodedTexts) -> list[Prediction]:
-    return [task.answer(x) for x in task.combine(predict_logits(model, encoded), encoded)]
 
 
 def _labels(examples: Sequence[Example]) -> list[Label]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside
-from roformer_tf.inference.predict import load_finetuned, predict_logits
+from roformer_tf.inference.predict import load_finetuned, predict_encoded
 from roformer_tf.inference.rows import Forward
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
@@ -224,9 +224,8 @@ def _write_int8(
     def measure(file: Path) -> Measured:
         run = load_onnx(file)
         start = time.perf_counter()
-        logits = task.combine(predict_logits(run, encoded), encoded)
+        answers = predict_encoded(run, task, encoded)
         seconds = (time.perf_counter() - start) / len(labels)
-        answers = [task.answer(one) for one in logits]
         return Measured(file.stat().st_size, seconds, task.compute_metrics(labels, answers))
 
     with TemporaryDirectory(dir=path.parent) as folder:

@@ -51,7 +51,13 @@ def predict(
     batch_size: int = BATCH_SIZE,
 ) -> list[Prediction]:
     """What the model answers to each example, whatever its label. `model` as in predict_logits."""
-    encoded = task.encode(examples, tokenizer)
+    return predict_encoded(model, task, task.encode(examples, tokenizer), batch_size)
+
+
+def predict_encoded(
+    model: Any, task: Task, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
+) -> list[Prediction]:
+    """What the model answers to each example of the rows. `model` as in predict_logits."""
     logits = predict_logits(model, encoded, batch_size)
     return [task.answer(one) for one in task.combine(logits, encoded)]
 

@@ -3,7 +3,7 @@
 With B rows padded to T and C labels:
 
     {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
-    targets: of a row (B, …); where units have a label each, of tokens (B, T), and weights (B, T)
+    targets: of a row (B, …); where each token has one, (B, T), and weights (B, T)
 
 A batch depends on the rows, the seed and its number only, so there is no state to save: to resume
 at step s, slice `batches[s:]`.
@@ -92,6 +92,6 @@ def _padded_batch(
         "token_ids": padded_rows(encoded.token_ids, length),
         "segment_ids": padded_rows(encoded.segment_ids, length),
     }
-    if encoded.first_units:  # each token has a target
+    if np.ndim(weights[0]):  # each token has a target
         return inputs, padded_rows(targets, length), padded_rows(weights, length)
     return inputs, padded_rows(targets, *np.shape(targets)[1:]), padded_rows(weights)

@@ -24,7 +24,6 @@ from roformer_tf.inference.serve import (
     ServeConfig,
     Served,
     as_example,
-    as_json,
     is_loopback,
     listening,
     load,
@@ -505,14 +504,14 @@ def test_nonsense_fills_no_log(running, capsys):
 
 def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):
     go, inside = threading.Event(), threading.Event()
-    written = serving.as_json
+    written = type(TASK).as_json
 
     def held(*arguments):
         inside.set()
         assert go.wait(10)
         return written(*arguments)
 
-    monkeypatch.setattr(serving, "as_json", held)
+    monkeypatch.setattr(type(TASK), "as_json", held)
     with running(make_app(Served("m", TASK, by_length))) as at, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, at, body=json.dumps({"text": "好"}))
         assert inside.wait(30)
@@ -548,7 +547,7 @@ def test_a_question_has_as_many_texts_as_the_task(task, right, wrong):
 def test_answers_of_each_task_as_json():
     def answer(task, texts, logits):
         example = as_example(texts, task)
-        found = as_json(example, task.answer(np.array(logits, "float32")), task)
+        found = task.as_json(example, task.answer(np.array(logits, "float32")))
         return json.loads(json.dumps(found))  # plain values alone
 
     assert answer(PAIR, ["a", "b"], [0, 0]) == {
