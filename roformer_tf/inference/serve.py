@@ -294,7 +294,7 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        names = ("labels", "text_columns", "spaced_units")
+        names = ("title", "headline", "labels", "text_columns", "spaced_units")
         of_task = {"task": task.name} | {name: getattr(task, name) for name in names}
         return {"ready": True, "model": served.name} | of_task | {"limits": asdict(limits)}
 

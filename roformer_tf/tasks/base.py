@@ -64,6 +64,10 @@ class Task(ABC):
 
     name: ClassVar[str]
     """As `--task` has it."""
+    title: ClassVar[str]
+    """For the service's page, in Chinese and English."""
+    headline: ClassVar[tuple[str, str] | None] = None
+    """How the page words an answer in both, {} for the label; None, as the label alone."""
     metrics: ClassVar[tuple[Metric, ...]]
     """The usual one, by which the best weights are kept, first."""
     text_counts: ClassVar[tuple[int, ...]] = (1,)

@@ -41,6 +41,7 @@ class Classification(Task):
     """One text, one of the labels. Logits (C,), target () int32, scores (C,) probabilities."""
 
     name: ClassVar[str] = "classification"
+    title: ClassVar[str] = "文本分类 · Classification"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, MACRO_F1, ROC_AUC)
 
     @classmethod

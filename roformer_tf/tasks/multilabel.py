@@ -45,6 +45,7 @@ class Multilabel(Task):
     """
 
     name: ClassVar[str] = "multilabel"
+    title: ClassVar[str] = "多标签分类 · Several labels"
     metrics: ClassVar[tuple[Metric, ...]] = (MICRO_F1, MACRO_F1, EXACT_MATCH)
     fewest_labels: ClassVar[int] = 1
     chosen_fields: ClassVar[tuple[str, ...]] = ("thresholds",)

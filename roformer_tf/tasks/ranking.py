@@ -34,6 +34,8 @@ class Ranking(Task):
     """
 
     name: ClassVar[str] = "ranking"
+    title: ClassVar[str] = "相似排序 · Which is nearer to A"
+    headline: ClassVar[tuple[str, str] | None] = ("{} 更接近 A", "{} is nearer to A")
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     text_counts: ClassVar[tuple[int, ...]] = (3,)
     rows_each: ClassVar[int] = 2

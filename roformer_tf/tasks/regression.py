@@ -38,6 +38,7 @@ class Regression(Task):
     """
 
     name: ClassVar[str] = "regression"
+    title: ClassVar[str] = "数值预测 · A number"
     metrics: ClassVar[tuple[Metric, ...]] = (PEARSON, SPEARMAN, MAE, RMSE)
     text_counts: ClassVar[tuple[int, ...]] = (1, 2)
     refused_loss_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(

@@ -54,6 +54,7 @@ class Tagging(Task):
     """
 
     name: ClassVar[str] = "tagging"
+    title: ClassVar[str] = "序列标注 · Tagging"
     metrics: ClassVar[tuple[Metric, ...]] = (F1, PRECISION, RECALL, ACCURACY)
     has_units: ClassVar[bool] = True
     long_texts_fixed: ClassVar[str] = "all is read, in windows."

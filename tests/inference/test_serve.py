@@ -98,6 +98,7 @@ def test_health_says_what_is_served(address):
     assert status == 200
     assert health["ready"] is True
     assert (health["model"], health["task"]) == ("酒店", "classification")
+    assert (health["title"], health["headline"]) == ("文本分类 · Classification", None)
     assert (health["labels"], health["text_columns"]) == (["坏", "好"], ["text"])
     assert health["limits"]["max_texts"] == 8
 

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
-from roformer_tf.labelled.encoding import encode_examples, row_targets
 from roformer_tf.labelled.examples import Example
 from roformer_tf.runs.feeding import fed, prefetched
 from roformer_tf.tasks.table import TASKS
@@ -33,8 +32,8 @@ def test_batches_of_any_length_follow_each_other(order):
         for number, length in enumerate(np.repeat(order, 2).tolist())
     ]
     task = TASKS["classification"].from_examples(examples, max_length=128)
-    encoded = encode_examples(examples, TOKENIZER, task)
-    targets = row_targets(encoded, examples, task)
+    encoded = task.encode(examples, TOKENIZER)
+    targets = task.row_targets(encoded, examples)
     model = Lengths()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for seed in range(6):  # among them one whose first two batches are of one length

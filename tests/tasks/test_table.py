@@ -33,6 +33,7 @@ class Stars(Task):
     """One to three stars, told by how likely a second and a third one are: an ordinal task."""
 
     name: ClassVar[str] = "stars"
+    title: ClassVar[str] = "星级 · Stars"
     metrics: ClassVar[tuple[Metric, ...]] = (OFF,)
     refused_loss_settings: ClassVar[Mapping[str, str]] = {"class_weights": "knows no stars."}
     worst: ClassVar[str] = "The reviews that were misread the most."
