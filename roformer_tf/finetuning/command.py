@@ -75,7 +75,7 @@ class FinetuneConfig:
     batch_size: int = 32
     """Examples a batch."""
     optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
-    objective: LossConfig = dataclasses.field(default_factory=LossConfig)
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     dropout: float | None = None
     """Dropout rate on hidden states and attention; unset, what the checkpoint says."""
     precision: Precision = "auto"
@@ -162,7 +162,7 @@ def _finetune(config: FinetuneConfig) -> None:
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
     recipe = Recipe(
         optimizer=config.optimizer,
-        loss=config.objective,
+        loss=config.loss,
         metric=choose_metric(config, task),
         epochs=config.epochs,
         batch_size=config.batch_size,
@@ -226,7 +226,7 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
         )
     for example in (*sets.valid, *sets.test):
         task.target(example)
-    check_loss(task, config.objective)
+    check_loss(task, config.loss)
     rows = len(sets.train) * task.rows_each
     if (batches := config.epochs * -(-rows // config.batch_size)) < config.optimizer.accumulate:
         raise InputError(

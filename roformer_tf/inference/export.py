@@ -42,7 +42,7 @@ INPUTS = ("token_ids", "segment_ids")
 AXES = ("batch", "length")
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))  # batch, length: what is fixed by mistake shows
 LARGEST_DIFFERENCE = 1e-4
-MEGABYTE = 1e6
+MEGABYTE = 1_000_000
 MOST_MEASURED = 2_000
 """Labelled examples that int8 is judged by: each is answered twice."""
 
@@ -183,7 +183,7 @@ def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
             if dimension.dim_param:
                 dimension.dim_param = name
     onnx.save(converted, path)
-    difference = largest_difference(load_onnx(path), model, model.config.vocab_size)
+    difference = largest_logit_difference(load_onnx(path), model, model.config.vocab_size)
     if not difference <= LARGEST_DIFFERENCE:
         raise DifferenceError(
             f"ONNX Runtime's logits are {difference:.1e} from the model's, where "
@@ -193,7 +193,7 @@ def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
     print(f"ONNX Runtime's logits are at most {difference:.1e} from ours at lengths {lengths}.")
 
 
-def largest_difference(one: Forward, other: Forward, vocabulary_size: int) -> float:
+def largest_logit_difference(one: Forward, other: Forward, vocabulary_size: int) -> float:
     """Largest difference between the logits of two models, on random rows with padding."""
     chance = np.random.default_rng(0)
     found = []
@@ -232,7 +232,7 @@ def _write_int8(
         exact = Path(folder) / ONNX
         _write_onnx(model, task, exact)
         quantize(exact, path)
-        print("\n".join(cost(measure(exact), measure(path), len(labels))))
+        print("\n".join(describe_cost(measure(exact), measure(path), len(labels))))
 
 
 def quantize(source: Path, target: Path) -> None:
@@ -257,7 +257,7 @@ def quantize(source: Path, target: Path) -> None:
         quantize_dynamic(model, target, per_channel=True, reduce_range=True)
 
 
-def cost(exact: Measured, rounded: Measured, examples: int) -> list[str]:
+def describe_cost(exact: Measured, rounded: Measured, examples: int) -> list[str]:
     """What int8 gains and what it costs, in lines to print."""
     return [
         f"float32: {exact.size / MEGABYTE:.1f} MB, {1e3 * exact.seconds:.2f} ms an example. "

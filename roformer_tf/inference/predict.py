@@ -17,13 +17,13 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
 
-Precision = Literal["float32", "bfloat16"]
+InferencePrecision = Literal["float32", "bfloat16"]
 """Of weights and products; logits are float32. In bfloat16 a processor or GPU with instructions for
 it takes two thirds of the time, and probabilities move by some thousandths."""
 
 
 def load_finetuned(
-    folder: str | Path, precision: Precision = "float32"
+    folder: str | Path, precision: InferencePrecision = "float32"
 ) -> tuple["PretrainedModel", RoFormerTokenizer, Task]:
     """Read what `finetune` wrote: the model, its tokenizer and its task.
 

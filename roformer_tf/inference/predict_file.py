@@ -19,7 +19,7 @@ from roformer_tf.inference.answers import (
     one_line,
     tsv_line,
 )
-from roformer_tf.inference.predict import Precision, load_finetuned, predict
+from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
 from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
@@ -53,7 +53,7 @@ class PredictConfig:
     """File to write, of JSON lines if its name ends in .jsonl; "-" is the standard output."""
     batch_size: int = BATCH_SIZE
     """Most texts that the model reads at once; of long ones it reads fewer."""
-    precision: Precision = "float32"
+    precision: InferencePrecision = "float32"
     """bfloat16 is faster where the hardware has it; probabilities move by some thousandths."""
     encoding: str = "auto"
     """Of the input, such as utf-8 or gb18030; "auto" finds out."""

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import tyro
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.export import ONNX, load_exported
-from roformer_tf.inference.predict import Precision, load_finetuned, predict
+from roformer_tf.inference.export import MEGABYTE, ONNX, load_exported
+from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
 from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
@@ -47,7 +47,6 @@ Answer: TypeAlias = Callable[[list[Example]], list[Prediction]]
 
 BAD_REQUEST, TOO_SLOW, TOO_LARGE, UNPROCESSABLE = 400, 408, 413, 422
 FAILED, OVERLOADED = 500, 503
-MEGABYTE = 1_000_000
 PATIENCE = 30
 """Seconds that a client has to send a request's head, and again to send its body; that it may
 leave an answer lying; and that the last ones have at the end."""
@@ -89,7 +88,7 @@ class ServeConfig:
     """Port to listen at; 0 takes a free one."""
     batch_size: int = BATCH_SIZE
     """Most texts that are answered together; those of several requests are."""
-    precision: Precision = "float32"
+    precision: InferencePrecision = "float32"
     """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
     export keeps the precision that it has."""
     limits: Limits = Limits()
@@ -112,7 +111,7 @@ def serve(config: ServeConfig) -> None:
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     with listening(config.host, config.port) as at:
-        served = load(config.model, config.batch_size, config.precision)
+        served = load_served(config.model, config.batch_size, config.precision)
         server = make_server(make_app(served, config.batch_size, config.limits), config.limits)
         address, port = at.getsockname()[:2]
         if not is_loopback(address):
@@ -125,7 +124,9 @@ def serve(config: ServeConfig) -> None:
         server.run(sockets=[at])
 
 
-def load(folder: Path, batch_size: int = BATCH_SIZE, precision: Precision = "float32") -> Served:
+def load_served(
+    folder: Path, batch_size: int = BATCH_SIZE, precision: InferencePrecision = "float32"
+) -> Served:
     """Load what `finetune` or `export` wrote, and have it answer before anyone asks.
 
     Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts, Ints, Rows, bucket, padded
 
-Batch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
+LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
 """Inputs, targets, weights."""
 
 _ENDLESS = sys.maxsize  # steps
@@ -53,7 +53,7 @@ def finetuning_batches(
     def order(epoch: int) -> list[Ints]:
         return _by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> LabelledBatch:
         rows = order(step // steps)[step % steps]
         return _padded_batch(encoded, targets, weights, rows, batch_size, repeat)
 
@@ -80,7 +80,7 @@ def _by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list
 
 def _padded_batch(
     encoded: EncodedTexts, targets: Rows, weights: Rows, rows: Ints, batch_size: int, repeat: int
-) -> Batch:
+) -> LabelledBatch:
     """Pad rows to a common length and to `batch_size`, and repeat them all."""
     length = bucket(max(len(encoded.token_ids[row]) for row in rows))
 

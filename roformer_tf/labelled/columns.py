@@ -33,7 +33,7 @@ LABELS = (
 SEVERAL = ("labels", "tags")
 """Of these, the names that say that an example may have several."""
 
-FEW = 50
+FEW_LABELS = 50
 """Distinct values that are labels even where none repeats."""
 
 SELDOM = 1 / 20
@@ -151,7 +151,7 @@ def _look_like_labels(values: list[Any]) -> bool:
     One that does not is more likely a header of an unknown name.
     """
     numbers = all(to_number(value) is not None for value in values)
-    few = len(set(values)) <= min(FEW, len(values) / 2)
+    few = len(set(values)) <= min(FEW_LABELS, len(values) / 2)
     return numbers or (few and values[0] in values[1:])
 
 
@@ -231,7 +231,7 @@ class LabelSample:
     def has_few(self) -> bool:
         """Whether the labels are so few, or so often met again, that each is a class."""
         several_times = 2 * self.distinct <= len(self.labels)
-        return self.distinct <= FEW or (several_times and None in self.numbers)
+        return self.distinct <= FEW_LABELS or (several_times and None in self.numbers)
 
     @cached_property
     def why_several(self) -> str:

@@ -31,8 +31,9 @@ from roformer_tf.labelled.encoding import (
 from roformer_tf.labelled.examples import Example, Label, LongTexts
 from roformer_tf.labelled.splits import Question, text_question
 from roformer_tf.tasks.blocks import Block, Mistake
-from roformer_tf.tasks.details import MISTAKES, Plain, shortened, spelled
-from roformer_tf.tasks.metrics import Counts, Item, Measure, Metric, bootstrap, count, once
+from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
+from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
+from roformer_tf.tasks.metrics import Counts, LabelItem, Measure, Metric, bootstrap, count, once
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class Prediction(NamedTuple):
 class Task(ABC):
     """A task and all that its answers depend on beside the weights.
 
-    Axes: C logits of a text, T tokens, M examples. What is not abstract holds for a task whose
-    examples have one text and a label of their own.
+    Axes: B rows, T tokens, C logits. What is not abstract holds for a task whose examples have one
+    text and one of several labels.
     """
 
     name: ClassVar[str]
@@ -203,7 +204,6 @@ class Task(ABC):
         return RoFormerForSequenceClassification
 
     @classmethod
-    @abstractmethod
     def losses(
         cls,
         targets: "Tensor",
@@ -213,15 +213,16 @@ class Task(ABC):
         class_weights: list[Any] | None = None,
     ) -> "Tensor":
         """Loss of each row (B,), or of each token (B, T); logits (B, C) or (B, T, C) float32."""
+        return softmax_losses(targets, logits, smoothing, focal, class_weights)
 
     @classmethod
-    @abstractmethod
     def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
         """KL(p‖q) + KL(q‖p) of what two logits mean, in the shape of `losses`, for R-Drop."""
+        return softmax_divergence(logits, others)
 
     def balanced_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
-        """Class weights by which a rare label counts for as much as a frequent one."""
-        raise NotImplementedError  # asked only where `refused_loss_settings` lets it be
+        """Class weights by which a rare label counts for as much as a frequent one: (C,)."""
+        return balanced_weights(targets, self.outputs)
 
     # Logits → answers
 
@@ -247,8 +248,10 @@ class Task(ABC):
         return prediction
 
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
-        """What an exported model gives beside its logits."""
-        return {}
+        """What an exported model gives beside its logits: what they mean."""
+        from keras import ops
+
+        return {"probabilities": ops.softmax(logits)}
 
     # Answers → metrics
 
@@ -285,7 +288,7 @@ class Task(ABC):
         """Whether a whole example is answered as the data say."""
         return bool(label == prediction.label)
 
-    def items(self, label: Label) -> set[Item]:
+    def items(self, label: Label) -> set[LabelItem]:
         """What can be right or wrong by itself in an answer, each beginning with its kind."""
         return {(label,)}
 
@@ -316,11 +319,11 @@ class Task(ABC):
 
     # Examples and answers → a report
 
-    def describe_labels(self, gold: Sequence[Label]) -> Plain:
+    def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
         """What labels a set has: how often each, or where its numbers lie."""
         return {"labels": self.count_kinds(gold), "numbers": {}}
 
-    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Plain:
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """What to look at beside the metrics, as report.json has it."""
         return {"mistakes": self.mistakes(examples, predictions)}
 
@@ -331,7 +334,7 @@ class Task(ABC):
 
     def mistakes(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> list[Plain]:
+    ) -> list[JsonObject]:
         """The wrong answers that the model was surest of.
 
         → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `mistake` shows.
@@ -351,7 +354,7 @@ class Task(ABC):
         """How wrong an answer is: the highest probability in it of what is not so."""
         return float(prediction.scores.max())
 
-    def describe(self, example: Example, prediction: Prediction) -> Plain:
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """An example, its label and the answer, as report.json has them."""
         texts = [shortened(text) for text in example.texts]
         return {"gold": example.label, "predicted": prediction.label, "texts": texts}

@@ -43,7 +43,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows of words and figures."""
 
     head: Sequence[str]
@@ -87,7 +87,7 @@ class Mistake:
     kind: str = "mistake"
 
 
-Block: TypeAlias = Text | Warnings | Tiles | Table | Picture | Scatter | Mistake
+Block: TypeAlias = Text | Warnings | Tiles | ReportTable | Picture | Scatter | Mistake
 
 
 def address(kind: str, content: bytes) -> str:

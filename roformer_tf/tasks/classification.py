@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import class_probabilities, tfidf
-from roformer_tf.tasks.blocks import MOST_LABELS, Block, Table
-from roformer_tf.tasks.details import Plain, calibration, confusion
-from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
+from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable
+from roformer_tf.tasks.details import JsonObject, calibration, confusion
 from roformer_tf.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
@@ -28,9 +27,6 @@ from roformer_tf.tasks.metrics import (
     roc_auc,
 )
 from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, softmax
-
-if TYPE_CHECKING:
-    from roformer_tf.layers.rotary import Tensor
 
 ROC_AUC = Metric("roc_auc", "ROC AUC", "coefficient")
 CONFUSED = 15
@@ -69,36 +65,9 @@ class Classification(Task):
         """() int32: the label's place among the logits."""
         return np.array(self.number_of(example.label, example), np.int32)
 
-    @classmethod
-    def losses(
-        cls,
-        targets: "Tensor",
-        logits: "Tensor",
-        smoothing: float = 0.0,
-        focal: float = 0.0,
-        class_weights: list[Any] | None = None,
-    ) -> "Tensor":
-        """Cross-entropy."""
-        return softmax_losses(targets, logits, smoothing, focal, class_weights)
-
-    @classmethod
-    def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
-        """Of two distributions over the labels."""
-        return softmax_divergence(logits, others)
-
-    def balanced_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
-        """Of each label (C,)."""
-        return balanced_weights(targets, self.outputs)
-
     def answer(self, logits: np.ndarray) -> Prediction:
         """The likeliest label."""
         return Prediction(self.labels[int(np.argmax(logits))], softmax(logits))
-
-    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
-        """The probability of each label."""
-        from keras import ops
-
-        return {"probabilities": ops.softmax(logits)}
 
     def usable_metrics(self) -> tuple[Metric, ...]:
         """ROC AUC between two labels only."""
@@ -131,7 +100,7 @@ class Classification(Task):
         )
         return fitted.method, [Prediction(self.labels[int(np.argmax(x))], x) for x in scores]
 
-    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Plain:
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration, figures of each label, and which is taken for which."""
         gold = [example.label for example in examples]
         answers = [prediction.label for prediction in predictions]
@@ -172,16 +141,16 @@ def _of_labels(counts: Counts, right: np.ndarray, weights: np.ndarray) -> Figure
 
 def _confusion_table(
     found: Sequence[Mapping[str, Any]], per_class: Sequence[Mapping[str, Any]]
-) -> Table:
+) -> ReportTable:
     """A matrix of few labels; of many, the pairs that are taken for each other most often."""
     labels = [row["label"] for row in per_class]
     if len(labels) > CONFUSED:
         wrong = [x for x in found if x["gold"] != x["predicted"]][:MOST_LABELS]
         rows = [[x["gold"], x["predicted"], f"{x['count']:,}"] for x in wrong]
-        return Table(["in the data", "answered", "times"], rows, words=2)
+        return ReportTable(["in the data", "answered", "times"], rows, words=2)
     counts = {(x["gold"], x["predicted"]): x["count"] for x in found}
     square = [[counts.get((label, answer), 0) for answer in labels] for label in labels]
-    return Table(
+    return ReportTable(
         ["in the data ↓, answered →", *labels],
         [[label, *(f"{x:,}" for x in row)] for label, row in zip(labels, square, strict=True)],
         shades=[[x / max(sum(row), 1) for x in row] for row in square],

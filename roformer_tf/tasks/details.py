@@ -14,11 +14,11 @@ POINTS = 1000
 """Of a curve or a cloud, at most."""
 BINS = 10
 
-Plain: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = dict[str, Any]
 """A dictionary that JSON knows."""
 
 
-def calibration(probability: np.ndarray, right: np.ndarray) -> Plain:
+def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
     """Compare how likely the model said something is with how often it is so.
 
     probability (M,), right (M,) bool.
@@ -31,7 +31,7 @@ def calibration(probability: np.ndarray, right: np.ndarray) -> Plain:
     return {"ece": sum(distances) / len(right), "bins": bins}
 
 
-def confusion(gold: Sequence[Hashable], answers: Sequence[Hashable]) -> list[Plain]:
+def confusion(gold: Sequence[Hashable], answers: Sequence[Hashable]) -> list[JsonObject]:
     """How often which label is answered by which, the most frequent first.
 
     → [{"gold": "good", "predicted": "bad", "count": 12}, …], none of them 0.
@@ -55,7 +55,7 @@ def spelled(label: Any) -> str:
     return label if isinstance(label, str) else ", ".join(label) or "none"
 
 
-def _bin(number: int, probability: np.ndarray, right: np.ndarray) -> Plain:
+def _bin(number: int, probability: np.ndarray, right: np.ndarray) -> JsonObject:
     """What a report says of the claims of about the same probability."""
     return {
         "from": number / BINS,

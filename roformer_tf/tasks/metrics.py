@@ -18,7 +18,7 @@ Figures: TypeAlias = dict[str, np.ndarray]
 """Of each metric its value (R,) in each of R samples."""
 Measure: TypeAlias = Callable[[np.ndarray], Figures]
 """A task's metrics as a function of weights (R, N)."""
-Item: TypeAlias = tuple[Any, ...]
+LabelItem: TypeAlias = tuple[Any, ...]
 """What can be right or wrong by itself in an answer; it begins with its kind."""
 
 NUMBERS_AT_ONCE = 2_000_000  # of the weights, float64: 16 MB
@@ -74,7 +74,7 @@ def bootstrap(
 
 
 def count(
-    kinds: tuple[str, ...], gold: Sequence[set[Item]], predicted: Sequence[set[Item]]
+    kinds: tuple[str, ...], gold: Sequence[set[LabelItem]], predicted: Sequence[set[LabelItem]]
 ) -> Counts:
     """Count what is in the data, what is answered, and what is both: the items of each example."""
     both = [one & other for one, other in zip(gold, predicted, strict=True)]
@@ -175,7 +175,7 @@ def _middle(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _matrix(items: Sequence[Iterable[Item]], kinds: tuple[str, ...]) -> Any:
+def _matrix(items: Sequence[Iterable[LabelItem]], kinds: tuple[str, ...]) -> Any:
     """Count the items of each kind: sparse (N, K)."""
     from scipy.sparse import csr_matrix
 

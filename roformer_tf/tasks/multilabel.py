@@ -11,13 +11,13 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import class_probabilities, tfidf
-from roformer_tf.tasks.blocks import MOST_LABELS, Block, Table, Text
-from roformer_tf.tasks.details import Plain, calibration
+from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
+from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.losses import balanced_yes_and_no, sigmoid_divergence, sigmoid_losses
 from roformer_tf.tasks.metrics import (
     MACRO_F1,
     Figures,
-    Item,
+    LabelItem,
     Measure,
     Metric,
     by_kind,
@@ -141,7 +141,7 @@ class Multilabel(Task):
         """Whether all labels are answered and no other, in any order."""
         return set(label) == set(prediction.label)
 
-    def items(self, label: Label) -> set[Item]:
+    def items(self, label: Label) -> set[LabelItem]:
         """Each label."""
         return {(one,) for one in label}
 
@@ -162,7 +162,7 @@ class Multilabel(Task):
         chosen = self.with_choices([example.label for example in valid], answers[len(test) :])
         return fitted.method, [chosen.reread(answer) for answer in answers[: len(test)]]
 
-    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Plain:
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration of every label's probability, and figures of each label."""
         gold = [example.label for example in examples]
         scores = np.array([prediction.scores for prediction in predictions])
@@ -189,7 +189,7 @@ class Multilabel(Task):
         rows = [[label, f"{threshold:.2f}"] for label, threshold in found.items()]
         if len(rows) > MOST_LABELS:
             blocks.append(Text(f"The first {MOST_LABELS} of {len(rows):,} labels."))
-        blocks.append(Table(["label", "threshold"], rows[:MOST_LABELS]))
+        blocks.append(ReportTable(["label", "threshold"], rows[:MOST_LABELS]))
         return {"Thresholds": blocks}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:

@@ -13,7 +13,7 @@ from roformer_tf.labelled.splits import Question, example_key
 from roformer_tf.readers.text_key import text_key
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import overlap
-from roformer_tf.tasks.details import Plain, calibration
+from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, sigmoid
@@ -137,7 +137,7 @@ class Ranking(Task):
             answers.append(Prediction(RANKED[int(np.argmax(scores))], scores))
         return "shared ÷ all characters", answers
 
-    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Plain:
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration of how likely two texts are near."""
         scores = np.array([prediction.scores for prediction in predictions])
         near = np.array([[example.label == name for name in RANKED] for example in examples])

@@ -13,7 +13,7 @@ from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import tfidf
 from roformer_tf.tasks.blocks import Block, Scatter
-from roformer_tf.tasks.details import POINTS, Plain
+from roformer_tf.tasks.details import POINTS, JsonObject
 from roformer_tf.tasks.losses import number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Figures, Measure, Metric, correlation, mean, ranks
 from roformer_tf.tasks.probabilities import shortest
@@ -138,13 +138,13 @@ class Regression(Task):
         answers = found.astype(np.float32)
         return fitted.method, [Prediction(float(one), np.array([one])) for one in answers]
 
-    def describe_labels(self, gold: Sequence[Label]) -> Plain:
+    def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
         """Where a set's numbers lie."""
         x = np.array(gold, np.float64)
         figures = {"lowest": x.min(), "mean": x.mean(), "highest": x.max(), "deviation": x.std()}
         return {"labels": {}, "numbers": {name: float(value) for name, value in figures.items()}}
 
-    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Plain:
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Pairs of numbers in the data and answered."""
         pairs = zip(examples, predictions, strict=True)
         points = [[example.label, answer.label] for example, answer in pairs]

@@ -16,13 +16,12 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.blocks import Mistake
-from roformer_tf.tasks.details import CHARACTERS, Plain, calibration
+from roformer_tf.tasks.details import CHARACTERS, JsonObject, calibration
 from roformer_tf.tasks.entities import entities, mark, marks_entities, spans
-from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
 from roformer_tf.tasks.metrics import (
     ACCURACY,
     Figures,
-    Item,
+    LabelItem,
     Measure,
     Metric,
     by_kind,
@@ -36,7 +35,6 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.layers.rotary import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
 F1 = Metric("f1", "F1")
@@ -108,27 +106,6 @@ class Tagging(Task):
 
         return RoFormerForTokenClassification
 
-    @classmethod
-    def losses(
-        cls,
-        targets: "Tensor",
-        logits: "Tensor",
-        smoothing: float = 0.0,
-        focal: float = 0.0,
-        class_weights: list[Any] | None = None,
-    ) -> "Tensor":
-        """Cross-entropy of each token."""
-        return softmax_losses(targets, logits, smoothing, focal, class_weights)
-
-    @classmethod
-    def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
-        """Of two distributions over the labels, for each token."""
-        return softmax_divergence(logits, others)
-
-    def balanced_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
-        """Of each label (C,)."""
-        return balanced_weights(targets, self.outputs)
-
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Logits of tokens (T, C) → of units (units, C)."""
         return first_tokens(row_logits, encoded, self.outputs)
@@ -137,12 +114,6 @@ class Tagging(Task):
         """The likeliest label of each unit."""
         best = np.argmax(logits, axis=-1)
         return Prediction(tuple(self.labels[i] for i in best), softmax(logits))
-
-    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
-        """The probability of each label, for each token."""
-        from keras import ops
-
-        return {"probabilities": ops.softmax(logits)}
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         """F1, precision and recall of whole entities, accuracy by the unit.
@@ -165,7 +136,7 @@ class Tagging(Task):
 
         return measure
 
-    def items(self, label: Label) -> set[Item]:
+    def items(self, label: Label) -> set[LabelItem]:
         """Each entity."""
         return set(spans(label))
 
@@ -184,7 +155,7 @@ class Tagging(Task):
             for labels in known_entities(training, test)
         ]
 
-    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Plain:
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration by the unit, and figures of each type of entity."""
         gold = [example.label for example in examples]
         likeliest = np.concatenate([answer.scores.max(axis=-1) for answer in predictions])
@@ -201,7 +172,7 @@ class Tagging(Task):
         wrong = ~_agree(label, prediction.label)
         return float(prediction.scores.max(axis=-1)[wrong].max())
 
-    def describe(self, example: Example, prediction: Prediction) -> Plain:
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """A sentence around its first mistake, its entities marked twice."""
         labels, answers = example.label, prediction.label
         begin = max(0, int(np.argmin(_agree(labels, answers))) - BEFORE)

@@ -10,7 +10,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.command import FinetuneConfig, read_sets
-from roformer_tf.inference.serve import as_example, load
+from roformer_tf.inference.serve import as_example, load_served
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout
 from roformer_tf.tasks.classification import Classification
@@ -187,7 +187,7 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     assert config["label2id"] == {label: i for i, label in enumerate(LABELS)}
     texts = [text for text, _ in DATA["test"]]
     want = [[float(row[f"p({label})"]) for label in LABELS] for row in answered["test"]]
-    served = load(folder)
+    served = load_served(folder)
     examples = [as_example([text], served.task) for text in texts]
     for example, answer, row, scores in zip(
         examples, served.answer(examples), answered["test"], want, strict=True

@@ -13,14 +13,14 @@ from roformer_tf.inference.export import (
     ExportConfig,
     Measured,
     check_export,
-    cost,
+    describe_cost,
     export,
     export_model,
     load_exported,
     servable,
 )
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.inference.serve import load
+from roformer_tf.inference.serve import load_served
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import load_task
@@ -141,7 +141,7 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     floats = [n for n, one in weights.items() if one.data_type == onnx.TensorProto.FLOAT]
     assert all(min(weights[name].dims) == 1 for name in floats)  # norms and biases alone
     assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 6 + 2
-    served = load(tmp_path / "int8", 8)
+    served = load_served(tmp_path / "int8", 8)
     assert served.task == task
     for got, want in zip(served.answer(EXAMPLES), exact, strict=True):
         assert got.scores == pytest.approx(want.scores, abs=0.05)
@@ -164,7 +164,7 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
 @needs_onnx
 @pytest.mark.parametrize("found", [2e-4, float("nan")])
 def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, found):
-    monkeypatch.setattr(exporting, "largest_difference", lambda *_: found)
+    monkeypatch.setattr(exporting, "largest_logit_difference", lambda *_: found)
     monkeypatch.setattr(exporting, "servable", lambda *_: Written())
     with pytest.raises(DifferenceError, match="Nothing was written"):
         export(finetuned("tagging"), tmp_path / "onnx", "onnx")
@@ -198,8 +198,8 @@ def test_the_difference_is_that_of_the_worst_row():
             answer[1, 3, 1] = -0.5
         return answer
 
-    assert exporting.largest_difference(one, other, 50) == 0.5
-    assert exporting.largest_difference(other, other, 50) == 0
+    assert exporting.largest_logit_difference(one, other, 50) == 0.5
+    assert exporting.largest_logit_difference(other, other, 50) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -259,7 +259,7 @@ def test_a_damaged_onnx_file_is_said(tmp_path):
 def test_the_cost_of_int8_is_told_in_plain_figures():
     exact = Measured(40_000_000, 0.004, {"accuracy": 0.9, "f1": 0.85})
     rounded = Measured(10_500_000, 0.0015, {"accuracy": 0.895, "f1": 0.86})
-    assert cost(exact, rounded, 1234) == [
+    assert describe_cost(exact, rounded, 1234) == [
         "float32: 40.0 MB, 4.00 ms an example. int8: 10.5 MB, 1.50 ms an example.",
         "On 1,234 labelled examples, from float32 to int8:",
         "  accuracy: 0.9000 → 0.8950 (-0.0050)",

@@ -9,7 +9,7 @@ from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import load_finetuned, predict, predict_logits
-from roformer_tf.inference.serve import load
+from roformer_tf.inference.serve import load_served
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
@@ -177,7 +177,7 @@ def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path
         (folder / "task.json").write_text(json.dumps(values | thresholds), encoding="utf-8")
         found = predict(*load_finetuned(folder), examples_of(*texts))
         labels = [one.label for one in found]
-        served = load(folder).answer(examples_of(*texts))
+        served = load_served(folder).answer(examples_of(*texts))
         assert [one.label for one in served] == labels
         flags = {"--model": folder, "--input": source, "--output": target}
         assert main(["predict", *(str(word) for pair in flags.items() for word in pair)]) == 0

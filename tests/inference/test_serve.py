@@ -26,7 +26,7 @@ from roformer_tf.inference.serve import (
     as_example,
     is_loopback,
     listening,
-    load,
+    load_served,
     make_app,
     serve,
 )
@@ -199,7 +199,7 @@ LETTERS = "今天气很好我们去公园学习北京上海"
 
 @pytest.fixture(scope="module")
 def model(finetuned):
-    return load(finetuned("classification"), batch_size=32)
+    return load_served(finetuned("classification"), batch_size=32)
 
 
 def test_a_thousand_requests_of_sixteen_clients_are_answered(model, running):

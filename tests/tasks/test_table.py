@@ -13,7 +13,7 @@ import roformer_tf
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.command import FinetuneConfig, finetune
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
-from roformer_tf.inference.serve import as_example, load, reply
+from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.reading import ColumnsConfig
@@ -154,7 +154,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     off = np.mean(np.abs(np.array(said) - stars))
     assert report["test"]["stars_off"] == pytest.approx(off)
 
-    served = load(folder)
+    served = load_served(folder)
     examples = [as_example(["好好好好好我们去"], served.task)]
     body = json.loads(reply(examples, served.answer(examples), served.task))
     assert body == {"predictions": [{"stars": 3}]}

@@ -18,7 +18,7 @@ from roformer_tf.finetuning.report.warnings import warnings
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.details import POINTS, Plain
+from roformer_tf.tasks.details import POINTS, JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Answers(NamedTuple):
     predictions: Sequence[Prediction]
 
 
-def write_report(folder: str | Path, report: Plain) -> None:
+def write_report(folder: str | Path, report: JsonObject) -> None:
     """Write report.json, report.md and report.html: a pure function of the dictionary."""
     folder = Path(folder)
     write_text(folder / "report.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
@@ -83,7 +83,7 @@ def write_report(folder: str | Path, report: Plain) -> None:
     write_text(folder / "report.html", html_page(report))
 
 
-def analyse(data: ReportData) -> Plain:
+def analyse(data: ReportData) -> JsonObject:
     """Everything that the report shows, as JSON knows it.
 
     {"judged": "test", "test": {"accuracy": 0.93, …}, "valid": {…}, "test_unseen": {…},
@@ -95,7 +95,7 @@ def analyse(data: ReportData) -> Plain:
     """
     judged, evaluated = ("test", data.test) if data.test else ("valid", data.valid)
     task = data.task
-    report: Plain = {
+    report: JsonObject = {
         "task": task.name,
         "metric": data.metric,
         "judged": judged,
@@ -123,7 +123,7 @@ def _sets(data: ReportData) -> dict[str, EvaluatedSet]:
     return sets | {"test": data.test} if data.test else sets
 
 
-def _describe(name: str, evaluated: EvaluatedSet, task: Task) -> Plain:
+def _describe(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
     """How many examples a set has, how long they are, and what labels."""
     levels = {"median": 50, "90th": 90, "99th": 99, "longest": 100}
     return {
@@ -135,7 +135,7 @@ def _describe(name: str, evaluated: EvaluatedSet, task: Task) -> Plain:
     }
 
 
-def _leaks(evaluated: EvaluatedSet) -> Plain:
+def _leaks(evaluated: EvaluatedSet) -> JsonObject:
     """What the judged set shares with training and validation."""
     if evaluated.duplicates is None:
         return {}
@@ -151,7 +151,7 @@ def _leaks(evaluated: EvaluatedSet) -> Plain:
     }
 
 
-def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> Plain:
+def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> JsonObject:
     """Metrics and intervals of the validation set and the judged one, with and without leaks."""
     sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.predictions))
     valid = {"valid": Answers(data.valid.gold, data.valid.predictions)}
@@ -176,9 +176,9 @@ def _unleaked(judged: str, evaluated: EvaluatedSet, answers: Answers) -> dict[st
     return sets
 
 
-def _metrics(task: Task, sets: Mapping[str, Answers]) -> Plain:
+def _metrics(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
     """Every metric of each set, and its interval."""
-    metrics: Plain = {name: task.compute_metrics(*answers) for name, answers in sets.items()}
+    metrics: JsonObject = {name: task.compute_metrics(*answers) for name, answers in sets.items()}
     return metrics | {
         "intervals": {
             name: {metric: list(ends) for metric, ends in task.intervals(*answers).items()}
@@ -187,7 +187,7 @@ def _metrics(task: Task, sets: Mapping[str, Answers]) -> Plain:
     }
 
 
-def _thinned(lines: Sequence[Mapping[str, float]]) -> list[Plain]:
+def _thinned(lines: Sequence[Mapping[str, float]]) -> list[JsonObject]:
     """Step and loss, as means over so many lines that few enough remain."""
     several = -(-len(lines) // POINTS) or 1
     groups = [lines[i : i + several] for i in range(0, len(lines), several)]

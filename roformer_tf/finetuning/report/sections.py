@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from roformer_tf.finetuning.report import words
+from roformer_tf.finetuning.report.words import Report
 from roformer_tf.runs.plots import (
     Range,
     draw_calibration,
@@ -17,8 +18,8 @@ from roformer_tf.tasks.blocks import (
     MOST_LABELS,
     Block,
     Picture,
+    ReportTable,
     Scatter,
-    Table,
     Text,
     Tile,
     Tiles,
@@ -27,10 +28,8 @@ from roformer_tf.tasks.blocks import (
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
 
-Report: TypeAlias = Mapping[str, Any]
 
-
-class Row(NamedTuple):
+class FiguresRow(NamedTuple):
     """The figures of one set of examples."""
 
     name: str
@@ -91,7 +90,7 @@ def _figures(report: Report) -> Iterable[Block]:
     if report["warnings"]:
         yield Warnings(report["warnings"])
     metrics = _named(report, rows[0].metrics)
-    yield Table(
+    yield ReportTable(
         ["", "examples", *(one.title for one in metrics)],
         [[row.name, f"{row.examples:,}", *(row.spelled(one) for one in metrics)] for row in rows],
     )
@@ -108,7 +107,7 @@ def _figures(report: Report) -> Iterable[Block]:
     )
 
 
-def _rows(report: Report) -> Iterable[Row]:
+def _rows(report: Report) -> Iterable[FiguresRow]:
     """The judged set whole and new texts only, the baseline's likewise, and the validation set."""
     judged, baseline = report["judged"], report.get("baseline", {})
     sizes = {data["name"]: data["examples"] for data in report["data"]}
@@ -117,12 +116,14 @@ def _rows(report: Report) -> Iterable[Row]:
         for key in (judged, f"{judged}_unseen"):
             if key in source:
                 name, ends = of + words.of_set(key), source["intervals"][key]
-                yield Row(name, sizes[key], source[key], ends, source is report)
+                yield FiguresRow(name, sizes[key], source[key], ends, source is report)
     if judged != "valid":
-        yield Row("valid", sizes["valid"], report["valid"], report["intervals"]["valid"], True)
+        yield FiguresRow(
+            "valid", sizes["valid"], report["valid"], report["intervals"]["valid"], True
+        )
 
 
-def _tile(metric: Metric, row: Row) -> Tile:
+def _tile(metric: Metric, row: FiguresRow) -> Tile:
     """The main figure of a row."""
     return Tile(
         f"{metric.title} on {row.name}" if row.ours else row.name,
@@ -139,7 +140,7 @@ def _data(report: Report) -> Iterable[Block]:
     if sets[0]["labels"]:
         yield _label_balance(sets)
     elif sets[0]["numbers"]:
-        yield Table(
+        yield ReportTable(
             ["set", *sets[0]["numbers"]],
             [[one["name"], *(f"{x:.4g}" for x in one["numbers"].values())] for one in sets],
         )
@@ -147,10 +148,10 @@ def _data(report: Report) -> Iterable[Block]:
         yield _met_again(report["judged"], report["leaks"])
 
 
-def _lengths(sets: Sequence[Mapping[str, Any]]) -> Table:
+def _lengths(sets: Sequence[Mapping[str, Any]]) -> ReportTable:
     """How many examples each set has, and of how many tokens."""
     levels = list(sets[0]["tokens"])
-    return Table(
+    return ReportTable(
         ["set", "examples", *(f"tokens: {level}" for level in levels), "longer than a row"],
         [
             [
@@ -164,9 +165,9 @@ def _lengths(sets: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _met_again(judged: str, leaks: Mapping[str, int]) -> Table:
+def _met_again(judged: str, leaks: Mapping[str, int]) -> ReportTable:
     """What stands more than once in the data."""
-    return Table(
+    return ReportTable(
         ["texts that are met again", ""],
         [
             [f"{judged}: stand in train, too", f"{leaks['in_train']:,}"],
@@ -178,12 +179,12 @@ def _met_again(judged: str, leaks: Mapping[str, int]) -> Table:
     )
 
 
-def _label_balance(sets: Sequence[Mapping[str, Any]]) -> Table:
+def _label_balance(sets: Sequence[Mapping[str, Any]]) -> ReportTable:
     """How often each label stands in each set, and how often by the example."""
     labels = sorted(sets[0]["labels"], key=sets[0]["labels"].__getitem__, reverse=True)[
         :MOST_LABELS
     ]
-    return Table(
+    return ReportTable(
         ["label (by the example)", *(f"{one['name']}" for one in sets)],
         [
             [label, *(_share(one["labels"][label], one["examples"]) for one in sets)]
@@ -209,7 +210,7 @@ def _training(report: Report) -> Iterable[Block]:
     curve = draw_curve(lines, metric.name, name, held_out=True, shares=shares)
     yield Picture(curve, f"{name} by step")
     metrics = _named(report, [one for one in report["valid"] if one in lines[0]])
-    yield Table(
+    yield ReportTable(
         ["epoch", "step", *(f"{one.title} on valid" for one in metrics)],
         [
             [
@@ -230,7 +231,7 @@ def _each_label(report: Report) -> Iterable[Block]:
         rows = sorted(rows, key=lambda row: row["f1"])[:MOST_LABELS]
     shares = ("precision", "recall", "f1")
     if rows:
-        yield Table(
+        yield ReportTable(
             ["label", "precision", "recall", "F1", "in the data", "answered"],
             [
                 [
@@ -255,7 +256,7 @@ def _calibration(report: Report) -> Iterable[Block]:
         f"{found['ece']:.1%} on average (expected calibration error)."
     )
     yield Picture(draw_calibration(found["bins"]), "reliability diagram")
-    yield Table(
+    yield ReportTable(
         ["said to be likely", "how many", "mean probability", "was so"],
         [
             [
@@ -282,7 +283,7 @@ def _settings(report: Report) -> Iterable[Block]:
     """Every setting of the run."""
     if report["settings"]:
         rows = [[name, words.setting(value)] for name, value in report["settings"].items()]
-        yield Table(["setting", "value"], rows, words=2)
+        yield ReportTable(["setting", "value"], rows, words=2)
 
 
 def _trials(report: Report) -> Iterable[Block]:
@@ -292,7 +293,7 @@ def _trials(report: Report) -> Iterable[Block]:
         return
     sets = [name for name in ("valid", "test") if name in trials[0]]
     figures = [(name, metric) for name in sets for metric in _named(report, trials[0][name])]
-    yield Table(
+    yield ReportTable(
         ["training", *(f"{metric.title} on {name}" for name, metric in figures), "time"],
         [
             [
@@ -333,4 +334,4 @@ def _hardware(report: Report) -> Iterable[Block]:
     rows = [[name, value] for name, value in report["hardware"].items()]
     rows += [[f"time: {name}", words.duration(x)] for name, x in report["seconds"].items()]
     if rows:
-        yield Table(["", ""], rows, words=2)
+        yield ReportTable(["", ""], rows, words=2)

@@ -1,13 +1,12 @@
 """What a reader of a report must know before quoting a figure."""
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
 
-from roformer_tf.finetuning.report.words import CUT, figure, interval, of_set, several
+from roformer_tf.finetuning.report.words import CUT, Report, figure, interval, of_set, several
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
 
-FEW = 300
+FEW_EXAMPLES = 300
 """Examples below which figures hardly tell two models apart."""
 MUCH_CUT = 0.01
 """Share of texts too long that is worth a word."""
@@ -15,8 +14,6 @@ UNEVEN = 10
 """Times that the commonest label may be commoner than the rarest."""
 DOUBTFUL = 0.1
 """Calibration error from which a probability should not be taken at its word."""
-
-Report: TypeAlias = dict[str, Any]
 
 
 def warnings(report: Report) -> list[str]:
@@ -93,7 +90,7 @@ def _no_baseline(report: Report) -> Iterator[str]:
 
 def _few(report: Report) -> Iterator[str]:
     examples = {data["name"]: data["examples"] for data in report["data"]}[report["judged"]]
-    if examples < FEW:
+    if examples < FEW_EXAMPLES:
         yield (
             f"The {report['judged']} set has only {several(examples, 'example')}: "
             "small differences in the figures are chance, and the intervals too narrow."

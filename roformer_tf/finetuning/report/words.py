@@ -1,9 +1,12 @@
 """How a report spells its figures."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from roformer_tf.tasks.metrics import Metric
+
+Report: TypeAlias = Mapping[str, Any]
+"""The dictionary that report.json is, as `analysis.analyse` makes it."""
 
 FORMATS = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}
 CUT = {"head": "what comes after is not read", "head-tail": "their middle is not read"}
