@@ -23,7 +23,6 @@ from roformer_tf.labelled.reading import (
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.tagging import words_are_units
 
 ROWS = [("房间很干净", "好"), ("早餐冷了，服务差", "坏"), ("下次还来", "好")]
 CONLL = "北 B-LOC\n京 I-LOC\n人 O\n\n-DOCSTART- -X- O\n\n她 O\n"
@@ -386,8 +385,6 @@ def test_units_may_be_white_space_and_words(write):
     (example,) = read_examples(path, find_layout(path, config, None, TASKS), config)
     assert example.units == ("New", "York", "\u3000")
     assert example.texts == ("New York \u3000",)
-    assert words_are_units([example])
-    assert not words_are_units([example._replace(units=(*"北京有1998", "NBA"))])
 
 
 # Quotes

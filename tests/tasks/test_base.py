@@ -1,5 +1,7 @@
 """What a task keeps of its training examples, in which order, and which mistakes it shows."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,25 @@ def test_a_folder_keeps_the_order_of_the_labels(tmp_path):
     task = Classification(labels=("好", "坏", "10", "2"), text_columns=("a",))
     task.save(tmp_path)
     assert load_task(tmp_path) == task
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_file_of_every_task_has_the_fields_that_it_always_had(name, tmp_path):
+    """Folders are opened by versions before and after."""
+    TASKS[name]().save(tmp_path)
+    assert json.loads((tmp_path / "task.json").read_text(encoding="utf-8")) == {
+        "name": name,
+        "labels": [],
+        "text_columns": ["text"],
+        "label_column": None,
+        "label_separator": ",",
+        "spaced_units": False,
+        "max_length": 512,
+        "long_texts": "head",
+        "thresholds": [],
+        "mean": 0.0,
+        "deviation": 1.0,
+    }
 
 
 def test_mistakes_are_the_surest_wrong_answers_cut_short():
