@@ -32,9 +32,10 @@ CHARACTERS = [chr(0x4E00 + i) for i in range(3000)]
 def make(folder: Path) -> list[Path]:
     """Write a model with random weights, and its exports; give the folders."""
     from roformer_tf.config import RoFormerConfig
-    from roformer_tf.inference.export import Comparison, export, right_answers
-    from roformer_tf.labelled.task import Example, Task
+    from roformer_tf.inference.export import export
+    from roformer_tf.labelled.examples import Example
     from roformer_tf.models.heads import RoFormerForSequenceClassification
+    from roformer_tf.tasks.classification import Classification
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
     from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -46,14 +47,14 @@ def make(folder: Path) -> list[Path]:
         num_attention_heads=4,
         intermediate_size=1024,
     )
-    task = Task(name="classification", labels=("0", "1"))
+    task = Classification(labels=("0", "1"))
     model = RoFormerForSequenceClassification(config, num_labels=2)
     model.tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(tokens)}, "char")
     model.save_pretrained(folder / "model")
     task.save(folder / "model")
     examples = [Example((text,), "0", "") for text in make_texts(200)]
     for to in ("onnx", "int8"):
-        export(folder / "model", folder / to, to, Comparison(examples, right_answers))
+        export(folder / "model", folder / to, to, examples)
     return [folder / name for name in ("model", "onnx", "int8")]
 
 

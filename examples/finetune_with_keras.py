@@ -12,17 +12,17 @@ import keras
 from roformer_tf import RoFormerForSequenceClassification, RoFormerTokenizer
 from roformer_tf.inference.predict import predict
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
-from roformer_tf.labelled.encoding import encode_examples, row_targets
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
-from roformer_tf.labelled.splits import split
-from roformer_tf.labelled.task import make_task
+from roformer_tf.labelled.splits import split_examples
 from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.tasks.table import TASKS
 
 checkpoint, file = sys.argv[1:]
 columns = ColumnsConfig()
-layout = find_layout(file, columns, task="classification")
-train, valid, _ = split(read_examples(file, layout, columns), layout.task, shares=(0.2, 0.0))
-task = make_task(layout.task, train, max_length=128)
+layout = find_layout(file, columns, "classification", TASKS)
+examples = read_examples(file, layout, columns)
+train, valid, _ = split_examples(examples, layout.task, shares=(0.2, 0.0))
+task = layout.task.from_examples(train, max_length=128)
 
 tokenizer = RoFormerTokenizer.from_pretrained(checkpoint)
 model = RoFormerForSequenceClassification.from_pretrained(checkpoint, num_labels=task.outputs)
@@ -32,8 +32,8 @@ model.compile(
     weighted_metrics=["accuracy"],
 )
 
-encoded = encode_examples(train, tokenizer, task)
-batches = finetuning_batches(encoded, *row_targets(encoded, train, task), batch_size=16, seed=0)
+encoded = task.encode(train, tokenizer)
+batches = finetuning_batches(encoded, *task.row_targets(encoded, train), batch_size=16, seed=0)
 steps = steps_per_epoch(encoded, 16)
 model.fit(fed(prefetched(batches)), epochs=3, steps_per_epoch=steps, shuffle=False)
 

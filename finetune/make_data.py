@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 from roformer_tf.labelled.reading import BadLine, stream_examples
-from roformer_tf.labelled.task import Task
+from roformer_tf.tasks.classification import Classification
 
 SHORTEST, LONGEST = 10, 200
 """Characters of a text that is made."""
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_texts(files: Iterable[str], column: str) -> Iterator[str]:
     """Yield the texts of one column of every file, of a .txt file its lines; all in one line."""
-    task = Task(name="classification", text_columns=(column,))
+    task = Classification(text_columns=(column,))
     for file in files:
         for example in stream_examples(file, task):
             if not isinstance(example, BadLine):

@@ -18,27 +18,23 @@ import numpy as np
 
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
-from roformer_tf.finetuning.losses import ObjectiveConfig, check_objective
+from roformer_tf.finetuning.losses import LossConfig, check_loss
 from roformer_tf.finetuning.report.analysis import analyse, write_report
 from roformer_tf.finetuning.results import Results, say
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.trial import Recipe, Start
-from roformer_tf.inference.export import Comparison, Format, check_export, export
-from roformer_tf.labelled.encoding import encode_examples, pick_max_length
-from roformer_tf.labelled.reading import (
-    ColumnsConfig,
-    Layout,
-    find_layout,
-    read_examples,
-    words_are_units,
-)
-from roformer_tf.labelled.splits import folds, split
-from roformer_tf.labelled.task import Example, LongTexts, Task, TaskName, make_task
+from roformer_tf.inference.export import Format, check_export, export
+from roformer_tf.labelled.encoding import pick_max_length
+from roformer_tf.labelled.examples import Example, LongTexts
+from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.runs.devices import Precision
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.run_folder import check_output, plain, settle_precision, tidy, write_settings
-from roformer_tf.tasks.metrics import METRICS, score
+from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.table import TASKS, TaskName
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
@@ -80,7 +76,7 @@ class FinetuneConfig:
     batch_size: int = 32
     """Examples a batch."""
     optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
-    objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     dropout: float | None = None
     """Dropout rate on hidden states and attention; unset, what the checkpoint says."""
     precision: Precision = "auto"
@@ -143,9 +139,6 @@ MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline", "first_
 examples, which are compared. Beside --valid, so
 may --test, which then judges the same model anew: nothing is split off for it."""
 
-POOLING = {"ranking": "mean"}
-"""Where a text's answer is read from other than the first token: as the released script has it."""
-
 WHOLE = 1 << 30
 """A length that no text reaches, to see how long they are."""
 
@@ -162,7 +155,7 @@ def _finetune(config: FinetuneConfig) -> None:
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
         check_export(to, output / "export" / to)
-    layout = find_layout(config.train, config.columns, config.task)
+    layout = find_layout(config.train, config.columns, config.task, TASKS)
     print(layout.said)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
@@ -170,7 +163,7 @@ def _finetune(config: FinetuneConfig) -> None:
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
     recipe = Recipe(
         optimizer=config.optimizer,
-        objective=config.objective,
+        loss=config.loss,
         metric=choose_metric(config, task),
         epochs=config.epochs,
         batch_size=config.batch_size,
@@ -193,10 +186,10 @@ def _finetune(config: FinetuneConfig) -> None:
     write_report(output, report)
     say(output, report)
     for to in config.export:
-        export(output / "model", output / "export" / to, to, Comparison(results.examples, score))
+        export(output / "model", output / "export" / to, to, results.examples)
 
 
-def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
+def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:
     """Read the files, and split off what is not given. Raises InputError for bad examples."""
 
     def read(path: str | None) -> list[Example]:
@@ -207,37 +200,35 @@ def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
         0.0 if config.valid or config.folds else config.valid_share,
         0.0 if config.valid or config.test else config.test_share,
     )
-    train, own_valid, own_test = split(given, layout.task, shares, config.seed)
+    train, own_valid, own_test = split_examples(given, layout.task, shares, config.seed)
     parts = folds(train, layout.task, config.folds, config.seed) if config.folds else []
     return Sets(train, valid or own_valid, test or own_test, parts)
 
 
-def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
+def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) -> Task:
     """The task as the training examples define it; its rows have no greatest length yet.
 
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
-    task = make_task(
-        layout.task,
+    task = layout.task.from_examples(
         sets.train,
         text_columns=layout.text_columns,
         label_column=layout.label_column,
         label_separator=config.columns.label_separator,
-        spaced_units=words_are_units(sets.train),
-        long_texts="windows" if layout.task == "tagging" else config.long_texts,
+        long_texts=config.long_texts,
         max_length=WHOLE,
     )
-    if config.long_texts != "head" and (task.name == "tagging" or len(sets.train[0].texts) > 1):
+    of_several = "the longer text is cut." if len(sets.train[0].texts) > 1 else ""
+    fixed = task.long_texts_fixed or of_several
+    if config.long_texts != "head" and fixed:
         raise InputError(
-            f"long_texts is {config.long_texts}, but of a {task.name} "
-            + ("all is read, in windows." if task.name == "tagging" else "the longer text is cut.")
-            + " Leave it out."
+            f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Leave it out."
         )
     for example in (*sets.valid, *sets.test):
         task.target(example)
-    check_objective(task, config.objective)
-    rows = len(sets.train) * (2 if task.name == "ranking" else 1)
+    check_loss(task, config.loss)
+    rows = len(sets.train) * task.rows_each
     if (batches := config.epochs * -(-rows // config.batch_size)) < config.optimizer.accumulate:
         raise InputError(
             f"accumulate is {config.optimizer.accumulate}, but the run has only {batches} batches. "
@@ -246,9 +237,9 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     return task
 
 
-def make_start(config: FinetuneConfig, task: TaskName) -> Start:
+def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
     """Read the checkpoint. Raises InputError where there is none, or none with a vocabulary."""
-    changes: dict[str, Any] = {"pooling": config.pooling or POOLING.get(task, "cls")}
+    changes: dict[str, Any] = {"pooling": config.pooling or task.pooling}
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes |= dict.fromkeys(names, config.dropout)
@@ -270,7 +261,7 @@ def choose_length(
     config: FinetuneConfig, task: Task, sets: Sets, tokenizer: RoFormerTokenizer
 ) -> int:
     """Most tokens of a row, as asked or by the training texts' lengths; say so."""
-    lengths = encode_examples(sets.train, tokenizer, task).lengths
+    lengths = task.encode(sets.train, tokenizer).lengths
     chosen = pick_max_length(lengths) if config.max_length == "auto" else config.max_length
     print(
         f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
@@ -281,11 +272,13 @@ def choose_length(
     return chosen
 
 
-def choose_metric(config: FinetuneConfig, task: Task) -> str:
+def choose_metric(config: FinetuneConfig, task: Task) -> Metric:
     """The figure to choose by. Raises InputError for one that the task does not have."""
-    known = [name for name in METRICS[task.name] if name != "roc_auc" or len(task.labels) == 2]
-    if config.metric and config.metric not in known:
+    known = {metric.name: metric for metric in task.usable_metrics()}
+    if config.metric is None:
+        return next(iter(known.values()))
+    if config.metric not in known:
         raise InputError(
             f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
         )
-    return config.metric or known[0]
+    return known[config.metric]

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.files import write_text
-from roformer_tf.finetuning.report.analysis import Part, Run
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.trial import Outcome
-from roformer_tf.inference.answers import cells, columns, one_line, text_names, tsv_line
-from roformer_tf.labelled.encoding import encode_examples
+from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
-from roformer_tf.labelled.task import Example, Prediction
 from roformer_tf.runs.checkpointing import publish
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
-from roformer_tf.tasks.baselines import baseline
+from roformer_tf.tasks.base import Prediction
 
 PREDICTIONS = "predictions.tsv"
 GOLD = "gold"
@@ -70,23 +69,23 @@ class Results:
             if name != other:
                 print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
 
-    def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> Run:
+    def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
         """Everything that the report is made of; the baseline is fitted here."""
         search, trial = self.search, self.best.trial
         began = time.perf_counter()
         name, simple, problem = self._baseline() if with_baseline else ("", [], "")
         fitted = time.perf_counter() - began
-        judged = self._part(
+        judged = self._evaluated(
             self.examples,
             predictions=self.predictions,
             baseline=simple,
             duplicates=self._duplicates(),
         )
-        chosen_by = self._part(trial.valid, predictions=self.best.predictions["valid"])
-        return Run(
+        chosen_by = self._evaluated(trial.valid, predictions=self.best.predictions["valid"])
+        return ReportData(
             task=self.best.task,
-            metric=search.recipe.metric,
-            train=self._part(search.sets.train),
+            metric=search.recipe.metric.name,
+            train=self._evaluated(search.sets.train),
             valid=chosen_by if search.sets.test else judged,
             test=judged if search.sets.test else None,
             baseline=name,
@@ -111,8 +110,9 @@ class Results:
         task, test = self.search.task, self.search.sets.test
 
         def fit(outcome: Outcome) -> tuple[str, list[Prediction]]:
-            trial, chosen = outcome.trial, outcome.task.thresholds
-            return baseline(task, trial.train, test or trial.valid, trial.valid if chosen else ())
+            trial = outcome.trial
+            chosen_by = trial.valid if outcome.task != task else ()
+            return task.baseline(trial.train, test or trial.valid, chosen_by)
 
         try:
             fitted = [fit(outcome) for outcome in ([self.best] if test else self.validated)]
@@ -122,21 +122,21 @@ class Results:
 
     def _duplicates(self) -> Duplicates | None:
         """Texts judged by that stand elsewhere; folds share none with what they are judged by."""
-        sets, trial = self.search.sets, self.best.trial
+        sets, trial, question = self.search.sets, self.best.trial, self.search.task.question
         if sets.test:
-            return duplicates(trial.train, sets.test, trial.valid)
-        return None if sets.folds else duplicates(trial.train, trial.valid)
+            return duplicates(trial.train, sets.test, trial.valid, question)
+        return None if sets.folds else duplicates(trial.train, trial.valid, question=question)
 
-    def _part(self, examples: Sequence[Example], **more: Any) -> Part:
+    def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         search = self.search
-        lengths = encode_examples(examples, search.start.tokenizer, search.task).lengths
-        return Part(examples=examples, lengths=lengths, **more)
+        lengths = search.task.encode(examples, search.start.tokenizer).lengths
+        return EvaluatedSet(examples=examples, lengths=lengths, **more)
 
     @property
     def _text_names(self) -> tuple[str, ...]:
         """The texts' columns among those of the answers."""
         task = self.search.task
-        return text_names(task.text_columns, (GOLD, *columns(task)))
+        return text_names(task.text_columns, (GOLD, *cell_names(task)))
 
     def _row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """Texts, label and answer by column, for a spreadsheet."""
@@ -163,9 +163,9 @@ def _line(outcome: Outcome) -> dict[str, Any]:
         "name": outcome.trial.name,
         "learning_rate": outcome.trial.recipe.optimizer.learning_rate,
         "seconds": outcome.seconds,
-        **outcome.scores,
+        **outcome.metrics,
     }
 
 
-def _figures(scores: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+def _figures(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())

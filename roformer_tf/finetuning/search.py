@@ -6,7 +6,8 @@ from pathlib import Path
 
 from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning.trial import Outcome, Recipe, Start, Trial, run_trial
-from roformer_tf.labelled.task import Example, Task
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Task
 
 SWEEP = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the learning rate that a sweep tries."""

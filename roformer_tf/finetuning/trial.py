@@ -23,15 +23,12 @@ import numpy as np
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
-from roformer_tf.finetuning.losses import ObjectiveConfig, make_loss, trainable
-from roformer_tf.inference.predict import predict_logits
+from roformer_tf.finetuning.fgm import trainable
+from roformer_tf.finetuning.losses import LossConfig, make_loss
+from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, combine, encode_examples, row_targets
-from roformer_tf.labelled.task import Example, Label, Prediction, Task
-from roformer_tf.models.heads import (
-    RoFormerForSequenceClassification,
-    RoFormerForTokenClassification,
-)
+from roformer_tf.labelled.encoding import EncodedTexts, Rows
+from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.runs.checkpointing import RunState, checkpoints, save_checkpoint
@@ -49,8 +46,9 @@ from roformer_tf.runs.run_files import (
     read_metrics,
 )
 from roformer_tf.runs.run_folder import resume
-from roformer_tf.tasks.metrics import FALLING, score
-from roformer_tf.tasks.thresholds import choose_thresholds
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 VALID = "valid.json"
@@ -76,12 +74,7 @@ class Start:
         architecture = self.architecture.replace(
             num_labels=task.outputs, unknown={**self.architecture.unknown, **names}
         )
-        head = (
-            RoFormerForTokenClassification
-            if task.name == "tagging"
-            else RoFormerForSequenceClassification
-        )
-        model: PretrainedModel = head(architecture, dtype=self.precision)
+        model = task.model_class()(architecture, dtype=self.precision)
         variables = model.named_variables()
         for name, array in self.weights.items():
             variables[name].assign(array)
@@ -94,8 +87,8 @@ class Recipe:
     """How every training of a run is done."""
 
     optimizer: FinetuneOptimizerConfig
-    objective: ObjectiveConfig
-    metric: str
+    loss: LossConfig
+    metric: Metric
     """Figure on the validation set that the best weights are kept by."""
     epochs: int
     batch_size: int
@@ -133,22 +126,22 @@ class Outcome:
     trial: Trial
     predictions: dict[str, list[Prediction]]
     """By set: "valid" and, if there is one, "test"."""
-    scores: dict[str, dict[str, float]]
-    """By set, every figure by its name."""
+    metrics: dict[str, dict[str, float]]
+    """By set, each by its name."""
     task: Task
-    """With the thresholds that its best weights answer by."""
+    """With what was chosen for its best weights, such as thresholds."""
     seconds: float
     """That training took, in the process that finished it."""
 
     @property
     def goodness(self) -> float:
         """The validation set's figure, its sign such that more is better."""
-        return goodness(self.scores["valid"], self.trial.recipe.metric)
+        return goodness(self.metrics["valid"], self.trial.recipe.metric)
 
 
-def goodness(scores: dict[str, float], metric: str) -> float:
+def goodness(metrics: dict[str, float], metric: Metric) -> float:
     """A figure, its sign such that more is better."""
-    return -scores[metric] if metric in FALLING else scores[metric]
+    return -metrics[metric.name] if metric.falls else metrics[metric.name]
 
 
 def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -> Outcome:
@@ -158,9 +151,9 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     """
     keras.utils.set_random_seed(trial.seed)
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
-    encoded = {name: encode_examples(x, start.tokenizer, task) for name, x in sets.items()}
-    rows = encode_examples(trial.train, start.tokenizer, task)
-    targets, weights = row_targets(rows, trial.train, task)
+    encoded = {name: task.encode(x, start.tokenizer) for name, x in sets.items()}
+    rows = task.encode(trial.train, start.tokenizer)
+    targets, weights = task.row_targets(rows, trial.train)
     data = _fingerprint([*rows.token_ids, *targets])
     _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
@@ -180,12 +173,12 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model = dataclasses.replace(start, precision="float32").model(task)
     model.load_pretrained(trial.folder / BEST)
-    task = dataclasses.replace(task, thresholds=Task.load(trial.folder / BEST).thresholds)
-    predictions = {name: _answers(model, task, x) for name, x in encoded.items()}
+    task = task.with_choices_of(load_task(trial.folder / BEST))
+    predictions = {name: predict_encoded(model, task, x) for name, x in encoded.items()}
     return Outcome(
         trial,
         predictions,
-        {name: score(task, _labels(x), predictions[name]) for name, x in sets.items()},
+        {name: task.compute_metrics(_labels(x), predictions[name]) for name, x in sets.items()},
         task,
         done["seconds"],
     )
@@ -198,10 +191,10 @@ def fit(
     recipe, folder = trial.recipe, trial.folder
     an_epoch = steps_per_epoch(training.rows, recipe.batch_size)
     steps = recipe.epochs * an_epoch
-    trained = trainable(model, recipe.objective)
+    trained = trainable(model, recipe.loss.fgm)
     trained.compile(
         make_finetune_optimizer(recipe.optimizer, model, steps),
-        make_loss(task, recipe.objective, [task.target(example) for example in trial.train]),
+        make_loss(task, recipe.loss, [task.target(example) for example in trial.train]),
         jit_compile=choose_jit(),
     )
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
@@ -228,13 +221,14 @@ def fit(
             before = read_metrics(judged.path)
             gold = _labels(trial.valid)
             with ema_weights(trained):
-                answers = _answers(model, task, valid)
-                chosen = choose_thresholds(task, gold, answers)
-                scores = score(chosen, gold, [chosen.reread(answer) for answer in answers])
-                if _is_best(scores, before, recipe.metric):
+                answers = predict_encoded(model, task, valid)
+                chosen = task.with_choices(gold, answers)
+                reread = [chosen.reread(answer) for answer in answers]
+                metrics = chosen.compute_metrics(gold, reread)
+                if _is_best(metrics, before, recipe.metric):
                     _keep(model, chosen, folder / BEST)
-            judged.write({"step": step, "epoch": step / an_epoch} | scores)
-            figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            judged.write({"step": step, "epoch": step / an_epoch} | metrics)
+            figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
             log.say(f"epoch {step / an_epoch:g}: {figures}")
             save(step)
             stop_if_done()
@@ -263,7 +257,7 @@ def fit(
                         training.weights,
                         batch_size=recipe.batch_size,
                         seed=trial.seed,
-                        repeat=2 if recipe.objective.r_drop else 1,
+                        repeat=2 if recipe.loss.r_drop else 1,
                     )[begun:]
                 )
             ),
@@ -296,9 +290,9 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
         )
 
 
-def _is_best(scores: dict[str, float], before: Sequence[dict[str, float]], metric: str) -> bool:
-    """Whether the scores are better than every line's before; a tie goes to the earlier."""
-    return all(goodness(scores, metric) > goodness(line, metric) for line in before)
+def _is_best(metrics: dict[str, float], before: Sequence[dict[str, float]], metric: Metric) -> bool:
+    """Whether the metrics are better than every line's before; a tie goes to the earlier."""
+    return all(goodness(metrics, metric) > goodness(line, metric) for line in before)
 
 
 def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
@@ -314,10 +308,6 @@ def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
     with folder_beside(folder) as beside:
         model.save_pretrained(beside)
         task.save(beside)
-
-
-def _answers(model: PretrainedModel, task: Task, encoded: EncodedTexts) -> list[Prediction]:
-    return [task.answer(x) for x in combine(predict_logits(model, encoded), encoded, task)]
 
 
 def _labels(examples: Sequence[Example]) -> list[Label]:

@@ -11,23 +11,23 @@ tokenizer's files and `task.json`, for a service makes rows of texts.
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside
-from roformer_tf.inference.predict import load_finetuned, predict_logits
-from roformer_tf.inference.rows import Run
-from roformer_tf.labelled.encoding import combine, encode_examples
+from roformer_tf.inference.predict import load_finetuned, predict_encoded
+from roformer_tf.inference.rows import Forward
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
-from roformer_tf.labelled.task import FILE, Example, Label, Prediction, Task
+from roformer_tf.tasks.base import FILE, Task
+from roformer_tf.tasks.table import TASKS, load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -36,23 +36,15 @@ if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
 
 Format = Literal["savedmodel", "onnx", "int8"]
-Score: TypeAlias = Callable[[Task, Sequence[Label], Sequence[Prediction]], dict[str, float]]
 
 ONNX = "model.onnx"
 INPUTS = ("token_ids", "segment_ids")
 AXES = ("batch", "length")
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))  # batch, length: what is fixed by mistake shows
 LARGEST_DIFFERENCE = 1e-4
-MEGABYTE = 1e6
+MEGABYTE = 1_000_000
 MOST_MEASURED = 2_000
 """Labelled examples that int8 is judged by: each is answered twice."""
-
-
-class Comparison(NamedTuple):
-    """Labelled examples on which int8 is compared with float32, and how."""
-
-    examples: Sequence[Example]
-    score: Score
 
 
 class Measured(NamedTuple):
@@ -60,7 +52,7 @@ class Measured(NamedTuple):
 
     size: int
     seconds: float
-    scores: dict[str, float]
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,23 +71,22 @@ class ExportConfig:
 
 def export_model(config: ExportConfig) -> None:
     """Export, and print what was measured."""
-    comparison = None
-    if config.data is not None:
-        comparison = Comparison(_read(config.data, Task.load(config.model)), right_answers)
-    export(config.model, config.output, config.to, comparison)
+    examples = [] if config.data is None else _read(config.data, load_task(config.model))
+    export(config.model, config.output, config.to, examples)
 
 
 def export(
-    model_folder: str | Path, output: str | Path, to: Format, comparison: Comparison | None = None
+    model_folder: str | Path, output: str | Path, to: Format, examples: Sequence[Example] = ()
 ) -> None:
     """Write the folder `output`, whole or not at all, and print what was measured.
 
-    An earlier export in its place is replaced. Raises InputError as `check_export` does, where
-    there is no fine-tuned model, and for int8 without labelled examples; DifferenceError where
-    ONNX Runtime computes something else than the model.
+    On the labelled `examples` int8 is compared with float32. An earlier export in the output's
+    place is replaced. Raises InputError as `check_export` does, where there is no fine-tuned model,
+    and for int8 without labelled examples; DifferenceError where ONNX Runtime computes something
+    else than the model.
     """
     check_export(to, Path(output))
-    if to == "int8" and not (comparison and comparison.examples):
+    if to == "int8" and not examples:
         raise InputError(
             "int8 changes the answers a little, and is written only where that is measured. Give "
             "--data, a file of labelled examples that the model was not trained on."
@@ -106,8 +97,8 @@ def export(
             _write_saved_model(model, task, folder)
         elif to == "onnx":
             _write_onnx(model, task, folder / ONNX)
-        elif comparison is not None:
-            _write_int8(model, tokenizer, task, folder / ONNX, comparison)
+        else:
+            _write_int8(model, tokenizer, task, folder / ONNX, examples)
         tokenizer.save_pretrained(folder)
         task.save(folder)
     print(f"{output} is written: {to}, {_megabytes(Path(output)):.1f} MB.")
@@ -137,24 +128,20 @@ def check_export(to: Format, output: Path) -> None:
 def servable(model: "PretrainedModel", task: Task) -> "keras.Model":
     """{"token_ids", "segment_ids"} int32 (B, T) → {"logits", and what they mean} float32."""
     import keras
-    from keras import ops
 
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
     logits = model(inputs)
-    if task.name == "regression":
-        return keras.Model(inputs, {"logits": logits, "value": logits * task.deviation + task.mean})
-    squash = ops.sigmoid if task.name in ("multilabel", "ranking") else ops.softmax
-    return keras.Model(inputs, {"logits": logits, "probabilities": squash(logits)})
+    return keras.Model(inputs, {"logits": logits, **task.graph_outputs(logits)})
 
 
-def load_exported(folder: str | Path) -> tuple[Run, RoFormerTokenizer, Task]:
+def load_exported(folder: str | Path) -> tuple[Forward, RoFormerTokenizer, Task]:
     """Open an export to onnx or int8 on the CPU. Raises InputError where that cannot be done."""
     folder = Path(folder)
-    task = Task.load(folder)
+    task = load_task(folder)
     return load_onnx(folder / ONNX), RoFormerTokenizer.from_pretrained(folder), task
 
 
-def load_onnx(path: str | Path) -> Run:
+def load_onnx(path: str | Path) -> Forward:
     """Open an exported model.onnx on the CPU. Raises InputError where that cannot be done."""
     try:
         import onnxruntime
@@ -165,18 +152,6 @@ def load_onnx(path: str | Path) -> Run:
     except Exception as error:  # of many kinds, all its own, with no parent in common
         raise InputError(f"cannot read {path}: {error}. Export it again.") from None
     return lambda rows: session.run(["logits"], {name: rows[name] for name in INPUTS})[0]
-
-
-def right_answers(
-    task: Task, labels: Sequence[Label], predictions: Sequence[Prediction]
-) -> dict[str, float]:
-    """Share of right answers, for tagging of units; of a regression the mean absolute error."""
-    pairs: Iterable[Any] = zip((one.label for one in predictions), labels, strict=True)
-    if task.name == "regression":
-        return {"mean absolute error": float(np.mean([abs(answer - x) for answer, x in pairs]))}
-    if task.name == "tagging":
-        pairs = chain.from_iterable(zip(*pair, strict=True) for pair in pairs)
-    return {"accuracy": float(np.mean([answer == label for answer, label in pairs]))}
 
 
 def _write_saved_model(model: "PretrainedModel", task: Task, folder: Path) -> None:
@@ -208,7 +183,7 @@ def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
             if dimension.dim_param:
                 dimension.dim_param = name
     onnx.save(converted, path)
-    difference = largest_difference(load_onnx(path), model, model.config.vocab_size)
+    difference = largest_logit_difference(load_onnx(path), model, model.config.vocab_size)
     if not difference <= LARGEST_DIFFERENCE:
         raise DifferenceError(
             f"ONNX Runtime's logits are {difference:.1e} from the model's, where "
@@ -218,7 +193,7 @@ def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
     print(f"ONNX Runtime's logits are at most {difference:.1e} from ours at lengths {lengths}.")
 
 
-def largest_difference(one: Run, other: Run, vocabulary_size: int) -> float:
+def largest_logit_difference(one: Forward, other: Forward, vocabulary_size: int) -> float:
     """Largest difference between the logits of two models, on random rows with padding."""
     chance = np.random.default_rng(0)
     found = []
@@ -239,26 +214,25 @@ def _write_int8(
     tokenizer: RoFormerTokenizer,
     task: Task,
     path: Path,
-    comparison: Comparison,
+    examples: Sequence[Example],
 ) -> None:
     """Convert, make the weights int8, and print what that gains and what it costs."""
-    examples = comparison.examples[:: -(-len(comparison.examples) // MOST_MEASURED)]
-    encoded = encode_examples(examples, tokenizer, task)
+    examples = examples[:: -(-len(examples) // MOST_MEASURED)]
+    encoded = task.encode(examples, tokenizer)
     labels = [example.label for example in examples if example.label is not None]
 
     def measure(file: Path) -> Measured:
         run = load_onnx(file)
         start = time.perf_counter()
-        logits = combine(predict_logits(run, encoded), encoded, task)
+        answers = predict_encoded(run, task, encoded)
         seconds = (time.perf_counter() - start) / len(labels)
-        answers = [task.answer(one) for one in logits]
-        return Measured(file.stat().st_size, seconds, comparison.score(task, labels, answers))
+        return Measured(file.stat().st_size, seconds, task.compute_metrics(labels, answers))
 
     with TemporaryDirectory(dir=path.parent) as folder:
         exact = Path(folder) / ONNX
         _write_onnx(model, task, exact)
         quantize(exact, path)
-        print("\n".join(cost(measure(exact), measure(path), len(labels))))
+        print("\n".join(describe_cost(measure(exact), measure(path), len(labels))))
 
 
 def quantize(source: Path, target: Path) -> None:
@@ -283,16 +257,16 @@ def quantize(source: Path, target: Path) -> None:
         quantize_dynamic(model, target, per_channel=True, reduce_range=True)
 
 
-def cost(exact: Measured, rounded: Measured, examples: int) -> list[str]:
+def describe_cost(exact: Measured, rounded: Measured, examples: int) -> list[str]:
     """What int8 gains and what it costs, in lines to print."""
     return [
         f"float32: {exact.size / MEGABYTE:.1f} MB, {1e3 * exact.seconds:.2f} ms an example. "
         f"int8: {rounded.size / MEGABYTE:.1f} MB, {1e3 * rounded.seconds:.2f} ms an example.",
         f"On {examples:,} labelled examples, from float32 to int8:",
         *(
-            f"  {name}: {value:.4f} → {rounded.scores[name]:.4f} "
-            f"({rounded.scores[name] - value:+.4f})"
-            for name, value in exact.scores.items()
+            f"  {name}: {value:.4f} → {rounded.metrics[name]:.4f} "
+            f"({rounded.metrics[name] - value:+.4f})"
+            for name, value in exact.metrics.items()
         ),
     ]
 
@@ -305,8 +279,8 @@ def _read(path: Path, task: Task) -> list[Example]:
         label_separator=task.label_separator,
     )
     if task.label_column is None:  # of CoNLL, or of a folder that was written before it was kept
-        return read_examples(path, find_layout(path, columns, task.name), columns)
-    layout = Layout(task.name, task.text_columns, task.label_column, "")
+        return read_examples(path, find_layout(path, columns, task.name, TASKS), columns)
+    layout = Layout(task, task.text_columns, task.label_column, "")
     return read_examples(path, layout, columns)
 
 

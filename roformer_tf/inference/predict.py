@@ -2,45 +2,35 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.rows import BATCH_SIZE, run_rows
-from roformer_tf.labelled.encoding import EncodedTexts, combine, encode_examples
-from roformer_tf.labelled.task import Example, Prediction, Task
+from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
-    from roformer_tf.models.heads import (
-        RoFormerForSequenceClassification,
-        RoFormerForTokenClassification,
-    )
+    from roformer_tf.models.pretrained import PretrainedModel
 
-    FinetunedModel: TypeAlias = RoFormerForSequenceClassification | RoFormerForTokenClassification
-
-Precision = Literal["float32", "bfloat16"]
+InferencePrecision = Literal["float32", "bfloat16"]
 """Of weights and products; logits are float32. In bfloat16 a processor or GPU with instructions for
 it takes two thirds of the time, and probabilities move by some thousandths."""
 
 
 def load_finetuned(
-    folder: str | Path, precision: Precision = "float32"
-) -> tuple["FinetunedModel", RoFormerTokenizer, Task]:
+    folder: str | Path, precision: InferencePrecision = "float32"
+) -> tuple["PretrainedModel", RoFormerTokenizer, Task]:
     """Read what `finetune` wrote: the model, its tokenizer and its task.
 
     Raises InputError where the folder is none of these, or its parts do not belong together.
     """
-    from roformer_tf.models.heads import (
-        RoFormerForSequenceClassification,
-        RoFormerForTokenClassification,
-    )
-
-    task = Task.load(folder)
-    tagging = task.name == "tagging"
-    kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
-    model = kind.from_pretrained(folder, dtype=precision)
+    task = load_task(folder)
+    model = task.model_class().from_pretrained(folder, dtype=precision)
     if model.tokenizer is None:
         raise InputError(f"{folder} has no vocab.txt: put the one there that the model came with.")
     size, vocabulary = model.config.vocab_size, model.tokenizer.vocab_size
@@ -61,15 +51,21 @@ def predict(
     batch_size: int = BATCH_SIZE,
 ) -> list[Prediction]:
     """What the model answers to each example, whatever its label. `model` as in predict_logits."""
-    encoded = encode_examples(examples, tokenizer, task)
+    return predict_encoded(model, task, task.encode(examples, tokenizer), batch_size)
+
+
+def predict_encoded(
+    model: Any, task: Task, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
+) -> list[Prediction]:
+    """What the model answers to each example of the rows. `model` as in predict_logits."""
     logits = predict_logits(model, encoded, batch_size)
-    return [task.answer(one) for one in combine(logits, encoded, task)]
+    return [task.answer(one) for one in task.combine(logits, encoded)]
 
 
 def predict_logits(
     model: Any, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
 ) -> list[np.ndarray]:
-    """Logits of each row, (C,) or for tagging (T, C), float32, in the order of the rows.
+    """Logits of each row, (C,), or (T, C) of tokens, float32, in the order of the rows.
 
     `model` and `batch_size` as in run_rows.
     """

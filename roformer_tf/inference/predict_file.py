@@ -13,17 +13,17 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import (
     bad_cells,
+    cell_names,
     cells,
-    columns,
     json_line,
     one_line,
     tsv_line,
 )
-from roformer_tf.inference.predict import Precision, load_finetuned, predict
+from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
 from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.columns import FirstLine
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import BadLine, stream_examples
-from roformer_tf.labelled.task import Example
 
 STANDARD = "-"
 CHUNK = 4096
@@ -53,7 +53,7 @@ class PredictConfig:
     """File to write, of JSON lines if its name ends in .jsonl; "-" is the standard output."""
     batch_size: int = BATCH_SIZE
     """Most texts that the model reads at once; of long ones it reads fewer."""
-    precision: Precision = "float32"
+    precision: InferencePrecision = "float32"
     """bfloat16 is faster where the hardware has it; probabilities move by some thousandths."""
     encoding: str = "auto"
     """Of the input, such as utf-8 or gb18030; "auto" finds out."""
@@ -115,7 +115,7 @@ def predict_file(config: PredictConfig) -> None:
     tally = Tally()
     with _opened(config.output) as out, tqdm(unit=" texts", disable=None) as bar:
         if line is tsv_line:
-            out.write("\t".join(map(one_line, columns(task))) + "\n")
+            out.write("\t".join(map(one_line, cell_names(task))) + "\n")
         for chunk in chain([first], chunks):
             out.writelines(f"{answer}\n" for answer in answers(chunk))
             out.flush()

@@ -11,7 +11,7 @@ import numpy as np
 
 from roformer_tf.labelled.encoding import Ints, bucket, padded
 
-Run: TypeAlias = Callable[[dict[str, np.ndarray]], Any]
+Forward: TypeAlias = Callable[[dict[str, np.ndarray]], Any]
 """{"token_ids": (B, T), "segment_ids": (B, T)} int32 → (B, …), or (B, T, …) for each token."""
 
 BATCH_SIZE = 32
@@ -24,7 +24,7 @@ ACCELERATED = 16_384
 class Runner(NamedTuple):
     """A model, and the batches that it is fastest with."""
 
-    run: Run
+    run: Forward
     tokens: int = 1024
     """Of a batch, padding included; rows of more come alone."""
     compiled: bool = False
@@ -32,7 +32,7 @@ class Runner(NamedTuple):
 
 
 def runner(model: Any) -> Runner:
-    """How to run a Keras model on the device at hand; another `Run` is taken to be a processor's.
+    """How to run a Keras model on the device at hand; another `Forward` is a processor's.
 
     TensorFlow makes a plan for the first shape of a batch, and then one or two others, which
     serve for all shapes; XLA, which Keras chooses on a GPU, would compile each for seconds.
@@ -56,8 +56,8 @@ def run_rows(
 ) -> list[np.ndarray]:
     """What a model gives for each row, in the order of the rows, padding cut off.
 
-    model: a Keras model or another `Run`; token_ids and segment_ids (default 0): for each row (T,)
-    int → (…), or (T, …) where the model answers for each token. At most `batch_size` rows go
+    model: a Keras model or another `Forward`; token_ids and segment_ids (default 0): for each row
+    (T,) int → (…), or (T, …) where the model answers for each token. At most `batch_size` rows go
     together.
     """
     ids = [np.asarray(row, np.int32) for row in token_ids]

@@ -27,15 +27,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
-import numpy as np
 import tyro
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.answers import entities, marks_entities, shortest
-from roformer_tf.inference.export import ONNX, load_exported
-from roformer_tf.inference.predict import Precision, load_finetuned, predict
+from roformer_tf.inference.export import MEGABYTE, ONNX, load_exported
+from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
 from roformer_tf.inference.rows import BATCH_SIZE
-from roformer_tf.labelled.task import RANKED, Example, Prediction, Task
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction, Task
 
 if TYPE_CHECKING:
     import uvicorn
@@ -48,7 +47,6 @@ Answer: TypeAlias = Callable[[list[Example]], list[Prediction]]
 
 BAD_REQUEST, TOO_SLOW, TOO_LARGE, UNPROCESSABLE = 400, 408, 413, 422
 FAILED, OVERLOADED = 500, 503
-MEGABYTE = 1_000_000
 PATIENCE = 30
 """Seconds that a client has to send a request's head, and again to send its body; that it may
 leave an answer lying; and that the last ones have at the end."""
@@ -90,7 +88,7 @@ class ServeConfig:
     """Port to listen at; 0 takes a free one."""
     batch_size: int = BATCH_SIZE
     """Most texts that are answered together; those of several requests are."""
-    precision: Precision = "float32"
+    precision: InferencePrecision = "float32"
     """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
     export keeps the precision that it has."""
     limits: Limits = Limits()
@@ -113,7 +111,7 @@ def serve(config: ServeConfig) -> None:
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     with listening(config.host, config.port) as at:
-        served = load(config.model, config.batch_size, config.precision)
+        served = load_served(config.model, config.batch_size, config.precision)
         server = make_server(make_app(served, config.batch_size, config.limits), config.limits)
         address, port = at.getsockname()[:2]
         if not is_loopback(address):
@@ -126,7 +124,9 @@ def serve(config: ServeConfig) -> None:
         server.run(sockets=[at])
 
 
-def load(folder: Path, batch_size: int = BATCH_SIZE, precision: Precision = "float32") -> Served:
+def load_served(
+    folder: Path, batch_size: int = BATCH_SIZE, precision: InferencePrecision = "float32"
+) -> Served:
     """Load what `finetune` or `export` wrote, and have it answer before anyone asks.
 
     Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.
@@ -142,7 +142,7 @@ def load(folder: Path, batch_size: int = BATCH_SIZE, precision: Precision = "flo
 
     for count in (1, 2):
         example = as_example(["好" * 50 * count] * len(task.text_columns), task)
-        as_json(example, answer([example] * count)[0], task)
+        task.as_json(example, answer([example] * count)[0])
     path = folder.resolve()
     return Served(path.parent.name if path.name == "model" else path.name, task, answer)
 
@@ -295,7 +295,7 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        names = ("labels", "text_columns", "spaced_units")
+        names = ("title", "headline", "labels", "text_columns", "spaced_units")
         of_task = {"task": task.name} | {name: getattr(task, name) for name in names}
         return {"ready": True, "model": served.name} | of_task | {"limits": asdict(limits)}
 
@@ -395,11 +395,8 @@ def reason(errors: "Sequence[ErrorDetails]") -> str:
 
 
 def as_example(texts: Sequence[str], task: Task) -> Example:
-    """An example without a label; for tagging a text's units are its characters, or its words."""
-    units: Sequence[str] = ()
-    if task.name == "tagging":
-        units = texts[0].split() if task.spaced_units else texts[0]
-    return Example(tuple(texts), None, "the request", tuple(units))
+    """An example without a label, as the model takes it."""
+    return task.for_prediction(Example(tuple(texts), None, "the request"))
 
 
 def reply(examples: Sequence[Example], predictions: Sequence[Prediction], task: Task) -> bytes:
@@ -409,7 +406,7 @@ def reply(examples: Sequence[Example], predictions: Sequence[Prediction], task: 
     """
     answers = (
         json.dumps(
-            as_json(example, prediction, task),
+            task.as_json(example, prediction),
             ensure_ascii=False,
             allow_nan=False,
             separators=(",", ":"),
@@ -417,42 +414,3 @@ def reply(examples: Sequence[Example], predictions: Sequence[Prediction], task: 
         for example, prediction in zip(examples, predictions, strict=True)
     )
     return f'{{"predictions":[{",".join(answers)}]}}'.encode()
-
-
-def as_json(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:
-    """An answer for the reply.
-
-    classification, pair, ranking: label, probabilities. multilabel: labels, probabilities.
-    regression: value. tagging: tags, a label and its probability for each unit, and, where the
-    labels mark any, entities with their place in the text.
-    """
-    label, scores = prediction
-    if task.name == "regression":
-        return {"value": plain(scores)[0]}
-    if task.name == "tagging":
-        return _tags(example, prediction, task)
-    name = "labels" if task.name == "multilabel" else "label"
-    probabilities = dict(zip(task.labels or RANKED, plain(scores), strict=True))
-    return {name: label, "probabilities": probabilities}
-
-
-def _tags(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:
-    """The answer of a tagging."""
-    labels: Any = prediction.label
-    likeliest = plain(prediction.scores.max(axis=-1))
-    found: dict[str, Any] = {
-        "tags": [
-            {"unit": unit, "label": label, "probability": probability}
-            for unit, label, probability in zip(example.units, labels, likeliest, strict=True)
-        ]
-    }
-    if marks_entities(task.labels):
-        names = ("start", "end", "label", "text")
-        spans = entities(example.texts[0], example.units, labels)
-        found["entities"] = [dict(zip(names, span, strict=True)) for span in spans]
-    return found
-
-
-def plain(numbers: np.ndarray) -> list[float]:
-    """The numbers as JSON should have them."""
-    return [shortest(number) for number in numbers]

@@ -3,8 +3,7 @@
 With B rows padded to T and C labels:
 
     {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
-    targets: classification, pair (B,) int32; multilabel (B, C), regression and ranking (B, 1)
-    float32; tagging (B, T) int32, and weights (B, T)
+    targets: of a row (B, …); where each token has one, (B, T), and weights (B, T)
 
 A batch depends on the rows, the seed and its number only, so there is no state to save: to resume
 at step s, slice `batches[s:]`.
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts, Ints, Rows, bucket, padded
 
-Batch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
+LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
 """Inputs, targets, weights."""
 
 _ENDLESS = sys.maxsize  # steps
@@ -39,9 +38,9 @@ def finetuning_batches(
 ) -> grain.MapDataset:
     """Give the endless fine-tuning batches, `steps_per_epoch` of them an epoch.
 
-    `targets` and `weights` as `row_targets` gives them. Every epoch has every row once, in an
-    order of its own, with rows of like length side by side: T is a `bucket`. The last batch of
-    an epoch is filled up with empty rows of weight 0. With `repeat=2` a batch holds its rows
+    `targets` and `weights` as a task's `row_targets` gives them. Every epoch has every row once,
+    in an order of its own, with rows of like length side by side: T is a `bucket`. The last batch
+    of an epoch is filled up with empty rows of weight 0. With `repeat=2` a batch holds its rows
     twice, [x; x], for a loss that compares the model with itself.
     Raises InputError if there are no rows.
     """
@@ -54,7 +53,7 @@ def finetuning_batches(
     def order(epoch: int) -> list[Ints]:
         return _by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
 
-    def batch(step: int) -> Batch:
+    def batch(step: int) -> LabelledBatch:
         rows = order(step // steps)[step % steps]
         return _padded_batch(encoded, targets, weights, rows, batch_size, repeat)
 
@@ -81,7 +80,7 @@ def _by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list
 
 def _padded_batch(
     encoded: EncodedTexts, targets: Rows, weights: Rows, rows: Ints, batch_size: int, repeat: int
-) -> Batch:
+) -> LabelledBatch:
     """Pad rows to a common length and to `batch_size`, and repeat them all."""
     length = bucket(max(len(encoded.token_ids[row]) for row in rows))
 
@@ -93,6 +92,6 @@ def _padded_batch(
         "token_ids": padded_rows(encoded.token_ids, length),
         "segment_ids": padded_rows(encoded.segment_ids, length),
     }
-    if encoded.first_units:  # each token has a target
+    if np.ndim(weights[0]):  # each token has a target
         return inputs, padded_rows(targets, length), padded_rows(weights, length)
     return inputs, padded_rows(targets, *np.shape(targets)[1:]), padded_rows(weights)

@@ -1,17 +1,18 @@
-"""Which columns of a table hold texts and labels, and which task they speak for.
+"""Which columns of a table hold texts and labels, and what speaks in them for a task.
 
 What the user names is taken; what is left is found by the columns' names, or by what stands in
 them, and refused where there is more than one possibility.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.task import TaskName
+from roformer_tf.labelled.cells import to_number
 from roformer_tf.readers.tables import Table, open_table
 
 TEXTS = (
@@ -32,17 +33,7 @@ LABELS = (
 SEVERAL = ("labels", "tags")
 """Of these, the names that say that an example may have several."""
 
-TEXTS_OF: dict[str, tuple[int, ...]] = {
-    "classification": (1,),
-    "multilabel": (1,),
-    "pair": (2,),
-    "regression": (1, 2),
-    "ranking": (3,),
-    "tagging": (1,),
-}
-"""How many texts an example of each task has."""
-
-FEW = 50
+FEW_LABELS = 50
 """Distinct values that are labels even where none repeats."""
 
 SELDOM = 1 / 20
@@ -164,7 +155,7 @@ def _look_like_labels(values: list[Any]) -> bool:
     One that does not is more likely a header of an unknown name.
     """
     numbers = all(to_number(value) is not None for value in values)
-    few = len(set(values)) <= min(FEW, len(values) / 2)
+    few = len(set(values)) <= min(FEW_LABELS, len(values) / 2)
     return numbers or (few and values[0] in values[1:])
 
 
@@ -212,71 +203,52 @@ def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
     return []
 
 
-def guess_task(
-    texts: Sequence[str], label: str, labels: list[Any], separator: str
-) -> tuple[TaskName | None, str]:
-    """Guess the task from columns and labels; the reason in words, also where there is none."""
-    if len(texts) == 3:
-        return "ranking", "there are three texts"
-    one: TaskName = "pair" if len(texts) == 2 else "classification"
-    several = _why_several(label, labels, separator) if one == "classification" else ""
-    if several:
-        return "multilabel", several
-    numbers = [to_number(value) for value in labels]
-    if None not in numbers and any(value % 1 for value in numbers if value is not None):
-        return "regression", "the labels are numbers with decimals"
-    distinct = len({str(value) for value in labels})
-    if distinct <= FEW or (2 * distinct <= len(labels) and None in numbers):
-        return one, f"there are {distinct} different labels"
-    return None, f"its {distinct:,} different labels in {len(labels):,} rows may also be numbers"
+@dataclass(frozen=True)
+class LabelSample:
+    """What stands in the columns of a file, by which a task tells whether it is meant."""
 
+    texts: Sequence[str]
+    """Names of the texts' columns."""
+    label: str
+    """Name of the labels' column."""
+    labels: Sequence[Any]
+    """Its cells, without the missing ones."""
+    separator: str
+    """Between the labels of an example that has several."""
 
-def _why_several(label: str, labels: list[Any], separator: str) -> str:
-    """Say why examples have several labels each; "" if nothing tells so."""
-    if any(isinstance(value, list | tuple) for value in labels):
-        return "the labels are lists"
-    if label.casefold() in SEVERAL:
-        return f"the column is called {label}"
-    texts = [str(value) for value in labels]
-    split = sum(separator in text for text in texts)
-    parts = {part.strip() for text in texts for part in text.split(separator)}
-    if 10 * split >= len(texts) and len(parts) <= len(set(texts)):
-        return f"{separator!r} separates several in {split:,} of {len(texts):,} examples"
-    return ""
+    @cached_property
+    def distinct(self) -> int:
+        """How many different labels there are."""
+        return len({str(value) for value in self.labels})
 
+    @cached_property
+    def numbers(self) -> list[float | None]:
+        """The labels as numbers, None for what is none."""
+        return [to_number(value) for value in self.labels]
 
-def check_texts(path: str | Path, task: TaskName, texts: Sequence[str]) -> None:
-    """Raise InputError unless the task has as many texts as there are columns for."""
-    if task == "tagging":
-        raise InputError(
-            f"{path}: tagging needs a label for every character or word. Give a .conll file: "
-            "one and its tag a line, a blank line between sentences."
-        )
-    if len(texts) not in TEXTS_OF[task]:
-        wanted = " or ".join(map(str, TEXTS_OF[task]))
-        raise InputError(
-            f"{path}: the task {task} takes {wanted} column{'s' * (wanted != '1')} of text, but "
-            f"there are {len(texts)}: {', '.join(texts)}. Give other --text-columns, or as --task "
-            f"one of {', '.join(get_args(TaskName))}."
-        )
+    @property
+    def has_decimals(self) -> bool:
+        """Whether all labels are numbers, and not all of them whole."""
+        return None not in self.numbers and any(x % 1 for x in self.numbers if x is not None)
 
+    @property
+    def has_few(self) -> bool:
+        """Whether the labels are so few, or so often met again, that each is a class."""
+        several_times = 2 * self.distinct <= len(self.labels)
+        return self.distinct <= FEW_LABELS or (several_times and None in self.numbers)
 
-def is_missing(value: Any) -> bool:
-    """Tell whether a label is none: empty, null or NaN. The text "nan" is one: 男 in pinyin."""
-    return value is None or value != value or not str(value).strip()
-
-
-def without_nan(labels: Sequence[Any]) -> list[Any]:
-    """Leave the text "nan" out where all other labels are numbers: there it is a missing one."""
-    others = [label for label in labels if str(label).strip().casefold() != "nan"]
-    numbers = bool(others) and all(to_number(label) is not None for label in others)
-    return others if numbers else list(labels)
-
-
-def to_number(value: Any) -> float | None:
-    """A finite number, also if spelled as text; else None."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        return None
-    return found if math.isfinite(found) and not isinstance(value, bool) else None
+    @cached_property
+    def why_several(self) -> str:
+        """Why examples of a single text have several labels each; "" if nothing tells so."""
+        if len(self.texts) != 1:
+            return ""
+        if any(isinstance(value, list | tuple) for value in self.labels):
+            return "the labels are lists"
+        if self.label.casefold() in SEVERAL:
+            return f"the column is called {self.label}"
+        texts = [str(value) for value in self.labels]
+        parted = sum(self.separator in text for text in texts)
+        parts = {part.strip() for text in texts for part in text.split(self.separator)}
+        if 10 * parted >= len(texts) and len(parts) <= len(set(texts)):
+            return f"{self.separator!r} separates several in {parted:,} of {len(texts):,} examples"
+        return ""

@@ -1,4 +1,4 @@
-"""Examples → rows of token ids, and the logits of rows → logits of examples.
+"""Examples → rows of token ids, targets of rows, and the logits of rows → logits of examples.
 
 A row is `[CLS] tokens [SEP]`, or `[CLS] tokens [SEP] tokens [SEP]` for a pair. Most examples are
 one row; a ranking is two, (A, B) and (A, C), and a long text may be several windows of itself:
@@ -6,7 +6,7 @@ one row; a ranking is two, (A, B) and (A, C), and a long text may be several win
     max_length 10: 甲乙丙丁戊己庚辛壬癸 → [CLS]甲乙丙丁戊己庚辛[SEP], [CLS]丙丁戊己庚辛壬癸[SEP]
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.labelled.task import Example, LongTexts, Task
+from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
 Ints: TypeAlias = npt.NDArray[np.integer]
@@ -62,20 +62,54 @@ class _Row(NamedTuple):
     first_units: Ints | None = None
 
 
-def encode_examples(
-    examples: Sequence[Example], tokenizer: RoFormerTokenizer, task: Task
+def encode_texts(
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
+    max_length: int,
+    long_texts: LongTexts = "head",
 ) -> EncodedTexts:
-    """Make rows of at most `task.max_length` tokens.
+    """Make rows of at most `max_length` tokens of texts, of pairs, or of A with each of B, C, ….
 
-    One text too long is cut or read in windows, as `task.long_texts` says; of a pair the longer
-    text loses its last tokens. A tagging's units are tokenized one by one, so that each has
-    tokens of its own; too many of them are always read in windows, and each unit is judged once,
-    where it is farthest from a window's edge. Raises InputError for a `max_length` that holds no
-    token.
+    One text too long is cut or read in windows, as `long_texts` says; of a pair the longer text
+    loses its last tokens. Raises InputError for a `max_length` that holds no token.
     """
-    check_length(task.max_length)
-    rows_of = _encoder(tokenizer, task)
-    found = [rows_of(example) for example in examples]
+    check_length(max_length)
+
+    def rows_of(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
+        if len(texts) == 1:
+            return _text_rows(texts[0], tokenizer, max_length, long_texts)
+        first, *others = texts
+        rows = [_pair_row(first, other, tokenizer, max_length) for other in others]
+        return [row for row, _ in rows], max(length for _, length in rows)
+
+    return _stacked([rows_of(example.texts) for example in examples], examples)
+
+
+def encode_units(
+    examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+) -> EncodedTexts:
+    """Make rows of at most `max_length` tokens of examples whose units have a label each.
+
+    Units are tokenized one by one, so that each has tokens of its own; too many of them are always
+    read in windows, and each unit is judged once, where it is farthest from a window's edge.
+    Raises InputError for a `max_length` that holds no token.
+    """
+    check_length(max_length)
+    room = max_length - SPECIALS
+
+    @cache  # characters come again and again
+    def ids_of(unit: str) -> list[int]:
+        return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
+
+    found = [
+        _unit_rows([ids_of(unit) for unit in example.units], tokenizer, room)
+        for example in examples
+    ]
+    return _stacked(found, examples)
+
+
+def _stacked(found: Sequence[tuple[list[_Row], int]], examples: Sequence[Example]) -> EncodedTexts:
+    """The rows of all examples, each with its length before anything was cut."""
     rows = [row for rows, _ in found for row in rows]
     numbers = np.arange(len(found), dtype=np.int32)
     rows_each = np.array([len(rows) for rows, _ in found], np.int32)
@@ -89,49 +123,57 @@ def encode_examples(
     )
 
 
-def row_targets(
-    encoded: EncodedTexts, examples: Sequence[Example], task: Task
-) -> tuple[Rows, Rows]:
-    """What the loss compares each row's logits with, and how much each row weighs.
+def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
+    """Targets of examples → of their rows, and how much each row weighs.
 
-    Targets: classification, pair (rows,) int32; multilabel (rows, C), regression and ranking
-    (rows, 1) float32. Weights (rows,) float32: windows of one example share a weight of 1. For
-    tagging both are lists of (T,) for each row, int32 and float32: weight 1 where a unit begins
-    that is judged there. Raises InputError for a label that training has not seen.
+    Targets (rows, …); weights (rows,) float32: windows of one example share a weight of 1.
     """
-    targets = [task.target(example) for example in examples]
-    if task.name == "tagging":
-        placed = [
-            _at_units(targets[number], units)
-            for number, units in zip(encoded.example, encoded.first_units, strict=True)
-        ]
-        return placed, [(units >= 0).astype(np.float32) for units in encoded.first_units]
-    if task.name == "ranking":
-        return np.reshape(targets, (-1, 1)), np.ones(len(encoded.example), np.float32)
     rows_each = np.bincount(encoded.example)[encoded.example]
     return np.stack(targets)[encoded.example], (1 / rows_each).astype(np.float32)
 
 
-def combine(
-    row_logits: Sequence[np.ndarray], encoded: EncodedTexts, task: Task
-) -> list[np.ndarray]:
-    """Logits of rows, (C,) or for tagging (T, C) → of examples, as `Task.answer` reads them.
+def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
+    """Targets of units, (units,) of each example → of the tokens of rows, and their weights.
 
-    The logits of windows are averaged, those of a ranking's two rows stand side by side, and
-    those of a unit are its first token's.
+    Both are lists of (T,) for each row, weights float32: 1 where a unit begins that is judged
+    there.
     """
-    bounds = np.searchsorted(encoded.example, np.arange(encoded.examples + 1))
-    groups = [range(*ends) for ends in pairwise(bounds.tolist())]
-    if task.name == "ranking":
-        return [np.concatenate([row_logits[row] for row in rows]) for rows in groups]
-    if task.name != "tagging":
-        return [np.mean([row_logits[row] for row in rows], axis=0) for rows in groups]
-    answers = [np.zeros((units, task.outputs), np.float32) for units in encoded.units]
-    for answer, rows in zip(answers, groups, strict=True):
+    placed = [
+        _at_units(targets[number], units)
+        for number, units in zip(encoded.example, encoded.first_units, strict=True)
+    ]
+    return placed, [(units >= 0).astype(np.float32) for units in encoded.first_units]
+
+
+def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+    """Logits of rows (C,) → of examples (C,), averaged over an example's windows."""
+    return [np.mean([row_logits[row] for row in rows], axis=0) for rows in _rows_of(encoded)]
+
+
+def rows_side_by_side(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+    """Logits of rows (C,) → of examples (rows of the example · C,)."""
+    return [np.concatenate([row_logits[row] for row in rows]) for rows in _rows_of(encoded)]
+
+
+def first_tokens(
+    row_logits: Sequence[np.ndarray], encoded: EncodedTexts, outputs: int
+) -> list[np.ndarray]:
+    """Logits of tokens, (T, C) of each row → of units, (units, C) of each example.
+
+    Those of a unit are its first token's, in the row that judges it. C is `outputs`.
+    """
+    answers = [np.zeros((units, outputs), np.float32) for units in encoded.units]
+    for answer, rows in zip(answers, _rows_of(encoded), strict=True):
         for row in rows:
             judged = encoded.first_units[row] >= 0
             answer[encoded.first_units[row][judged]] = row_logits[row][judged]
     return answers
+
+
+def _rows_of(encoded: EncodedTexts) -> list[range]:
+    """Numbers of the rows of each example."""
+    bounds = np.searchsorted(encoded.example, np.arange(encoded.examples + 1))
+    return [range(*ends) for ends in pairwise(bounds.tolist())]
 
 
 def bucket(length: int) -> int:
@@ -186,29 +228,6 @@ def judging_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
         farthest[first + better] = from_edge[better]
         judge[first + better] = number
     return judge
-
-
-def _encoder(
-    tokenizer: RoFormerTokenizer, task: Task
-) -> Callable[[Example], tuple[list[_Row], int]]:
-    """What turns an example into its rows and its length before anything is cut."""
-    if task.name == "tagging":
-        room = task.max_length - SPECIALS
-
-        @cache  # characters come again and again
-        def ids_of(unit: str) -> list[int]:
-            return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
-
-        return lambda example: _unit_rows([ids_of(unit) for unit in example.units], tokenizer, room)
-
-    def rows_of(example: Example) -> tuple[list[_Row], int]:
-        if len(example.texts) == 1:
-            return _text_rows(example.texts[0], tokenizer, task.max_length, task.long_texts)
-        first, *others = example.texts
-        rows = [_pair_row(first, other, tokenizer, task.max_length) for other in others]
-        return [row for row, _ in rows], max(length for _, length in rows)
-
-    return rows_of
 
 
 def _text_rows(

@@ -2,30 +2,35 @@
 
 text,label
 房间很干净,1    → find_layout, read_examples →    Example(("房间很干净",), "1", "train.csv:2")
+
+What a cell means is the task's to say: `Reads` is all that is asked of one here.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.cells import (
+    BadCellError,
+    find_cell,
+    is_missing,
+    read_text,
+    without_nan,
+)
 from roformer_tf.labelled.columns import (
     FirstLine,
-    check_texts,
+    LabelSample,
     find_column,
     find_label,
     find_texts,
-    guess_task,
-    is_missing,
     names_labels,
     open_named,
-    to_number,
-    without_nan,
 )
-from roformer_tf.labelled.task import RANKED, Example, Label, Task, TaskName
-from roformer_tf.readers.lines import check_encoding, damage, find_encoding, text_lines
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.readers.lines import check_encoding, find_encoding, text_lines
 from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row, Table, kind_of, read_sentences
@@ -66,11 +71,57 @@ class ColumnsConfig:
             )
 
 
+class Reads(Protocol):
+    """A task as far as it is asked for reading: its class, or the task of a fine-tuned model."""
+
+    @property
+    def name(self) -> str:
+        """As `--task` has it."""
+
+    @property
+    def text_counts(self) -> tuple[int, ...]:
+        """How many texts an example may have."""
+
+    @property
+    def has_units(self) -> bool:
+        """Whether each character or word has a label, as in CoNLL, and not the whole text."""
+
+    def guess(self, sample: LabelSample) -> str:
+        """Why the columns of a file speak for the task; "" if they do not."""
+
+    def read_label(self, value: Any, separator: str) -> Label:
+        """A cell as label. Raises BadCellError where it is none."""
+
+    def complete(self, examples: list[Example]) -> list[Example]:
+        """The labelled examples of a whole file, as training takes them.
+
+        Raises InputError for one that does not go with the others.
+        """
+
+
+class ReadsTexts(Reads, Protocol):
+    """The task of a fine-tuned model, as far as it is asked for reading what to predict."""
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Names of the columns that the texts were in."""
+
+    @property
+    def label_separator(self) -> str:
+        """Between the labels of an example that has several."""
+
+    def for_prediction(self, example: Example) -> Example:
+        """An example without label, as the model takes it."""
+
+
+T = TypeVar("T", bound=Reads)
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(Generic[T]):
     """Where a file's texts and labels stand, and what they are for."""
 
-    task: TaskName
+    task: T
     text_columns: tuple[str, ...]
     label_column: str | None
     said: str
@@ -84,18 +135,17 @@ class BadLine(NamedTuple):
     problem: str
 
 
-class _BadCellError(ValueError):
-    """A cell that is no text, or no label; its text says why, as "has …" or "is …"."""
-
-
-def find_layout(path: str | Path, columns: ColumnsConfig, task: TaskName | None) -> Layout:
+def find_layout(
+    path: str | Path, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, T]
+) -> Layout[T]:
     """Find columns and task of a file with labels; what the user gives is not guessed.
 
+    `task` is a name among `tasks`, all that there are; of those that fit, the first is taken.
     Raises InputError where there is more than one possibility, or the task does not fit.
     """
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
-        return _conll_layout(path, columns, task)
+        return _conll_layout(path, columns, task, tasks)
     if kind == "txt":
         raise InputError(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
@@ -108,12 +158,10 @@ def find_layout(path: str | Path, columns: ColumnsConfig, task: TaskName | None)
     if label in texts:
         raise InputError(f"{path}: the column {label} is given both as text and as label.")
     labels = [row[label] for row in rows if label in row and not is_missing(row[label])]
-    guess, why = guess_task(texts, label, without_nan(labels), columns.label_separator)
-    found = task or guess
-    if found is None:
-        raise InputError(f"{path}: cannot tell the task: {why}. Give --task.")
-    check_texts(path, found, texts)
-    said = _say(path, found, "" if task else why, table, texts, label)
+    sample = LabelSample(texts, label, without_nan(labels), columns.label_separator)
+    found, why = (tasks[task], "") if task else _guess_task(path, sample, tasks)
+    _check_texts(path, found, texts, tasks)
+    said = _say(path, found.name, why, table, texts, label)
     if by_labels:
         said += (
             f" {label!r} stands nowhere among the labels: the first line is a header "
@@ -122,28 +170,23 @@ def find_layout(path: str | Path, columns: ColumnsConfig, task: TaskName | None)
     return Layout(found, texts, label, said + _say_encoding(path, kind, columns.encoding))
 
 
-def read_examples(
-    path: str | Path, layout: Layout, columns: ColumnsConfig, *, labelled: bool = True
-) -> list[Example]:
-    """Read all examples, with labels if `labelled`. Blank rows are skipped.
+def read_examples(path: str | Path, layout: Layout[Any], columns: ColumnsConfig) -> list[Example]:
+    """Read all examples with their labels. Blank rows are skipped.
 
     Raises InputError at the first row that gives no example, naming file and line, and for a file
     without any.
     """
-    found = _examples(path, layout, columns, labelled)
+    found = _examples(path, layout, columns, labelled=True)
     examples = [_example_or_error(one) for one in found if one != BadLine(one.place, BLANK)]
     if not examples:
         raise InputError(f"{path} has no example. Add some.")
-    if labelled and layout.task in ("classification", "pair"):
-        _check_numbers(examples)
-    if layout.task == "tagging" and words_are_units(examples):
-        return [one._replace(texts=(" ".join(one.units),)) for one in examples]
-    return examples
+    completed: list[Example] = layout.task.complete(examples)
+    return completed
 
 
 def stream_examples(
     path: str | Path,
-    task: Task,
+    task: ReadsTexts,
     encoding: str = "auto",
     first_line: FirstLine = "auto",
     sheet: str | None = None,
@@ -151,29 +194,49 @@ def stream_examples(
     """Yield what to predict, in order, one Example or BadLine a row; labels are not read.
 
     A .txt file, or stdin for "-", has one text a line, or the task's two or three with tabs
-    between; other files have the columns of the training data, or the units of CoNLL. A raw
-    text's units for tagging are its characters or, under `task.spaced_units`, what white space
-    separates. Raises InputError for a file that cannot be read.
+    between; other files have the columns of the training data, or the units of CoNLL. Raises
+    InputError for a file that cannot be read.
     """
     check_encoding(encoding)
     if is_stdin(path) or kind_of(path, sheet) == "txt":
         found = _plain_examples(path, task, encoding)
     else:
-        layout = Layout(task.name, task.text_columns, None, "")
+        layout = Layout(task, task.text_columns, None, "")
         columns = ColumnsConfig(encoding=encoding, first_line=first_line, sheet=sheet)
         found = _examples(path, layout, columns, labelled=False)
-    if task.name != "tagging":
-        return found
-    return (_with_units(one, task.spaced_units) for one in found)
+    return (one if isinstance(one, BadLine) else task.for_prediction(one) for one in found)
 
 
-def words_are_units(examples: Iterable[Example]) -> bool:
-    """Tell whether the units of tagging examples are words: a fifth has several characters.
+def _guess_task(path: str | Path, sample: LabelSample, tasks: Mapping[str, T]) -> tuple[T, str]:
+    """The first task that the columns speak for, and why. Raises InputError where none is."""
+    for task in tasks.values():
+        if why := task.guess(sample):
+            return task, why
+    raise InputError(
+        f"{path}: cannot tell the task: its {sample.distinct:,} different labels in "
+        f"{len(sample.labels):,} rows may also be numbers. Give --task."
+    )
 
-    In Chinese cut into characters few have, such as numbers; in Chinese words about half.
-    """
-    lengths = [len(unit) for example in examples for unit in example.units]
-    return 5 * sum(length > 1 for length in lengths) > len(lengths)
+
+def _check_columns(path: str | Path, task: Reads) -> None:
+    """Raise InputError for a task whose labels no column can hold."""
+    if task.has_units:
+        raise InputError(
+            f"{path}: {task.name} needs a label for every character or word. Give a .conll file: "
+            "one and its tag a line, a blank line between sentences."
+        )
+
+
+def _check_texts(path: str | Path, task: Reads, texts: Sequence[str], tasks: Iterable[str]) -> None:
+    """Raise InputError unless the task has as many texts as there are columns for."""
+    _check_columns(path, task)
+    if len(texts) not in task.text_counts:
+        wanted = " or ".join(map(str, task.text_counts))
+        raise InputError(
+            f"{path}: the task {task.name} takes {wanted} column{'s' * (wanted != '1')} of text, "
+            f"but there are {len(texts)}: {', '.join(texts)}. Give other --text-columns, or as "
+            f"--task one of {', '.join(tasks)}."
+        )
 
 
 def _open(path: str | Path, columns: ColumnsConfig) -> tuple[Table, bool]:
@@ -222,14 +285,19 @@ def _readable(path: str | Path, rows: Iterable[Row]) -> list[dict[str, Any]]:
     return readable
 
 
-def _conll_layout(path: str | Path, columns: ColumnsConfig, task: TaskName | None) -> Layout:
-    if task not in (None, "tagging"):
+def _conll_layout(
+    path: str | Path, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, T]
+) -> Layout[T]:
+    of_units = [one for one in tasks.values() if one.has_units and task in (None, one.name)]
+    if not of_units:
+        known = " or ".join(one.name for one in tasks.values() if one.has_units)
         raise InputError(
             f"{path}: a CoNLL file has a label for every character or word, which is the task "
-            f"tagging, not {task}. Leave --task out, or give a file with columns."
+            f"{known}, not {task}. Leave --task out, or give a file with columns."
         )
-    said = f"{path}: task tagging, units in the first column and tags in the last."
-    return Layout("tagging", ("text",), None, said + _say_encoding(path, "conll", columns.encoding))
+    found = of_units[0]
+    said = f"{path}: task {found.name}, units in the first column and tags in the last."
+    return Layout(found, ("text",), None, said + _say_encoding(path, "conll", columns.encoding))
 
 
 def _say(
@@ -257,15 +325,17 @@ def _say_encoding(path: str | Path, kind: str, encoding: str) -> str:
 
 
 def _examples(
-    path: str | Path, layout: Layout, columns: ColumnsConfig, labelled: bool
+    path: str | Path, layout: Layout[Any], columns: ColumnsConfig, labelled: bool
 ) -> Iterator[Example | BadLine]:
     """Give an Example or a BadLine for every row of a file with columns, or of CoNLL."""
     if kind_of(path, columns.sheet) == "conll":
-        if layout.task != "tagging":
-            raise InputError(f"{path} is a CoNLL file, which is for tagging, not {layout.task}.")
+        if not layout.task.has_units:
+            raise InputError(
+                f"{path} is a CoNLL file, which is for tagging, not {layout.task.name}."
+            )
         return map(_sentence_example, read_sentences(path, columns.encoding, labelled))
     if labelled:
-        check_texts(path, layout.task, layout.text_columns)
+        _check_columns(path, layout.task)
     named = (*layout.text_columns, layout.label_column)
     table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
     texts = [find_column(path, table, name) for name in layout.text_columns]
@@ -273,7 +343,9 @@ def _examples(
     return (_example(row, texts, label, layout.task, columns.label_separator) for row in table.rows)
 
 
-def _plain_examples(path: str | Path, task: Task, encoding: str) -> Iterator[Example | BadLine]:
+def _plain_examples(
+    path: str | Path, task: ReadsTexts, encoding: str
+) -> Iterator[Example | BadLine]:
     """Give an Example or a BadLine for every line of a .txt file, or of stdin."""
     name, texts = "stdin" if is_stdin(path) else path, task.text_columns
     for number, line in enumerate(text_lines(path, encoding), start=1):
@@ -283,19 +355,19 @@ def _plain_examples(path: str | Path, task: Task, encoding: str) -> Iterator[Exa
             row = Row(place, dict(zip(texts, parts, strict=True)))
         else:
             row = Row(place, {}, f"has {len(parts)} of {len(texts)} texts with tabs between them")
-        yield _example(row, texts, None, task.name, task.label_separator)
+        yield _example(row, texts, None, task, task.label_separator)
 
 
 def _example(
-    row: Row, texts: Sequence[str], label: str | None, task: TaskName, separator: str
+    row: Row, texts: Sequence[str], label: str | None, task: Reads, separator: str
 ) -> Example | BadLine:
     """Read the cells of a row; the label too, unless it has no column."""
     if row.problem:
         return BadLine(row.place, row.problem)
     try:
-        found = tuple(_text(row.cells, column) for column in texts)
-        value = None if label is None else _label(_cell(row.cells, label), task, separator)
-    except _BadCellError as error:
+        found = tuple(read_text(row.cells, column) for column in texts)
+        value = None if label is None else task.read_label(find_cell(row.cells, label), separator)
+    except BadCellError as error:
         return BadLine(row.place, str(error))
     return Example(found, value, row.place)
 
@@ -307,89 +379,7 @@ def _sentence_example(row: Row) -> Example | BadLine:
     return Example(("".join(units),), row.cells.get("tags"), row.place, units)
 
 
-def _with_units(example: Example | BadLine, spaced: bool) -> Example | BadLine:
-    """Cut a raw text into units, or join the units of a CoNLL sentence as training does."""
-    if isinstance(example, BadLine):
-        return example
-    (text,) = example.texts
-    if example.units:
-        return example._replace(texts=((" " if spaced else "").join(example.units),))
-    return example._replace(units=tuple(text.split() if spaced else text))
-
-
 def _example_or_error(found: Example | BadLine) -> Example:
     if isinstance(found, BadLine):
         raise InputError(f"{found.place} {found.problem}. Correct it, or take it out of the file.")
     return found
-
-
-def _check_numbers(examples: Sequence[Example]) -> None:
-    """Raise InputError for the label "nan" where all others are numbers: it is a missing one."""
-    labels = [example.label for example in examples]
-    numbers = without_nan(labels)
-    if len(numbers) < len(labels):
-        bad = next(example for example in examples if example.label not in numbers)
-        raise InputError(
-            f"{bad.place} has the label {bad.label!r}, but all others are numbers. Correct it, or "
-            "take it out of the file."
-        )
-
-
-# Cells
-
-
-def _text(cells: dict[str, Any], column: str) -> str:
-    """The text in a column. Raises _BadCellError where there is none."""
-    text = _cell(cells, column)
-    if text is None or (isinstance(text, str) and not text.strip()):
-        raise _BadCellError(f"has an empty text in {column!r}")
-    return _sound(text, column)
-
-
-def _cell(cells: dict[str, Any], column: str) -> Any:
-    if column not in cells:  # as of a JSON object
-        raise _BadCellError(f"has no {column!r}")
-    return cells[column]
-
-
-def _sound(text: Any, column: str) -> str:
-    if not isinstance(text, str):
-        raise _BadCellError(f"has {text!r} in {column!r}, which is no text")
-    if damage(text):
-        raise _BadCellError(damage(text))
-    return text
-
-
-def _label(value: Any, task: TaskName, separator: str) -> Label:
-    """The label as the task wants it. Raises _BadCellError for none, or another kind."""
-    if task == "multilabel":
-        return _labels(value, separator)
-    name = _label_name(value)
-    if task == "regression":
-        found = to_number(value)
-        if found is None:
-            raise _BadCellError(f"has the label {name!r}, which is no number")
-        return found
-    if task == "ranking":
-        if name.upper() not in RANKED:
-            raise _BadCellError(f"has the label {name!r}, but it is B or C, the one nearer to A")
-        return name.upper()
-    return name
-
-
-def _labels(value: Any, separator: str) -> tuple[str, ...]:
-    """Several labels, each once, in an order that depends on nothing; an empty cell has none."""
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        value = value.split(separator) if isinstance(value, str) else [value]
-    return tuple(sorted({_label_name(one) for one in value if str(one).strip()}))
-
-
-def _label_name(value: Any) -> str:
-    """A label as text, without white space around it; NaN is how a missing one is written."""
-    if isinstance(value, list | tuple | dict):
-        raise _BadCellError(f"has the label {value!r}, but the task takes a single one")
-    if is_missing(value):
-        raise _BadCellError("has no label")
-    return _sound(str(value).strip(), "label")

@@ -6,20 +6,38 @@ the one knows the other.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.task import RANKED, Example, Label, TaskName
+from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.readers.text_key import text_key
 
 QUANTILES = 10
-"""Parts of equal size into which a regression's numbers are cut: each side gets some of each."""
+"""Parts of equal size into which numbers are cut: each side gets some of each."""
+
+Question: TypeAlias = tuple[bytes, Label | None]
+"""What is asked of an example, and its answer: equal questions should have equal answers."""
+
+
+class Stratifies(Protocol):
+    """A task as far as it is asked for parting examples."""
+
+    def labels_in(self, label: Label) -> set[str]:
+        """The labels that an example's label consists of; none of a number."""
+
+    def strata(self, examples: Sequence[Example]) -> list[Any]:
+        """What of each example should be as frequent on every side."""
+
+
+def text_question(example: Example) -> Question:
+    """The texts in their order, and the label."""
+    return text_key(example.texts), example.label
 
 
 @dataclass(frozen=True)
@@ -45,20 +63,24 @@ class Duplicates:
 
 
 def duplicates(
-    train: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+    train: Sequence[Example],
+    test: Sequence[Example],
+    valid: Sequence[Example] = (),
+    question: Callable[[Example], Question] = text_question,
 ) -> Duplicates:
     """Find equal texts within and between sets, in time that grows with their size.
 
     Those of `valid`, by which weights were chosen, are no more new to a model than train's.
+    `question` says what may contradict what.
     """
     keys = [example_key(example.texts) for example in train]
     test_keys = [example_key(example.texts) for example in test]
     known = set(keys)
     chosen_by = {example_key(example.texts) for example in valid} - known
-    first: dict[bytes, Label | bytes | None] = {}
+    first: dict[bytes, Label | None] = {}
     contradicting = {
         key
-        for key, answer in map(_question, (*train, *test))
+        for key, answer in map(question, (*train, *test))
         if first.setdefault(key, answer) != answer
     }
     return Duplicates(
@@ -80,17 +102,9 @@ def example_key(texts: Sequence[str]) -> bytes:
     return text_key([*texts[:fixed], *sorted(texts[fixed:], key=lambda text: text_key([text]))])
 
 
-def _question(example: Example) -> tuple[bytes, Label | bytes | None]:
-    """What is asked of an example, and its answer: equal questions should have equal answers."""
-    if len(example.texts) == 3:
-        nearer = example.texts[2 if example.label == RANKED[1] else 1]
-        return example_key(example.texts), text_key([nearer])
-    return text_key(example.texts), example.label
-
-
-def split(
+def split_examples(
     examples: Sequence[Example],
-    task: TaskName,
+    task: Stratifies,
     shares: tuple[float, float] = (0.1, 0.1),
     seed: int = 0,
 ) -> tuple[list[Example], list[Example], list[Example]]:
@@ -119,9 +133,9 @@ def split(
 
 
 def folds(
-    examples: Sequence[Example], task: TaskName, k: int, seed: int = 0
+    examples: Sequence[Example], task: Stratifies, k: int, seed: int = 0
 ) -> list[tuple[list[Example], list[Example]]]:
-    """Part examples into k folds as `split` does; give each beside all the others.
+    """Part examples into k folds as `split_examples` does; give each beside all the others.
 
     → k pairs of a training set and what is held out of it. Raises InputError where a fold would
     be empty, or hold every example of a label.
@@ -136,7 +150,7 @@ def folds(
 
 
 def _check_fold(
-    train: Sequence[Example], held_out: Sequence[Example], task: TaskName, k: int
+    train: Sequence[Example], held_out: Sequence[Example], task: Stratifies, k: int
 ) -> None:
     """Raise InputError unless there is something to train on and to test."""
     if not held_out:
@@ -153,7 +167,7 @@ def _check_fold(
 
 def _deal(
     examples: Sequence[Example],
-    task: TaskName,
+    task: Stratifies,
     shares: npt.NDArray[np.float64],
     seed: int,
     all_labels_in_first: bool,
@@ -163,7 +177,7 @@ def _deal(
     Groups of equal texts lie in random order, but those of like label behind each other; each
     goes to the side that is farthest behind its share of what is dealt so far.
     """
-    groups, strata = _equal_texts(examples), _strata(examples, task)
+    groups, strata = _equal_texts(examples), task.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
     sides = np.zeros(len(examples), np.int64)
     counts, seen = np.zeros(len(shares)), set[str]()
@@ -186,22 +200,17 @@ def _equal_texts(examples: Sequence[Example]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _strata(examples: Sequence[Example], task: TaskName) -> list[Any]:
-    """What of an example should be as frequent on every side: label, set of labels, or quantile."""
-    labels = [example.label for example in examples]
-    if task == "regression":
-        bounds = np.quantile(np.array(labels, np.float64), np.linspace(0, 1, QUANTILES + 1)[1:-1])
-        return np.searchsorted(bounds, np.array(labels, np.float64)).tolist()
-    return [sorted(_all_labels([example], task)) for example in examples]
+def number_strata(numbers: Sequence[float]) -> list[int]:
+    """The quantile that each number is of, from 0 to `QUANTILES` − 1."""
+    found = np.array(numbers, np.float64)
+    bounds = np.quantile(found, np.linspace(0, 1, QUANTILES + 1)[1:-1])
+    places: list[int] = np.searchsorted(bounds, found).tolist()
+    return places
 
 
-def _all_labels(examples: Iterable[Example], task: TaskName) -> set[str]:
-    """The labels of examples; a number is none, and an example can have several."""
-    if task == "regression":
-        return set()
-    if task in ("multilabel", "tagging"):
-        return {label for example in examples for label in example.label}  # type: ignore[union-attr]
-    return {str(example.label) for example in examples}
+def _all_labels(examples: Iterable[Example], task: Stratifies) -> set[str]:
+    """The labels of examples."""
+    return {label for example in examples for label in task.labels_in(example.label)}
 
 
 def _of_side(examples: Sequence[Example], chosen: npt.NDArray[np.bool_]) -> list[Example]:

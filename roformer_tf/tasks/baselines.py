@@ -1,13 +1,13 @@
-"""What simple methods make of the same split, for a fine-tuned model to be measured against."""
+"""What simple methods make of the same examples, for a fine-tuned model to be measured against."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.labelled.task import RANKED, Example, Prediction, Task, spans
-from roformer_tf.tasks.thresholds import choose_thresholds
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.entities import spans
 
 MOST_CHARACTERS = 20_000_000
 """Of the training texts that are read: about a minute's work on one core."""
@@ -18,40 +18,29 @@ Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 """Units of known entities → their labels."""
 
 
-def baseline(
-    task: Task,
-    training: Sequence[Example],
-    test: Sequence[Example],
-    valid: Sequence[Example] = (),
-) -> tuple[str, list[Prediction]]:
-    """Learn from the training examples by a simple method, and answer the test's.
+class TfIdf(NamedTuple):
+    """Examples as features that a linear model can be fitted to."""
 
-    → the method in words, and its answers. Labels, numbers: TF-IDF of 1 to 3 characters and
-    linear regression, logistic for labels. Triples: shared characters. Entities: longest match.
-    `valid` chooses the thresholds of a multilabel task, as it does the model's; without, 0.5.
+    method: str
+    """In words, for a report."""
+    training: Sequence[Example]
+    """Those that are fitted to."""
+    features: Any
+    """Of these, sparse (N, F) float32."""
+    other_features: Any
+    """Of the examples to answer, sparse (M, F) float32."""
+
+
+def tfidf(training: Sequence[Example], others: Sequence[Example], regression: str) -> TfIdf:
+    """TF-IDF of 1 to 3 characters; of a pair, what both texts have, too.
+
+    `regression` is the linear model's name.
     """
-    if task.name == "ranking":
-        return "shared ÷ all characters", [_rank(*example.texts) for example in test]
-    if task.name == "tagging":
-        return "longest match of entities in training", _find_entities(task, training, test)
     chosen = _at_most(training, MOST_CHARACTERS)
-    method = "ridge" if task.name == "regression" else "logistic"
     kept, given = len(chosen), len(training)
     part = f", fitted to {kept:,} of {given:,} training examples" if kept < given else ""
-    name = f"TF-IDF of 1–3 characters + {method} regression{part}"
-    return name, _regress(task, chosen, test, valid)
-
-
-def overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """Pieces that both have ÷ pieces that either has (Jaccard); characters, if they are texts."""
-    either = set(a) | set(b)
-    return len(set(a) & set(b)) / len(either) if either else 0.0
-
-
-def _rank(a: str, b: str, c: str) -> Prediction:
-    """Whether B or C shares more characters with A."""
-    scores = np.array([overlap(a, b), overlap(a, c)], np.float32)
-    return Prediction(RANKED[int(np.argmax(scores))], scores)
+    method = f"TF-IDF of 1–3 characters + {regression} regression{part}"
+    return TfIdf(method, chosen, *_features(chosen, others))
 
 
 def _at_most(examples: Sequence[Example], characters: int) -> Sequence[Example]:
@@ -64,31 +53,15 @@ def _at_most(examples: Sequence[Example], characters: int) -> Sequence[Example]:
     return [examples[i] for i in np.sort(chosen)]
 
 
-def _regress(
-    task: Task, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example]
-) -> list[Prediction]:
-    """Linear models on TF-IDF: of numbers one, of labels one, of several labels one each."""
-    from sklearn.linear_model import Ridge
-
-    if task.name != "multilabel":
-        valid = ()
-    features, test_features = _features(training, [*test, *valid])
-    if task.name == "regression":
-        numbers = Ridge().fit(features, np.array([example.label for example in training], float))
-        found = numbers.predict(test_features).astype(np.float32)
-        return [Prediction(float(one), np.array([one])) for one in found]
-    targets = np.array([task.target(example) for example in training])
-    if task.name == "multilabel":
-        columns = [_probabilities(features, column, test_features, 2)[:, 1] for column in targets.T]
-        scores = np.stack(columns, axis=1)
-    else:
-        scores = _probabilities(features, targets, test_features, len(task.labels))
-    answers = [_answer(task, one) for one in scores]
-    task = choose_thresholds(task, [example.label for example in valid], answers[len(test) :])
-    return [_answer(task, one) for one in scores[: len(test)]]
+def overlap(a: Sequence[str], b: Sequence[str]) -> float:
+    """Pieces that both have ÷ pieces that either has (Jaccard); characters, if they are texts."""
+    either = set(a) | set(b)
+    return len(set(a) & set(b)) / len(either) if either else 0.0
 
 
-def _probabilities(features: Any, targets: np.ndarray, others: Any, classes: int) -> np.ndarray:
+def class_probabilities(
+    features: Any, targets: np.ndarray, others: Any, classes: int
+) -> np.ndarray:
     """Learn classes (N,) from features (N, F), and tell those of others (M, C) float32."""
     from sklearn.linear_model import LogisticRegression
 
@@ -100,13 +73,6 @@ def _probabilities(features: Any, targets: np.ndarray, others: Any, classes: int
         fitted = LogisticRegression(C=10, max_iter=1000).fit(features, targets)
         scores[:, found] = fitted.predict_proba(others)
     return scores
-
-
-def _answer(task: Task, scores: np.ndarray) -> Prediction:
-    """Answer by probabilities (C,), as `Task.answer` does by logits."""
-    if task.name == "multilabel":
-        return Prediction(task.likely(scores), scores)
-    return Prediction(task.labels[int(np.argmax(scores))], scores)
 
 
 def _features(training: Sequence[Example], test: Sequence[Example]) -> tuple[Any, Any]:
@@ -140,29 +106,22 @@ def _twos(text: str) -> list[str]:
     return [text[i : i + 2] for i in range(len(text) - 1)]
 
 
-def _find_entities(
-    task: Task, training: Sequence[Example], test: Sequence[Example]
-) -> list[Prediction]:
+def known_entities(training: Sequence[Example], test: Sequence[Example]) -> list[tuple[str, ...]]:
     """Label what stands in training as an entity, the longest first, from left to right."""
-    counted = Counter(label for example in training for label in example.label)  # type: ignore[union-attr]
+    counted = Counter(label for example in training for label in example.label)
     other = "O" if "O" in counted else counted.most_common(1)[0][0]
-    known = _known_entities(training)
+    known = _entities_of(training)
     if other == "O":  # a character that is somewhere a name by itself is far oftener a plain word
         known = {units: labels for units, labels in known.items() if len("".join(units)) > 1}
     lengths = sorted({len(units) for units in known}, reverse=True)
-    answers = [_match(example.units, known, lengths, other) for example in test]
-    certain = np.eye(len(task.labels), dtype=np.float32)
-    return [
-        Prediction(tuple(labels), certain[[task.labels.index(label) for label in labels]])
-        for labels in answers
-    ]
+    return [tuple(_match(example.units, known, lengths, other)) for example in test]
 
 
-def _known_entities(training: Sequence[Example]) -> Entities:
+def _entities_of(training: Sequence[Example]) -> Entities:
     """The labels that each entity's units have most often."""
     found: defaultdict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
     for example in training:
-        labels: Any = example.label
+        labels = example.label
         for _, first, end in spans(labels):
             found[example.units[first:end]][tuple(labels[first:end])] += 1
     return {units: labels.most_common(1)[0][0] for units, labels in found.items()}

@@ -1,12 +1,6 @@
-"""From which probability on a multilabel task answers a label: chosen on the validation set."""
-
-import dataclasses
-from collections.abc import Sequence
-from typing import Any
+"""From which probability on one of several labels is answered: chosen on the validation set."""
 
 import numpy as np
-
-from roformer_tf.labelled.task import Prediction, Task
 
 STEPS = np.array(sorted(np.arange(1, 20) / 20, key=lambda step: abs(step - 0.5)))
 """Thresholds that are tried, 0.05 to 0.95, the nearest to ½ first: of equally good ones it wins."""
@@ -17,17 +11,12 @@ ENOUGH = 300
 # and more, but costs a point where they are parted by document, with 130 to 209 examples.
 
 
-def choose_thresholds(task: Task, gold: Sequence[Any], predictions: Sequence[Prediction]) -> Task:
-    """The task with the thresholds that give the highest micro F1; unless multilabel, as it was.
+def best_thresholds(wanted: np.ndarray, scores: np.ndarray) -> tuple[float, ...]:
+    """The thresholds (C,) that give the highest micro F1.
 
-    One for all labels, and then one for each label of which there are at least `ENOUGH`, the
-    others held. `gold` and `predictions` are the validation set's; the predicted labels are not
-    read, but only their probabilities.
+    wanted: whether an example has a label (N, C) bool; scores: how likely it is (N, C). One for all
+    labels, and then one for each label of which there are at least `ENOUGH`, the others held.
     """
-    if task.name != "multilabel" or not len(predictions):
-        return task
-    wanted = np.array([[name in label for name in task.labels] for label in gold])  # (N, C)
-    scores = np.array([prediction.scores for prediction in predictions])  # (N, C)
     answered = np.array([np.sum(scores > step, axis=0) for step in STEPS])  # (steps, C)
     right = np.array([np.sum((scores > step) & wanted, axis=0) for step in STEPS])
     found = wanted.sum(axis=0)  # (C,)
@@ -36,7 +25,7 @@ def choose_thresholds(task: Task, gold: Sequence[Any], predictions: Sequence[Pre
         """Which step has the highest micro F1, by the items (steps,) of all labels together."""
         return int(np.argmax(right / np.maximum(found.sum() + answered, 1)))
 
-    chosen = np.full(len(task.labels), best(right.sum(axis=1), answered.sum(axis=1)))
+    chosen = np.full(len(found), best(right.sum(axis=1), answered.sum(axis=1)))
     for label in np.flatnonzero(found >= ENOUGH):
         others = np.flatnonzero(np.arange(len(chosen)) != label)
         at = chosen[others]
@@ -44,4 +33,5 @@ def choose_thresholds(task: Task, gold: Sequence[Any], predictions: Sequence[Pre
             right[:, label] + right[at, others].sum(),
             answered[:, label] + answered[at, others].sum(),
         )
-    return dataclasses.replace(task, thresholds=tuple(STEPS[chosen].tolist()))
+    thresholds: list[float] = STEPS[chosen].tolist()
+    return tuple(thresholds)

@@ -20,11 +20,9 @@ from roformer_tf.finetuning import results
 from roformer_tf.finetuning import trial as trials
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.labelled.task import Example
+from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.tasks.baselines import baseline
-from roformer_tf.tasks.metrics import score
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -272,8 +270,8 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     task = load_finetuned(run / "model")[2]
     train, test = read("train"), read("test")
     for fitted_to, same in ((train, True), (train + test, False)):
-        _, simple = baseline(task, fitted_to, test)
-        want = score(task, [one.label for one in test], simple)
+        _, simple = task.baseline(fitted_to, test)
+        want = task.compute_metrics([one.label for one in test], simple)
         assert (report["baseline"]["test"] == pytest.approx(want, abs=1e-6)) == same
 
     averaged = finetune("averaged", "--no-baseline", "--ema", "0.9", seed=5, **files, **settings)

@@ -19,19 +19,22 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.labelled.task import Example, Task
+from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
 LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
 TASKS = {
-    "classification": Task(name="classification", labels=("坏", "好")),
-    "pair": Task(name="pair", labels=("0", "1"), text_columns=("text_a", "text_b")),
-    "tagging": Task(name="tagging", labels=("B-LOC", "I-LOC", "O")),
+    "classification": Classification(labels=("坏", "好")),
+    "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
+    "tagging": Tagging(labels=("B-LOC", "I-LOC", "O")),
 }
 HEADER = "label\tp(坏)\tp(好)\terror"
 

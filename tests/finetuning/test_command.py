@@ -3,6 +3,7 @@
 import pytest
 
 from roformer_tf.finetuning.command import FinetuneConfig, make_start
+from roformer_tf.tasks.table import TASKS
 
 
 @pytest.mark.parametrize(
@@ -18,4 +19,4 @@ def test_an_answer_is_read_from_where_it_is_asked_for(released, given, task, poo
     config = FinetuneConfig(
         checkpoint=str(released("char")), train="", output="", pooling=given, precision="float32"
     )
-    assert make_start(config, task).architecture.pooling == pooling
+    assert make_start(config, TASKS[task]).architecture.pooling == pooling

@@ -10,10 +10,11 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.command import FinetuneConfig, read_sets
-from roformer_tf.inference.serve import as_example, as_json, load
+from roformer_tf.inference.serve import as_example, load_served
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout
-from roformer_tf.labelled.task import Example, Task
-from roformer_tf.tasks.baselines import baseline
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.table import TASKS
 
 LETTERS = {
     "差": "今天气很好我们",
@@ -101,7 +102,7 @@ def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, given):
     columns = ColumnsConfig(text_columns=("1",), label_column="2")
     files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *given)}
     config = FinetuneConfig(checkpoint="", output="", columns=columns, **files)
-    sets = read_sets(config, find_layout(config.train, columns, None))
+    sets = read_sets(config, find_layout(config.train, columns, None, TASKS))
     of_train = []
     for name in DATA:
         found = [(one.texts[0], one.label) for one in getattr(sets, name)]
@@ -154,8 +155,8 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
     examples = {
         name: [Example((text,), label, "") for text, label in rows] for name, rows in DATA.items()
     }
-    task = Task(name="classification", labels=LABELS)
-    name, answers = baseline(task, examples["train"], examples["test"])
+    task = Classification(labels=LABELS)
+    name, answers = task.baseline(examples["train"], examples["test"])
     gold = [label for _, label in DATA["test"]]
     assert report["baseline"]["name"] == name
     found = share(gold, [one.label for one in answers])
@@ -186,12 +187,12 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     assert config["label2id"] == {label: i for i, label in enumerate(LABELS)}
     texts = [text for text, _ in DATA["test"]]
     want = [[float(row[f"p({label})"]) for label in LABELS] for row in answered["test"]]
-    served = load(folder)
+    served = load_served(folder)
     examples = [as_example([text], served.task) for text in texts]
     for example, answer, row, scores in zip(
         examples, served.answer(examples), answered["test"], want, strict=True
     ):
-        found = as_json(example, answer, served.task)
+        found = served.task.as_json(example, answer)
         assert found["label"] == row["label"]
         assert list(found["probabilities"]) == list(LABELS)
         assert [*found["probabilities"].values()] == pytest.approx(scores, abs=1e-5)

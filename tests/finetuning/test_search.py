@@ -4,13 +4,14 @@ import pytest
 
 from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning import search
-from roformer_tf.finetuning.losses import ObjectiveConfig
+from roformer_tf.finetuning.losses import LossConfig
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.trial import Outcome, Recipe
-from roformer_tf.labelled.task import Task
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.metrics import ACCURACY
 
-TASK = Task(name="classification", labels=("a", "b"))
+TASK = Classification(labels=("a", "b"))
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def trainings(tmp_path, monkeypatch):
 
         monkeypatch.setattr(search, "run_trial", outcome)
         optimizer = FinetuneOptimizerConfig(learning_rate=1e-3)
-        recipe = Recipe(optimizer, ObjectiveConfig(), "accuracy", 1, 8, 0, 10, 10)
+        recipe = Recipe(optimizer, LossConfig(), ACCURACY, 1, 8, 0, 10, 10)
         sets = Sets(["train"], ["valid"], ["test"], [])
         given = {"seed": 7, "seeds": 1, "sweep": False} | asked
         found = Search(tmp_path, sets, None, TASK, recipe, **given).run()

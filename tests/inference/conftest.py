@@ -9,21 +9,25 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.inference.serve import listening, make_server
-from roformer_tf.labelled.task import Task
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
 TOKENS = [*SPECIAL_TOKENS, *dict.fromkeys("今天天气很好我们去公园学习北京上海的了")]
 TASKS = {
-    "classification": Task(name="classification", labels=("坏", "好")),
-    "multilabel": Task(name="multilabel", labels=("甲", "乙", "丙")),
-    "regression": Task(name="regression", mean=3.0, deviation=1.5),
-    "ranking": Task(name="ranking", text_columns=("a", "b", "c")),
-    "tagging": Task(name="tagging", labels=("O", "B-LOC", "I-LOC")),
+    "classification": Classification(labels=("坏", "好")),
+    "multilabel": Multilabel(labels=("甲", "乙", "丙")),
+    "regression": Regression(mean=3.0, deviation=1.5),
+    "ranking": Ranking(text_columns=("a", "b", "c")),
+    "tagging": Tagging(labels=("O", "B-LOC", "I-LOC")),
 }
 
 

@@ -5,16 +5,17 @@ import pytest
 
 from roformer_tf.inference.answers import (
     bad_cells,
+    cell_names,
     cells,
-    columns,
-    entities,
     json_line,
-    marks_entities,
     one_line,
     text_names,
     tsv_line,
 )
-from roformer_tf.labelled.task import Example, Prediction, Task
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.table import TASKS
 
 MANY = tuple(f"类{number}" for number in range(21))
 LOC = ("B-LOC", "I-LOC", "O")
@@ -24,12 +25,12 @@ TAGGED = Example(("北京 你好",), None, "x:1", ("北京", "你", "好"))
 
 def answer(name, label, scores, example=TEXT, **settings):
     """Columns, and the one line of TSV and of JSON under them."""
-    task = Task(name=name, **settings)
+    task = TASKS[name](**settings)
     found = cells(example, Prediction(label, np.float32(scores)), task)
-    assert list(found) == columns(task)
+    assert list(found) == cell_names(task)
     line = tsv_line(found, task)
-    assert len(line.split("\t")) == len(columns(task))
-    return columns(task), line, json.loads(json_line(found, task))
+    assert len(line.split("\t")) == len(cell_names(task))
+    return cell_names(task), line, json.loads(json_line(found, task))
 
 
 @pytest.mark.parametrize("name", ["classification", "pair"])
@@ -92,33 +93,6 @@ def test_tags_and_entities():
     assert (names, line) == (["tags", "error"], "n r a\t")
 
 
-@pytest.mark.parametrize(
-    ("tags", "found"),
-    [
-        ("O O O O", []),
-        ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
-        ("B-PER B-PER I-PER O", [(0, 1, "PER"), (1, 3, "PER")]),
-        ("O I-LOC I-LOC I-PER", [(1, 3, "LOC"), (3, 4, "PER")]),
-        ("S-LOC B-PER E-PER O", [(0, 1, "LOC"), (1, 3, "PER")]),
-    ],
-)
-def test_entities_stand_where_the_text_has_them(tags, found):
-    """Between units there may be white space; a unit may come twice."""
-    text, places = "甲 甲\u3000乙丙", [0, 2, 4, 5]
-    want = [
-        [places[first], places[last - 1] + 1, kind, text[places[first] : places[last - 1] + 1]]
-        for first, last, kind in found
-    ]
-    assert entities(text, ["甲", "甲", "乙", "丙"], tags.split()) == want
-
-
-def test_what_marks_entities():
-    assert marks_entities(("O", "B-LOC", "I-LOC"))
-    assert marks_entities(("S-LOC", "E-LOC"))
-    assert not marks_entities(("n", "v", "O"))
-    assert not marks_entities(("NN", "B"))
-
-
 def test_an_answer_is_one_line_whatever_the_label():
     label = "a\tb\nc\r\\"
     _, line, found = answer("classification", label, [1.0], labels=(label,))
@@ -137,5 +111,5 @@ def test_numbers_are_as_short_as_float32_allows():
 
 
 def test_a_bad_line_has_its_reason_alone():
-    task = Task(name="classification", labels=("坏", "好"))
+    task = Classification(labels=("坏", "好"))
     assert tsv_line(bad_cells("has no 'text'", task), task) == "\t\t\thas no 'text'"

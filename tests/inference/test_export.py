@@ -10,20 +10,20 @@ import pytest
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.inference import export as exporting
 from roformer_tf.inference.export import (
-    Comparison,
     ExportConfig,
     Measured,
     check_export,
-    cost,
+    describe_cost,
     export,
     export_model,
     load_exported,
-    right_answers,
     servable,
 )
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.inference.serve import load
-from roformer_tf.labelled.task import Example, Prediction, Task
+from roformer_tf.inference.serve import load_served
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +33,7 @@ needs_onnx = pytest.mark.skipif(not find_spec("tf2onnx"), reason="needs the extr
 
 TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 9]
 EXAMPLES = [Example((text,), "好坏"[i % 2], f"{i}") for i, text in enumerate(TEXTS * 4)]
-TASKS = ("classification", "multilabel", "regression", "ranking", "tagging")
+NAMES = ("classification", "multilabel", "regression", "ranking", "tagging")
 VOCABULARY_SIZE = 23
 
 
@@ -94,7 +94,7 @@ def test_saved_models_run_in_tensorflow_alone(finetuned, tmp_path):
         _, tokenizer, task = load_finetuned(finetuned(name))
         exported = RoFormerTokenizer.from_pretrained(tmp_path / name)
         assert exported.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
-        assert Task.load(tmp_path / name) == task
+        assert load_task(tmp_path / name) == task
 
 
 @needs_onnx
@@ -141,7 +141,7 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     floats = [n for n, one in weights.items() if one.data_type == onnx.TensorProto.FLOAT]
     assert all(min(weights[name].dims) == 1 for name in floats)  # norms and biases alone
     assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 6 + 2
-    served = load(tmp_path / "int8", 8)
+    served = load_served(tmp_path / "int8", 8)
     assert served.task == task
     for got, want in zip(served.answer(EXAMPLES), exact, strict=True):
         assert got.scores == pytest.approx(want.scores, abs=0.05)
@@ -156,7 +156,7 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
     path = tmp_path / "test.tsv"
     path.write_text("今天\t好\n北京\t坏\n", encoding="utf-8")
     columns = {"text_columns": ("1",), "label_column": "2"}
-    task = Task(name="classification", labels=("坏", "好"), **columns)
+    task = Classification(labels=("坏", "好"), **columns)
     found = exporting._read(path, task)
     assert [(one.texts, one.label) for one in found] == [(("今天",), "好"), (("北京",), "坏")]
 
@@ -164,7 +164,7 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
 @needs_onnx
 @pytest.mark.parametrize("found", [2e-4, float("nan")])
 def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, found):
-    monkeypatch.setattr(exporting, "largest_difference", lambda *_: found)
+    monkeypatch.setattr(exporting, "largest_logit_difference", lambda *_: found)
     monkeypatch.setattr(exporting, "servable", lambda *_: Written())
     with pytest.raises(DifferenceError, match="Nothing was written"):
         export(finetuned("tagging"), tmp_path / "onnx", "onnx")
@@ -198,11 +198,11 @@ def test_the_difference_is_that_of_the_worst_row():
             answer[1, 3, 1] = -0.5
         return answer
 
-    assert exporting.largest_difference(one, other, 50) == 0.5
-    assert exporting.largest_difference(other, other, 50) == 0
+    assert exporting.largest_logit_difference(one, other, 50) == 0.5
+    assert exporting.largest_logit_difference(other, other, 50) == 0
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_servable_model_means_what_predictions_say(finetuned, name):
     """One row alone: its scores are those of the prediction."""
     model, tokenizer, task = load_finetuned(finetuned(name))
@@ -242,9 +242,8 @@ def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch
     with pytest.raises(InputError, match=r"needs tf2onnx: run `pip install 'roformer-tf\[onnx\]'`"):
         check_export("onnx", tmp_path / "out")
     monkeypatch.setattr(exporting, "find_spec", lambda name: 1)
-    for comparison in (None, Comparison([], right_answers)):
-        with pytest.raises(InputError, match="Give --data"):
-            export(tmp_path, tmp_path / "out", "int8", comparison)
+    with pytest.raises(InputError, match="Give --data"):
+        export(tmp_path, tmp_path / "out", "int8", [])
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(InputError, match="KERAS_BACKEND=tensorflow"):
         check_export("savedmodel", tmp_path / "out")
@@ -257,24 +256,10 @@ def test_a_damaged_onnx_file_is_said(tmp_path):
         exporting.load_onnx(tmp_path / "model.onnx")
 
 
-@pytest.mark.parametrize(
-    ("name", "labels", "answers", "want"),
-    [
-        ("classification", ["好", "坏", "好"], ["好", "好", "好"], {"accuracy": 2 / 3}),
-        ("multilabel", [("甲", "乙"), ()], [("甲",), ()], {"accuracy": 1 / 2}),
-        ("tagging", [("O", "O"), ("B-LOC",)], [("O", "B-LOC"), ("B-LOC",)], {"accuracy": 2 / 3}),
-        ("regression", [1.0, 2.0], [1.5, 0.5], {"mean absolute error": 1.0}),
-    ],
-)
-def test_right_answers(name, labels, answers, want):
-    predictions = [Prediction(answer, np.zeros(1)) for answer in answers]
-    assert right_answers(Task(name=name), labels, predictions) == pytest.approx(want)
-
-
 def test_the_cost_of_int8_is_told_in_plain_figures():
     exact = Measured(40_000_000, 0.004, {"accuracy": 0.9, "f1": 0.85})
     rounded = Measured(10_500_000, 0.0015, {"accuracy": 0.895, "f1": 0.86})
-    assert cost(exact, rounded, 1234) == [
+    assert describe_cost(exact, rounded, 1234) == [
         "float32: 40.0 MB, 4.00 ms an example. int8: 10.5 MB, 1.50 ms an example.",
         "On 1,234 labelled examples, from float32 to int8:",
         "  accuracy: 0.9000 → 0.8950 (-0.0050)",

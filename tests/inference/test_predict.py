@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 
@@ -8,13 +9,14 @@ from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import load_finetuned, predict, predict_logits
-from roformer_tf.inference.serve import load
-from roformer_tf.labelled.encoding import encode_examples
-from roformer_tf.labelled.task import Example, Task
+from roformer_tf.inference.serve import load_served
+from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -22,8 +24,8 @@ LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
 TOKENIZER = RoFormerTokenizer({t: i for i, t in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
 LENGTHS = [1, 300, 7, 7, 64, 31, 2, 129, 250, 16, 14, 15, 90]
 TASKS = {
-    "classification": Task(name="classification", labels=("好", "坏", "一般"), max_length=512),
-    "tagging": Task(name="tagging", labels=("B-LOC", "I-LOC", "O"), max_length=512),
+    "classification": Classification(labels=("好", "坏", "一般"), max_length=512),
+    "tagging": Tagging(labels=("B-LOC", "I-LOC", "O"), max_length=512),
 }
 
 
@@ -71,7 +73,7 @@ def folder(models, tmp_path_factory):
 def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_size):
     model, task = models[name], TASKS[name]
     examples = examples_of(*texts_of(LENGTHS))
-    got = predict_logits(model, encode_examples(examples, TOKENIZER, task), batch_size)
+    got = predict_logits(model, task.encode(examples, TOKENIZER), batch_size)
     for example, logits in zip(examples, got, strict=True):
         ids, segments = np.int32(TOKENIZER.encode(example.texts[0]))
         (want,) = np.asarray(model({"token_ids": ids[None], "segment_ids": segments[None]}))
@@ -88,7 +90,7 @@ def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_si
 
 
 def test_a_text_in_windows_is_answered_by_their_mean(models):
-    task = Task(**vars(TASKS["classification"]) | {"max_length": 50, "long_texts": "windows"})
+    task = dataclasses.replace(TASKS["classification"], max_length=50, long_texts="windows")
     (text,) = texts_of([90])
     ids = TOKENIZER.encode(text)[0][1:-1]
     logits = [
@@ -175,7 +177,7 @@ def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path
         (folder / "task.json").write_text(json.dumps(values | thresholds), encoding="utf-8")
         found = predict(*load_finetuned(folder), examples_of(*texts))
         labels = [one.label for one in found]
-        served = load(folder).answer(examples_of(*texts))
+        served = load_served(folder).answer(examples_of(*texts))
         assert [one.label for one in served] == labels
         flags = {"--model": folder, "--input": source, "--output": target}
         assert main(["predict", *(str(word) for pair in flags.items() for word in pair)]) == 0

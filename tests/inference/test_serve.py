@@ -24,22 +24,27 @@ from roformer_tf.inference.serve import (
     ServeConfig,
     Served,
     as_example,
-    as_json,
     is_loopback,
     listening,
-    load,
+    load_served,
     make_app,
     serve,
 )
-from roformer_tf.labelled.task import Task, softmax
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.probabilities import softmax
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 connections = pytest.importorskip("roformer_tf.inference.connections")
 
-TASK = Task(name="classification", labels=("坏", "好"))
-PAIR = Task(name="pair", labels=("0", "1"), text_columns=("a", "b"))
-RANKING = Task(name="ranking", text_columns=("a", "b", "c"))
-TAGGING = Task(name="tagging", labels=("O", "B-LOC", "I-LOC"))
+TASK = Classification(labels=("坏", "好"))
+PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
+RANKING = Ranking(text_columns=("a", "b", "c"))
+TAGGING = Tagging(labels=("O", "B-LOC", "I-LOC"))
 
 
 def by_length(examples):
@@ -93,6 +98,7 @@ def test_health_says_what_is_served(address):
     assert status == 200
     assert health["ready"] is True
     assert (health["model"], health["task"]) == ("酒店", "classification")
+    assert (health["title"], health["headline"]) == ("文本分类 · Classification", None)
     assert (health["labels"], health["text_columns"]) == (["坏", "好"], ["text"])
     assert health["limits"]["max_texts"] == 8
 
@@ -193,7 +199,7 @@ LETTERS = "今天气很好我们去公园学习北京上海"
 
 @pytest.fixture(scope="module")
 def model(finetuned):
-    return load(finetuned("classification"), batch_size=32)
+    return load_served(finetuned("classification"), batch_size=32)
 
 
 def test_a_thousand_requests_of_sixteen_clients_are_answered(model, running):
@@ -445,7 +451,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(running, monkeypatch):
 
 def test_an_answer_that_is_not_read_is_not_kept(running, monkeypatch):
     monkeypatch.setattr(serving, "PATIENCE", 1)
-    long = Task(name="tagging", labels=("O",))
+    long = Tagging(labels=("O",))
 
     def tags(examples):
         return [long.answer(np.zeros((len(e.units), 1), "float32")) for e in examples]
@@ -499,14 +505,14 @@ def test_nonsense_fills_no_log(running, capsys):
 
 def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):
     go, inside = threading.Event(), threading.Event()
-    written = serving.as_json
+    written = type(TASK).as_json
 
     def held(*arguments):
         inside.set()
         assert go.wait(10)
         return written(*arguments)
 
-    monkeypatch.setattr(serving, "as_json", held)
+    monkeypatch.setattr(type(TASK), "as_json", held)
     with running(make_app(Served("m", TASK, by_length))) as at, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, at, body=json.dumps({"text": "好"}))
         assert inside.wait(30)
@@ -542,20 +548,20 @@ def test_a_question_has_as_many_texts_as_the_task(task, right, wrong):
 def test_answers_of_each_task_as_json():
     def answer(task, texts, logits):
         example = as_example(texts, task)
-        found = as_json(example, task.answer(np.array(logits, "float32")), task)
+        found = task.as_json(example, task.answer(np.array(logits, "float32")))
         return json.loads(json.dumps(found))  # plain values alone
 
     assert answer(PAIR, ["a", "b"], [0, 0]) == {
         "label": "0",
         "probabilities": {"0": 0.5, "1": 0.5},
     }
-    several = Task(name="multilabel", labels=("甲", "乙", "丙"))
+    several = Multilabel(labels=("甲", "乙", "丙"))
     assert answer(several, ["a"], [50, 0, 50])["labels"] == ["甲", "丙"]
     assert answer(several, ["a"], [-50, 0, -50]) == {
         "labels": [],
         "probabilities": {"甲": 0, "乙": 0.5, "丙": 0},
     }
-    assert answer(Task(name="regression", mean=3, deviation=2), ["a"], [0.5]) == {"value": 4}
+    assert answer(Regression(mean=3, deviation=2), ["a"], [0.5]) == {"value": 4}
     assert answer(RANKING, ["a", "b", "c"], [0, 50]) == {
         "label": "C",
         "probabilities": {"B": 0.5, "C": 1},
@@ -566,7 +572,7 @@ def test_answers_of_each_task_as_json():
         for unit, label in zip("在北京", TAGGING.labels, strict=True)
     ]
     assert tags["entities"] == [{"start": 1, "end": 3, "label": "LOC", "text": "北京"}]
-    words = Task(name="tagging", labels=("n", "v"), spaced_units=True)
+    words = Tagging(labels=("n", "v"), spaced_units=True)
     assert answer(words, [" 我们  去 "], [[50, 0], [0, 50]]) == {
         "tags": [
             {"unit": "我们", "label": "n", "probability": 1},

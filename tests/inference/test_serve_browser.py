@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from roformer_tf.inference.serve import Limits, Served, make_app
-from roformer_tf.labelled.task import Task
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
 
 pytestmark = pytest.mark.browser
 
@@ -86,7 +91,7 @@ class Page:
         return [line.strip() for line in answer.splitlines()]
 
 
-TASK = Task(name="classification", labels=("坏", "好"))
+TASK = Classification(labels=("坏", "好"))
 
 
 def test_a_text_is_answered_with_bars(page):
@@ -107,35 +112,35 @@ def test_the_keyboard_is_enough(page):
 
 
 def test_texts_and_labels_are_never_read_as_html(page):
-    entity = Task(name="tagging", labels=("O", f"B-{HOSTILE}"))
+    entity = Tagging(labels=("O", f"B-{HOSTILE}"))
     shown = page(entity, [[0, 9]] + [[9, 0]] * 100)
     assert shown.ask(HOSTILE) == [f"<{HOSTILE}{HOSTILE[1:]}"]
-    assert page(Task(name="classification", labels=(HOSTILE, "b")), [2, 0]).ask("a")[0] == HOSTILE
+    assert page(Classification(labels=(HOSTILE, "b")), [2, 0]).ask("a")[0] == HOSTILE
     assert shown.find("img") == []
     assert shown.browser.get_log("browser") == []  # no error, and nothing that CSP had to stop
 
 
 def test_pairs_and_triples_have_a_field_for_each_text(page):
-    pair = Task(name="pair", labels=("0", "1"), text_columns=("a", "b"))
+    pair = Pair(labels=("0", "1"), text_columns=("a", "b"))
     assert page(pair, [2, 0]).ask("怎么改密码", "密码在哪里改")[0] == "0"
-    triple = Task(name="ranking", text_columns=("a", "b", "c"))
+    triple = Ranking(text_columns=("a", "b", "c"))
     assert page(triple, [0, 2]).ask("甲", "乙", "丙") == [
         *("C 更接近 A C is nearer to A", "C", "88.1%", "B", "50.0%")
     ]
 
 
 def test_numbers_and_several_labels(page):
-    assert page(Task(name="regression", mean=3, deviation=2), [0.25]).ask("好") == ["3.5"]
-    several = Task(name="multilabel", labels=tuple("甲乙丙"))
+    assert page(Regression(mean=3, deviation=2), [0.25]).ask("好") == ["3.5"]
+    several = Multilabel(labels=tuple("甲乙丙"))
     assert page(several, [5, -5, 4]).ask("好")[0] == "甲，丙"
     assert page(several, [-5, -5, -5]).ask("好")[0] == "没有标签 No label"
-    many = Task(name="classification", labels=tuple(f"{i}" for i in range(30)))
+    many = Classification(labels=tuple(f"{i}" for i in range(30)))
     assert page(many, range(30)).ask("好")[-1] == "另有 10 个标签 10 more labels"
 
 
 def test_entities_stand_in_their_text(page):
     """Places are counted in characters: one outside the basic plane before them moves nothing."""
-    task = Task(name="tagging", labels=("O", "B-LOC", "I-LOC"))
+    task = Tagging(labels=("O", "B-LOC", "I-LOC"))
     logits = 9 * np.eye(3)[[0, 0, 1, 2, 0]]
     shown = page(task, logits)
     shown.browser.execute_script("arguments[0].value = '𠮷在北京。'", shown.areas()[0])
@@ -143,7 +148,7 @@ def test_entities_stand_in_their_text(page):
     shown.wait.until(lambda _: shown.find("#result:not([hidden])"))
     assert shown.text("#result") == "𠮷在北京LOC。"
     assert shown.text("mark") == "北京LOC"
-    words = Task(name="tagging", labels=("n", "v"), spaced_units=True)
+    words = Tagging(labels=("n", "v"), spaced_units=True)
     shown = page(words, [[9, 0], [0, 9]])
     assert "空格" in shown.text("label")
     assert shown.ask("我们 去") == ["我们n 去v"]

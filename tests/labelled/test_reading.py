@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import (
     BadLine,
     ColumnsConfig,
@@ -24,9 +25,10 @@ from roformer_tf.labelled.reading import (
     find_layout,
     read_examples,
     stream_examples,
-    words_are_units,
 )
-from roformer_tf.labelled.task import Example, Task
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.table import TASKS
 
 ROWS = [("房间很干净", "好"), ("早餐冷了，服务差", "坏"), ("下次还来", "好")]
 CONLL = "北 B-LOC\n京 I-LOC\n人 O\n\n-DOCSTART- -X- O\n\n她 O\n"
@@ -52,12 +54,12 @@ def lines(*rows, delimiter="\t"):
 def read(path, task=None, **columns):
     """The examples of a file as a command reads them, without their places."""
     config = ColumnsConfig(**columns)
-    layout = find_layout(path, config, task)
+    layout = find_layout(path, config, task, TASKS)
     return layout, [(e.texts, e.label) for e in read_examples(path, layout, config)]
 
 
 def stream(path, name="classification", **settings):
-    return list(stream_examples(path, Task(name=name, **settings)))
+    return list(stream_examples(path, TASKS[name](**settings)))
 
 
 def parquet(columns):
@@ -102,7 +104,7 @@ COMPRESSED = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 )
 def test_every_kind_of_file_gives_the_same_examples(write, name):
     layout, examples = read(write(name, FILES[re.sub(r"\.(gz|xz|zst)$", "", name)]))
-    assert layout.task == "classification"
+    assert layout.task.name == "classification"
     assert examples == [((text,), label) for text, label in ROWS]
 
 
@@ -173,7 +175,7 @@ def test_of_several_sheets_the_first_or_the_named_is_read_and_it_is_said(write):
     layout, examples = read(path, sheet="二")
     assert [label for _, label in examples] == ["1", "0"]
     assert "of the sheet 二" in layout.said
-    found = list(stream_examples(path, Task(name="classification"), sheet="二"))
+    found = list(stream_examples(path, Classification(), sheet="二"))
     assert [one.texts for one in found] == [("别的",), ("还有",)]
 
 
@@ -181,7 +183,7 @@ def test_of_several_sheets_the_first_or_the_named_is_read_and_it_is_said(write):
 def test_a_sheet_of_what_has_none_is_refused(write, name):
     path = write(name, FILES.get(name, "x\n"))
     with pytest.raises(InputError, match=r"has no sheets, as an \.xlsx file has: leave --sheet"):
-        list(stream_examples(path, Task(name="classification"), sheet="一"))
+        list(stream_examples(path, Classification(), sheet="一"))
     with pytest.raises(InputError, match="has no sheets"):
         read(path, sheet="一")
 
@@ -189,7 +191,7 @@ def test_a_sheet_of_what_has_none_is_refused(write, name):
 def test_a_place_is_the_file_and_the_line(write):
     path = write("a.csv", 'text,label\n"zwei\nZeilen",x\nc,y\n')
     config = ColumnsConfig()
-    found = read_examples(path, find_layout(path, config, None), config)
+    found = read_examples(path, find_layout(path, config, None, TASKS), config)
     assert [example.place for example in found] == [f"{path}:2", f"{path}:4"]
 
 
@@ -218,7 +220,7 @@ def test_encodings_are_found_and_the_unusual_said(write, encoding):
 def test_columns_are_found_by_their_names(write, header, texts, label):
     rows = [[f"{name}{i}" for name in header] for i in range(3)]
     path = write("a.tsv", lines(header, *rows))
-    layout = find_layout(path, ColumnsConfig(), None)
+    layout = find_layout(path, ColumnsConfig(), None, TASKS)
     assert (layout.text_columns, layout.label_column) == (texts, label)
     assert all(name in layout.said for name in (*texts, label))
 
@@ -260,7 +262,9 @@ FIRST_LINES = [  # the first line, those under it, and whether it names columns
 @pytest.mark.parametrize("columns", [{"text_columns": ("1",)}, {"label_column": "2"}])
 @pytest.mark.parametrize(("first", "others", "names"), FIRST_LINES)
 def test_where_columns_go_by_number_the_labels_tell_a_header(write, first, others, names, columns):
-    layout = find_layout(write("a.tsv", lines(first, *others)), ColumnsConfig(**columns), None)
+    layout = find_layout(
+        write("a.tsv", lines(first, *others)), ColumnsConfig(**columns), None, TASKS
+    )
     found = ((HEADER[0],), HEADER[1]) if names else (("1",), "2")
     assert (layout.text_columns, layout.label_column) == found
     assert ("the first line is a header" in layout.said) == names
@@ -284,7 +288,7 @@ def test_what_the_user_says_of_the_first_line_stands_above_what_is_in_it(write):
     columns = {"text_columns": ("1",), "label_column": "2"}
     layout, examples = read(path, **columns, first_line="example")
     assert examples[0] == (("text",), "label")
-    task = Task(name="classification", text_columns=layout.text_columns)
+    task = Classification(text_columns=layout.text_columns)
     assert [one.texts for one in stream_examples(path, task, first_line="example")] == [
         texts for texts, _ in examples
     ]
@@ -296,10 +300,10 @@ def test_other_files_of_the_layout_are_read_as_the_one_of_training(write, names)
     path = write("train.tsv", lines(*([HEADER] * names), *WORDS))
     few = write("few.tsv", lines(*([HEADER] * names), ("新", "好"), ("旧", "坏")))
     config = ColumnsConfig(text_columns=("1",), label_column="2")
-    layout = find_layout(path, config, None)
+    layout = find_layout(path, config, None, TASKS)
     want = [(("新",), "好"), (("旧",), "坏")]
     assert [(one.texts, one.label) for one in read_examples(few, layout, config)] == want
-    task = Task(name="classification", text_columns=layout.text_columns)
+    task = Classification(text_columns=layout.text_columns)
     assert [one.texts for one in stream_examples(few, task)] == [texts for texts, _ in want]
 
 
@@ -336,7 +340,7 @@ def test_a_label_that_is_called_as_a_column_makes_no_header(write):
 )
 def test_what_is_ambiguous_is_asked(write, rows):
     with pytest.raises(InputError, match=r"cannot tell which column.*Give --(text|label)-column"):
-        find_layout(write("a.tsv", lines(*rows)), ColumnsConfig(), None)
+        find_layout(write("a.tsv", lines(*rows)), ColumnsConfig(), None, TASKS)
 
 
 def test_numbers_beside_a_label_are_no_text(write):
@@ -382,13 +386,13 @@ def test_impossible_columns_are_refused(columns):
 def test_the_task_is_guessed_from_columns_and_labels(write, columns, labels, task):
     records = [{name: name for name in columns.split()} | {"label": x} for x in labels]
     path = write("a.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    layout = find_layout(path, ColumnsConfig(), None)
-    assert layout.task == task
+    layout = find_layout(path, ColumnsConfig(), None, TASKS)
+    assert layout.task.name == task
     assert "a guess" in layout.said
 
 
 def test_a_column_named_labels_means_several(write):
-    assert read(write("a.tsv", "text\tlabels\n甲\tx\n乙\t\n"))[0].task == "multilabel"
+    assert read(write("a.tsv", "text\tlabels\n甲\tx\n乙\t\n"))[0].task.name == "multilabel"
 
 
 @pytest.mark.parametrize("labels", [[str(i) for i in range(60)], [f"名{i}" for i in range(60)]])
@@ -413,7 +417,7 @@ def test_a_task_that_does_not_fit_is_refused(write, name, task):
     pair = lines(("text_a", "text_b", "label"), ("x", "y", "0"))
     content = {"a.tsv": FILES["a.tsv"], "a.conll": CONLL, "pair.tsv": pair}[name]
     with pytest.raises(InputError, match=task):
-        find_layout(write(name, content), ColumnsConfig(), task)
+        find_layout(write(name, content), ColumnsConfig(), task, TASKS)
 
 
 # Labels
@@ -437,7 +441,7 @@ def test_a_label_may_be_called_nan(write, name):
         "xlsx": xlsx(("text", "label"), *rows),
     }[name.removesuffix(".gz").partition(".")[2]]
     layout, examples = read(write(name, content))
-    assert layout.task == "classification"
+    assert layout.task.name == "classification"
     assert examples == [((text,), label) for text, label in rows]
 
 
@@ -462,7 +466,7 @@ def test_a_label_is_read_as_the_task_wants_it(write, task, written, label):
 def test_the_separator_of_labels_can_be_given(write):
     path = write("a.csv", "text,label\nx,甲|乙\ny,甲\n")
     layout, examples = read(path, label_separator="|")
-    assert (layout.task, examples[0]) == ("multilabel", (("x",), ("乙", "甲")))
+    assert (layout.task.name, examples[0]) == ("multilabel", (("x",), ("乙", "甲")))
 
 
 # CoNLL
@@ -472,8 +476,8 @@ def test_the_separator_of_labels_can_be_given(write):
 def test_conll_gives_units_and_tags(write, spaces):
     path = write("a.conll.gz", CONLL.replace(" ", spaces))
     config = ColumnsConfig()
-    layout = find_layout(path, config, None)
-    assert layout.task == "tagging"
+    layout = find_layout(path, config, None, TASKS)
+    assert layout.task.name == "tagging"
     assert read_examples(path, layout, config) == [
         Example(("北京人",), ("B-LOC", "I-LOC", "O"), f"{path}:1", ("北", "京", "人")),
         Example(("她",), ("O",), f"{path}:7", ("她",)),
@@ -483,11 +487,9 @@ def test_conll_gives_units_and_tags(write, spaces):
 def test_units_may_be_white_space_and_words(write):
     path = write("a.conll", "New NN B-LOC\nYork NN E-LOC\n\u3000 O\n")
     config = ColumnsConfig()
-    (example,) = read_examples(path, find_layout(path, config, None), config)
+    (example,) = read_examples(path, find_layout(path, config, None, TASKS), config)
     assert example.units == ("New", "York", "\u3000")
     assert example.texts == ("New York \u3000",)
-    assert words_are_units([example])
-    assert not words_are_units([example._replace(units=(*"北京有1998", "NBA"))])
 
 
 # Quotes
@@ -659,7 +661,7 @@ def test_a_folder_and_a_missing_file_are_named(tmp_path):
 
 
 def test_a_test_file_without_the_columns_of_training_says_so(write):
-    layout = Layout("classification", ("text",), "label", "")
+    layout = Layout(TASKS["classification"], ("text",), "label", "")
     with pytest.raises(
         InputError, match=r"b\.tsv has no column 'label': its columns are text, tag"
     ):
@@ -668,7 +670,7 @@ def test_a_test_file_without_the_columns_of_training_says_so(write):
 
 @pytest.mark.parametrize(("name", "kind"), [("tagging", "tsv"), ("classification", "conll")])
 def test_a_test_file_of_another_kind_says_so(write, name, kind):
-    layout = Layout(name, ("text",), None, "")
+    layout = Layout(TASKS[name], ("text",), None, "")
     with pytest.raises(InputError, match=rf"b\.{kind}.*tagging"):
         read_examples(write(f"b.{kind}", "text\ttag\nx\tO\n"), layout, ColumnsConfig())
 
@@ -724,7 +726,7 @@ def test_conll_to_tag_needs_no_tags(write, content):
 
 def test_a_stream_without_the_training_columns_says_so(write):
     with pytest.raises(InputError, match="no column 'text'"):
-        stream_examples(write("a.csv", "甲,乙\n丙,丁\n"), Task(name="classification"))
+        stream_examples(write("a.csv", "甲,乙\n丙,丁\n"), Classification())
 
 
 def test_quotes_of_a_csv_that_never_close_end_no_stream(write):
@@ -748,7 +750,7 @@ def test_a_large_file_takes_little_memory(write, kind):
     line = json.dumps({"text": text}) if kind == "jsonl" else text
     path = write(f"a.{kind}", ("text\n" if kind in ("tsv", "csv") else "") + f"{line}\n" * 3000)
     tracemalloc.start()
-    count = sum(isinstance(one, Example) for one in stream_examples(path, Task(name="multilabel")))
+    count = sum(isinstance(one, Example) for one in stream_examples(path, Multilabel()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 3000

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.splits import duplicates, example_key, folds, split
-from roformer_tf.labelled.task import Example
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.splits import duplicates, example_key, folds, split_examples
 from roformer_tf.readers.text_key import text_key
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.table import TASKS
 
 SHORT = st.text("aｂb 　c", max_size=3)
 EXAMPLES = st.lists(
@@ -69,9 +71,10 @@ def test_mirrored_pairs_and_triples_are_met_again():
 
     train = [Example(("甲", "乙", "丙"), "B", "")]
     test = [Example(texts, "C", "") for texts in (("甲", "丙", "乙"), ("乙", "甲", "丙"))]
-    found = duplicates(train, test)
+    found = duplicates(train, test, question=Ranking.question)
     assert (found.in_train.tolist(), found.contradicting) == ([True, False], 0)
-    assert duplicates(train, [Example(("甲", "丙", "乙"), "B", "")]).contradicting == 1
+    test = [Example(("甲", "丙", "乙"), "B", "")]
+    assert duplicates(train, test, question=Ranking.question).contradicting == 1
 
 
 def test_a_triples_first_text_has_a_place_of_its_own():
@@ -91,7 +94,10 @@ def test_a_split_keeps_mirrored_examples_together(task):
         for i in range(60)
         for way in ways
     ]
-    for sides in (split(examples, task, (0.2, 0.2)), *folds(examples, task, 3)):
+    for sides in (
+        split_examples(examples, TASKS[task], (0.2, 0.2)),
+        *folds(examples, TASKS[task], 3),
+    ):
         met = [{example.texts[-1][1:] for example in side} for side in sides]
         assert sum(map(len, met)) == len(set.union(*met)) == 60
 
@@ -113,7 +119,7 @@ def test_a_split_parts_the_examples_and_no_equal_texts(task):
         Example((f"{rng.integers(150)}{' ' * int(rng.integers(2))}",), LABELS[task](rng), f"f:{i}")
         for i in range(400)
     ]
-    sides = split(examples, task, (0.2, 0.1), seed=3)
+    sides = split_examples(examples, TASKS[task], (0.2, 0.1), seed=3)
     assert sorted(e for side in sides for e in side) == sorted(examples)
     assert [len(side) for side in sides] == pytest.approx([280, 80, 40], abs=5)
     texts = [set(map(plain, side)) for side in sides]
@@ -132,14 +138,14 @@ def test_a_split_gives_every_side_its_share_of_every_label(task):
         return Counter(label for e in side for label in (e.label if several else [e.label]))
 
     total = every(examples)
-    for side, share in zip(split(examples, task), (0.8, 0.1, 0.1), strict=True):
+    for side, share in zip(split_examples(examples, TASKS[task]), (0.8, 0.1, 0.1), strict=True):
         for label, count in every(side).items():
             assert count == pytest.approx(share * total[label], abs=6)
 
 
 def test_a_split_of_numbers_has_small_and_large_ones_on_every_side():
     numbers = np.random.default_rng(0).lognormal(size=1000)
-    for side in split(made(numbers.tolist()), "regression"):
+    for side in split_examples(made(numbers.tolist()), TASKS["regression"]):
         side_numbers = [example.label for example in side]
         for tenth in range(1, 10):
             below = np.mean(side_numbers < np.quantile(numbers, tenth / 10))
@@ -150,41 +156,45 @@ def test_a_split_of_numbers_has_small_and_large_ones_on_every_side():
 def test_every_label_is_trained_on(task):
     labels = ["common"] * 50 + [f"rare {i}" for i in range(10)]
     examples = made([(x, "common") for x in labels] if task == "multilabel" else labels)
-    train, valid, test = split(examples, task, (0.2, 0.2))
+    train, valid, test = split_examples(examples, TASKS[task], (0.2, 0.2))
     assert {e.label for e in train} == {e.label for e in examples}
     assert {e.label for e in (*valid, *test)} == {examples[0].label}
 
 
 def test_a_split_is_a_function_of_its_seed():
     examples = made(["0", "1"] * 50)
-    assert split(examples, "classification", seed=1) == split(examples, "classification", seed=1)
-    assert split(examples, "classification", seed=1) != split(examples, "classification", seed=2)
+    assert split_examples(examples, TASKS["classification"], seed=1) == split_examples(
+        examples, TASKS["classification"], seed=1
+    )
+    assert split_examples(examples, TASKS["classification"], seed=1) != split_examples(
+        examples, TASKS["classification"], seed=2
+    )
 
 
 def test_a_share_of_nothing_gives_nothing():
-    train, valid, test = split(made(["0", "1"] * 50), "classification", (0.0, 0.2))
+    train, valid, test = split_examples(made(["0", "1"] * 50), TASKS["classification"], (0.0, 0.2))
     assert (len(train), len(valid), len(test)) == (80, 0, 20)
 
 
 def test_too_few_examples_are_an_input_error():
     with pytest.raises(InputError, match=r"3 examples are too few .* none is left for validation"):
-        split(made("010"), "classification")
+        split_examples(made("010"), TASKS["classification"])
     repeated = [Example(("one",), "0", ""), Example(("two",), "1", "")] * 50
     with pytest.raises(InputError, match="Give --valid and --test"):
-        split(repeated, "classification")
+        split_examples(repeated, TASKS["classification"])
 
 
 @pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.5, 0.5)])
 def test_impossible_shares_are_an_input_error(shares):
     with pytest.raises(InputError, match="leave something for training"):
-        split(made("01" * 50), "classification", shares)
+        split_examples(made("01" * 50), TASKS["classification"], shares)
 
 
 @pytest.mark.parametrize("k", [2, 5])
 def test_folds_hold_every_example_out_once(k):
     examples = made(np.random.default_rng(0).choice(["0", "1"], 103, p=[0.8, 0.2]).tolist())
     examples += [example._replace(texts=(example.texts[0] + " ",)) for example in examples[:9]]
-    pairs = folds(examples, "classification", k, seed=2)
+    pairs = folds(examples, TASKS["classification"], k, seed=2)
     assert len(pairs) == k
     assert sorted(e for _, held_out in pairs for e in held_out) == sorted(examples)
     ones = sum(example.label == "1" for example in examples)
@@ -197,8 +207,8 @@ def test_folds_hold_every_example_out_once(k):
 
 def test_impossible_folds_are_input_errors():
     with pytest.raises(InputError, match="1 folds are too few"):
-        folds(made("0101"), "classification", 1)
+        folds(made("0101"), TASKS["classification"], 1)
     with pytest.raises(InputError, match="too few for 5 folds"):
-        folds(made("0101"), "classification", 5)
+        folds(made("0101"), TASKS["classification"], 5)
     with pytest.raises(InputError, match="label '2' fall into one of 2 folds"):
-        folds(made("01012"), "classification", 2)
+        folds(made("01012"), TASKS["classification"], 2)

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
-from roformer_tf.labelled.encoding import encode_examples, row_targets
-from roformer_tf.labelled.task import Example, make_task
+from roformer_tf.labelled.examples import Example
 from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.tasks.table import TASKS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -31,9 +31,9 @@ def test_batches_of_any_length_follow_each_other(order):
         Example(("好差"[number % 2] * length,), "好差"[number % 2], "")
         for number, length in enumerate(np.repeat(order, 2).tolist())
     ]
-    task = make_task("classification", examples, max_length=128)
-    encoded = encode_examples(examples, TOKENIZER, task)
-    targets = row_targets(encoded, examples, task)
+    task = TASKS["classification"].from_examples(examples, max_length=128)
+    encoded = task.encode(examples, TOKENIZER)
+    targets = task.row_targets(encoded, examples)
     model = Lengths()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for seed in range(6):  # among them one whose first two batches are of one length

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 
-from roformer_tf.labelled.task import Example, make_task
+from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import baselines
-from roformer_tf.tasks.baselines import baseline, overlap
-from roformer_tf.tasks.metrics import score
-from roformer_tf.tasks.thresholds import choose_thresholds
+from roformer_tf.tasks.baselines import overlap
+from roformer_tf.tasks.table import TASKS
 
 GOOD, BAD = ("很好", "喜欢", "满意"), ("太差", "讨厌", "失望")
 FILLER = list("房间早餐服务书本电脑屏幕键盘今天昨天朋友")
@@ -36,10 +35,10 @@ def examples(name, count, seed):
 
 
 def judge(name, training, test):
-    task = make_task(name, training)
-    method, predictions = baseline(task, training, test)
+    task = TASKS[name].from_examples(training)
+    method, predictions = task.baseline(training, test)
     assert all(one.scores.dtype == np.float32 for one in predictions)
-    return method, predictions, score(task, [one.label for one in test], predictions)
+    return method, predictions, task.compute_metrics([one.label for one in test], predictions)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +73,13 @@ def test_texts_of_one_character_each_are_answered(name):
 def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
     rare = [one for one in examples("multilabel", 400, 0) if one.label or one.place[-1] == "1"]
     training = [one._replace(label=one.label if i % 4 else ()) for i, one in enumerate(rare)]
-    task = make_task("multilabel", training)
+    task = TASKS["multilabel"].from_examples(training)
     test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
-    _, at_half = baseline(task, training, test)
-    _, chosen = baseline(task, training, test, valid)
+    _, at_half = task.baseline(training, test)
+    _, chosen = task.baseline(training, test, valid)
     assert [one.label for one in at_half] == [task.likely(one.scores) for one in at_half]
-    _, by_valid = baseline(task, training, valid)
-    wanted = choose_thresholds(task, [one.label for one in valid], by_valid)
+    _, by_valid = task.baseline(training, valid)
+    wanted = task.with_choices([one.label for one in valid], by_valid)
     assert wanted.thresholds != (0.5, 0.5)
     assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in at_half]
 

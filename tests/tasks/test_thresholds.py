@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from roformer_tf.finetuning.report.details import mistakes
-from roformer_tf.labelled.task import Prediction, Task
+from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import thresholds
-from roformer_tf.tasks.thresholds import ENOUGH, choose_thresholds
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.thresholds import ENOUGH
 
 LABELS = ("甲", "乙", "丙")
 EVERY = [step / 20 for step in range(1, 20)]
@@ -29,7 +31,7 @@ def chosen(gold, scores):
         tuple(label for label, there in zip(LABELS, row, strict=True) if there) for row in gold
     ]
     answers = [Prediction((), row) for row in scores]
-    return choose_thresholds(Task(name="multilabel", labels=LABELS), names, answers)
+    return Multilabel(labels=LABELS).with_choices(names, answers)
 
 
 def micro_f1(gold, scores, at):
@@ -70,20 +72,18 @@ def test_of_equally_good_thresholds_the_nearest_to_a_half_is_taken():
 
 
 def test_other_tasks_have_none():
-    task = Task(name="classification", labels=LABELS)
-    assert choose_thresholds(task, ["甲"], [Prediction("甲", np.ones(3, np.float32))]) is task
-    several = Task(name="multilabel", labels=LABELS)
-    assert choose_thresholds(several, [], []) is several
+    task = Classification(labels=LABELS)
+    assert task.with_choices(["甲"], [Prediction("甲", np.ones(3, np.float32))]) is task
+    several = Multilabel(labels=LABELS)
+    assert several.with_choices([], []) is several
 
 
 def test_how_sure_a_wrong_answer_was_knows_of_the_threshold():
-    from roformer_tf.labelled.task import Example
-
-    task = Task(name="multilabel", labels=LABELS, thresholds=(0.7, 0.2, 0.5))
+    task = Multilabel(labels=LABELS, thresholds=(0.7, 0.2, 0.5))
     scores = np.array([0.6, 0.3, 0.1], np.float32)
     answer = Prediction(task.likely(scores), scores)
     assert answer.label == ("乙",)
     for label, sureness in ((("甲", "乙"), 1 - 0.6), ((), 0.3), (("甲",), 1 - 0.6)):
-        [found] = mistakes(task, [Example(("x",), label, "")], [answer])
+        [found] = task.mistakes([Example(("x",), label, "")], [answer])
         assert found["sureness"] == pytest.approx(sureness)
     assert thresholds.STEPS.size == 19

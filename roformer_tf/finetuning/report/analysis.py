@@ -8,27 +8,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from roformer_tf.files import write_text
-from roformer_tf.finetuning.report.details import calibration, confusion, mistakes
 from roformer_tf.finetuning.report.pages import html_page, markdown_page
 from roformer_tf.finetuning.report.warnings import warnings
+from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Duplicates
-from roformer_tf.labelled.task import Example, Label, Prediction, Task
-from roformer_tf.tasks.metrics import by_kind, intervals, score, tally
-
-POINTS = 1000
-"""Of a curve or a cloud, at most."""
-
-Plain: TypeAlias = dict[str, Any]
-"""A dictionary that JSON knows."""
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.details import POINTS, JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class EvaluatedSet:
     """One of the sets of a run, and the answers to it."""
 
     examples: Sequence[Example]
@@ -47,15 +41,15 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ReportData:
     """All that a report is made of."""
 
     task: Task
     metric: str
     """The one that the best weights were kept by."""
-    train: Part
-    valid: Part
-    test: Part | None = None
+    train: EvaluatedSet
+    valid: EvaluatedSet
+    test: EvaluatedSet | None = None
     """Without one, the report judges by `valid`, and says so."""
     baseline: str = ""
     """The baseline's method in words."""
@@ -81,7 +75,7 @@ class Answers(NamedTuple):
     predictions: Sequence[Prediction]
 
 
-def write_report(folder: str | Path, report: Plain) -> None:
+def write_report(folder: str | Path, report: JsonObject) -> None:
     """Write report.json, report.md and report.html: a pure function of the dictionary."""
     folder = Path(folder)
     write_text(folder / "report.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
@@ -89,7 +83,7 @@ def write_report(folder: str | Path, report: Plain) -> None:
     write_text(folder / "report.html", html_page(report))
 
 
-def analyse(run: Run) -> Plain:
+def analyse(data: ReportData) -> JsonObject:
     """Everything that the report shows, as JSON knows it.
 
     {"judged": "test", "test": {"accuracy": 0.93, …}, "valid": {…}, "test_unseen": {…},
@@ -99,122 +93,101 @@ def analyse(run: Run) -> Plain:
     in their own set, where others do. Without a test set the validation set is "judged", and there
     is no "test".
     """
-    judged, part = ("test", run.test) if run.test else ("valid", run.valid)
-    task = run.task
-    report: Plain = {
+    judged, evaluated = ("test", data.test) if data.test else ("valid", data.valid)
+    task = data.task
+    report: JsonObject = {
         "task": task.name,
-        "metric": run.metric,
+        "metric": data.metric,
         "judged": judged,
         "text_columns": list(task.text_columns),
         "max_length": task.max_length,
-        "long_texts": "windows" if task.name == "tagging" else task.long_texts,
-        "data": [_describe(name, one, task) for name, one in _parts(run).items()],
-        "leaks": _leaks(part),
+        "long_texts": task.long_texts,
+        "data": [_describe(name, one, task) for name, one in _sets(data).items()],
+        "leaks": _leaks(evaluated),
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
-        **_figures(run, judged, part),
-        **_details(task, part),
-        "losses": _thinned(run.losses),
-        "evaluations": [dict(line) for line in run.evaluations],
-        "trials": [dict(trial) for trial in run.trials],
-        "settings": dict(run.settings),
-        "hardware": dict(run.hardware),
-        "seconds": dict(run.seconds),
+        **_figures(data, judged, evaluated),
+        **task.details(evaluated.examples, evaluated.predictions),
+        "losses": _thinned(data.losses),
+        "evaluations": [dict(line) for line in data.evaluations],
+        "trials": [dict(trial) for trial in data.trials],
+        "settings": dict(data.settings),
+        "hardware": dict(data.hardware),
+        "seconds": dict(data.seconds),
     }
     return report | {"warnings": warnings(report)}
 
 
-def _parts(run: Run) -> dict[str, Part]:
+def _sets(data: ReportData) -> dict[str, EvaluatedSet]:
     """The sets by their names."""
-    parts = {"train": run.train, "valid": run.valid}
-    return parts | {"test": run.test} if run.test else parts
+    sets = {"train": data.train, "valid": data.valid}
+    return sets | {"test": data.test} if data.test else sets
 
 
-def _describe(name: str, part: Part, task: Task) -> Plain:
+def _describe(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
     """How many examples a set has, how long they are, and what labels."""
     levels = {"median": 50, "90th": 90, "99th": 99, "longest": 100}
     return {
         "name": name,
-        "examples": len(part.examples),
-        "tokens": {key: int(np.percentile(part.lengths, x)) for key, x in levels.items()},
-        "longer": float(np.mean(part.lengths > task.max_length)),
-        "labels": {} if task.name == "regression" else tally(task, part.gold),
-        "numbers": _numbers(part.gold) if task.name == "regression" else {},
+        "examples": len(evaluated.examples),
+        "tokens": {key: int(np.percentile(evaluated.lengths, x)) for key, x in levels.items()},
+        "longer": float(np.mean(evaluated.lengths > task.max_length)),
+        **task.describe_labels(evaluated.gold),
     }
 
 
-def _numbers(gold: Sequence[Any]) -> dict[str, float]:
-    """Where a set's numbers lie."""
-    x = np.array(gold, np.float64)
-    figures = {"lowest": x.min(), "mean": x.mean(), "highest": x.max(), "deviation": x.std()}
-    return {name: float(value) for name, value in figures.items()}
-
-
-def _leaks(part: Part) -> Plain:
+def _leaks(evaluated: EvaluatedSet) -> JsonObject:
     """What the judged set shares with training and validation."""
-    if part.duplicates is None:
+    if evaluated.duplicates is None:
         return {}
-    known = part.duplicates.in_train | part.duplicates.in_valid
+    known = evaluated.duplicates.in_train | evaluated.duplicates.in_valid
     return {
-        "in_train": int(np.sum(part.duplicates.in_train)),
-        "in_valid": int(np.sum(part.duplicates.in_valid)),
-        "of": len(part.examples),
-        "contradicting": part.duplicates.contradicting,
-        "repeated": int(np.sum(part.duplicates.repeated & ~known)),
-        "unseen": int(np.sum(part.duplicates.unseen)),
-        "within": part.duplicates.within,
+        "in_train": int(np.sum(evaluated.duplicates.in_train)),
+        "in_valid": int(np.sum(evaluated.duplicates.in_valid)),
+        "of": len(evaluated.examples),
+        "contradicting": evaluated.duplicates.contradicting,
+        "repeated": int(np.sum(evaluated.duplicates.repeated & ~known)),
+        "unseen": int(np.sum(evaluated.duplicates.unseen)),
+        "within": evaluated.duplicates.within,
     }
 
 
-def _figures(run: Run, judged: str, part: Part) -> Plain:
-    """Scores and intervals of the validation set and the judged one, with and without leaks."""
-    sets = _unleaked(judged, part, Answers(part.gold, part.predictions))
-    valid = {"valid": Answers(run.valid.gold, run.valid.predictions)}
-    report = _scores(run.task, valid | sets)
-    if run.no_baseline:
-        report["no_baseline"] = run.no_baseline
-    if part.baseline:
-        sets = _unleaked(judged, part, Answers(part.gold, part.baseline))
-        report["baseline"] = {"name": run.baseline, **_scores(run.task, sets)}
+def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> JsonObject:
+    """Metrics and intervals of the validation set and the judged one, with and without leaks."""
+    sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.predictions))
+    valid = {"valid": Answers(data.valid.gold, data.valid.predictions)}
+    report = _metrics(data.task, valid | sets)
+    if data.no_baseline:
+        report["no_baseline"] = data.no_baseline
+    if evaluated.baseline:
+        sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.baseline))
+        report["baseline"] = {"name": data.baseline, **_metrics(data.task, sets)}
     return report
 
 
-def _unleaked(judged: str, part: Part, answers: Answers) -> dict[str, Answers]:
+def _unleaked(judged: str, evaluated: EvaluatedSet, answers: Answers) -> dict[str, Answers]:
     """The judged set and, if it has texts that are met again, those that are new as `…_unseen`."""
     sets = {judged: answers}
-    if part.duplicates is not None and 0 < np.sum(part.duplicates.unseen) < len(part.examples):
-        kept = np.flatnonzero(part.duplicates.unseen).tolist()
+    if evaluated.duplicates is not None and 0 < np.sum(evaluated.duplicates.unseen) < len(
+        evaluated.examples
+    ):
+        kept = np.flatnonzero(evaluated.duplicates.unseen).tolist()
         gold, predictions = answers
         sets[f"{judged}_unseen"] = Answers([gold[i] for i in kept], [predictions[i] for i in kept])
     return sets
 
 
-def _scores(task: Task, sets: Mapping[str, Answers]) -> Plain:
+def _metrics(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
     """Every metric of each set, and its interval."""
-    scores: Plain = {name: score(task, *answers) for name, answers in sets.items()}
-    return scores | {
+    metrics: JsonObject = {name: task.compute_metrics(*answers) for name, answers in sets.items()}
+    return metrics | {
         "intervals": {
-            name: {metric: list(ends) for metric, ends in intervals(task, *answers).items()}
+            name: {metric: list(ends) for metric, ends in task.intervals(*answers).items()}
             for name, answers in sets.items()
         }
     }
 
 
-def _details(task: Task, part: Part) -> Plain:
-    """What to look at beside the figures: as far as the task has it."""
-    gold, predictions = part.gold, part.predictions
-    details: Plain = {"mistakes": mistakes(task, part.examples, predictions)}
-    if task.name == "regression":
-        points = [[number, answer.label] for number, answer in zip(gold, predictions, strict=True)]
-        return details | {"scatter": points[:: -(-len(points) // POINTS)]}
-    details["calibration"] = calibration(task, gold, predictions)
-    if task.name != "ranking":
-        details["per_class"] = by_kind(task, gold, predictions)
-    if task.name in ("classification", "pair"):
-        details["confusion"] = confusion(gold, predictions)
-    return details
-
-
-def _thinned(lines: Sequence[Mapping[str, float]]) -> list[Plain]:
+def _thinned(lines: Sequence[Mapping[str, float]]) -> list[JsonObject]:
     """Step and loss, as means over so many lines that few enough remain."""
     several = -(-len(lines) // POINTS) or 1
     groups = [lines[i : i + several] for i in range(0, len(lines), several)]

@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable
 from importlib.resources import files
 
-from roformer_tf.finetuning.report.blocks import address
 from roformer_tf.finetuning.report.fonts import cut_font
-from roformer_tf.finetuning.report.sections import Report, sections
+from roformer_tf.finetuning.report.sections import sections
+from roformer_tf.finetuning.report.words import Report
+from roformer_tf.tasks.blocks import address
 
 
 def markdown_page(report: Report) -> str:

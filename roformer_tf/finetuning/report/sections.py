@@ -2,19 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from roformer_tf.finetuning.report import words
-from roformer_tf.finetuning.report.blocks import (
-    Block,
-    Mistake,
-    Picture,
-    Table,
-    Text,
-    Tile,
-    Tiles,
-    Warnings,
-)
+from roformer_tf.finetuning.report.words import Report
 from roformer_tf.runs.plots import (
     Range,
     draw_calibration,
@@ -22,31 +13,37 @@ from roformer_tf.runs.plots import (
     draw_numbers,
     draw_ranges,
 )
-from roformer_tf.tasks.thresholds import ENOUGH
+from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.blocks import (
+    MOST_LABELS,
+    Block,
+    Picture,
+    ReportTable,
+    Scatter,
+    Text,
+    Tile,
+    Tiles,
+    Warnings,
+)
+from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.table import TASKS
 
-LABELS = 40
-"""Rows of a table by label, at most."""
-CONFUSED = 15
-"""Labels up to which a confusion matrix is shown whole; beyond, its greatest entries."""
 
-Report: TypeAlias = Mapping[str, Any]
-
-
-class Scored(NamedTuple):
+class FiguresRow(NamedTuple):
     """The figures of one set of examples."""
 
     name: str
     examples: int
-    scores: Mapping[str, float]
+    metrics: Mapping[str, float]
     ends: Mapping[str, Sequence[float]]
     """Of each metric's interval."""
     ours: bool
     """The model's, not the baseline's."""
 
-    def spelled(self, metric: str) -> str:
+    def spelled(self, metric: Metric) -> str:
         """A figure and its interval: 93.5% [92.4%, 94.5%]."""
-        ends = words.interval(metric, self.ends[metric])
-        return f"{words.figure(metric, self.scores[metric])} {ends}"
+        ends = words.interval(metric, self.ends[metric.name])
+        return f"{words.figure(metric, self.metrics[metric.name])} {ends}"
 
 
 def sections(report: Report) -> dict[str, list[Block]]:
@@ -56,9 +53,8 @@ def sections(report: Report) -> dict[str, list[Block]]:
         "Data": _data,
         "Training": _training,
         "Each label": _each_label,
-        "Thresholds": _thresholds,
-        "Confusion": _confusion,
-        "Numbers": _numbers,
+    }
+    others: dict[str, Callable[[Report], Iterable[Block]]] = {
         "Calibration": _calibration,
         "Worst mistakes": _mistakes,
         "Settings": _settings,
@@ -66,33 +62,52 @@ def sections(report: Report) -> dict[str, list[Block]]:
         "Hardware and time": _hardware,
     }
     made = {title: list(maker(report)) for title, maker in makers.items()}
+    made |= {title: [*map(_drawn, x)] for title, x in _task(report).sections(report).items()}
+    made |= {title: list(maker(report)) for title, maker in others.items()}
     return {title: blocks for title, blocks in made.items() if blocks}
+
+
+def _task(report: Report) -> type[Task]:
+    """The task that the report is of."""
+    return TASKS[report["task"]]
+
+
+def _named(report: Report, names: Iterable[str]) -> list[Metric]:
+    """The task's metrics of these names."""
+    return [_task(report).metric(name) for name in names]
+
+
+def _drawn(block: Block) -> Block:
+    """A block as the templates know it."""
+    return Picture(draw_numbers(block.points), block.words) if isinstance(block, Scatter) else block
 
 
 def _figures(report: Report) -> Iterable[Block]:
     """The figures beside the baseline's, and what to know of them."""
-    metric = report["metric"]
-    rows = list(_scored(report))
+    (metric,) = _named(report, [report["metric"]])
+    rows = list(_rows(report))
     yield Tiles([_tile(metric, row) for row in rows if row.name != "valid" or len(rows) == 1])
     if report["warnings"]:
         yield Warnings(report["warnings"])
-    metrics = list(rows[0].scores)
-    yield Table(
-        ["", "examples", *(words.METRICS[one] for one in metrics)],
+    metrics = _named(report, rows[0].metrics)
+    yield ReportTable(
+        ["", "examples", *(one.title for one in metrics)],
         [[row.name, f"{row.examples:,}", *(row.spelled(one) for one in metrics)] for row in rows],
     )
     yield Text(
         "In brackets: where the figure lies in 95 of 100 sets drawn anew from the same examples."
         + ("" if "baseline" not in report else f" The baseline: {report['baseline']['name']}.")
     )
-    ranges = [Range(row.name, row.scores[metric], row.ends[metric], row.ours) for row in rows]
+    ranges = [
+        Range(row.name, row.metrics[metric.name], row.ends[metric.name], row.ours) for row in rows
+    ]
     yield Picture(
-        draw_ranges(ranges, words.METRICS[metric], words.is_share(metric)),
-        f"{words.METRICS[metric]} with its interval, ours and the baseline's",
+        draw_ranges(ranges, metric.title, words.is_share(metric)),
+        f"{metric.title} with its interval, ours and the baseline's",
     )
 
 
-def _scored(report: Report) -> Iterable[Scored]:
+def _rows(report: Report) -> Iterable[FiguresRow]:
     """The judged set whole and new texts only, the baseline's likewise, and the validation set."""
     judged, baseline = report["judged"], report.get("baseline", {})
     sizes = {data["name"]: data["examples"] for data in report["data"]}
@@ -101,17 +116,19 @@ def _scored(report: Report) -> Iterable[Scored]:
         for key in (judged, f"{judged}_unseen"):
             if key in source:
                 name, ends = of + words.of_set(key), source["intervals"][key]
-                yield Scored(name, sizes[key], source[key], ends, source is report)
+                yield FiguresRow(name, sizes[key], source[key], ends, source is report)
     if judged != "valid":
-        yield Scored("valid", sizes["valid"], report["valid"], report["intervals"]["valid"], True)
+        yield FiguresRow(
+            "valid", sizes["valid"], report["valid"], report["intervals"]["valid"], True
+        )
 
 
-def _tile(metric: str, row: Scored) -> Tile:
+def _tile(metric: Metric, row: FiguresRow) -> Tile:
     """The main figure of a row."""
     return Tile(
-        f"{words.METRICS[metric]} on {row.name}" if row.ours else row.name,
-        words.figure(metric, row.scores[metric]),
-        words.interval(metric, row.ends[metric]),
+        f"{metric.title} on {row.name}" if row.ours else row.name,
+        words.figure(metric, row.metrics[metric.name]),
+        words.interval(metric, row.ends[metric.name]),
         row.ours,
     )
 
@@ -123,7 +140,7 @@ def _data(report: Report) -> Iterable[Block]:
     if sets[0]["labels"]:
         yield _label_balance(sets)
     elif sets[0]["numbers"]:
-        yield Table(
+        yield ReportTable(
             ["set", *sets[0]["numbers"]],
             [[one["name"], *(f"{x:.4g}" for x in one["numbers"].values())] for one in sets],
         )
@@ -131,10 +148,10 @@ def _data(report: Report) -> Iterable[Block]:
         yield _met_again(report["judged"], report["leaks"])
 
 
-def _lengths(sets: Sequence[Mapping[str, Any]]) -> Table:
+def _lengths(sets: Sequence[Mapping[str, Any]]) -> ReportTable:
     """How many examples each set has, and of how many tokens."""
     levels = list(sets[0]["tokens"])
-    return Table(
+    return ReportTable(
         ["set", "examples", *(f"tokens: {level}" for level in levels), "longer than a row"],
         [
             [
@@ -148,9 +165,9 @@ def _lengths(sets: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _met_again(judged: str, leaks: Mapping[str, int]) -> Table:
+def _met_again(judged: str, leaks: Mapping[str, int]) -> ReportTable:
     """What stands more than once in the data."""
-    return Table(
+    return ReportTable(
         ["texts that are met again", ""],
         [
             [f"{judged}: stand in train, too", f"{leaks['in_train']:,}"],
@@ -162,10 +179,12 @@ def _met_again(judged: str, leaks: Mapping[str, int]) -> Table:
     )
 
 
-def _label_balance(sets: Sequence[Mapping[str, Any]]) -> Table:
+def _label_balance(sets: Sequence[Mapping[str, Any]]) -> ReportTable:
     """How often each label stands in each set, and how often by the example."""
-    labels = sorted(sets[0]["labels"], key=sets[0]["labels"].__getitem__, reverse=True)[:LABELS]
-    return Table(
+    labels = sorted(sets[0]["labels"], key=sets[0]["labels"].__getitem__, reverse=True)[
+        :MOST_LABELS
+    ]
+    return ReportTable(
         ["label (by the example)", *(f"{one['name']}" for one in sets)],
         [
             [label, *(_share(one["labels"][label], one["examples"]) for one in sets)]
@@ -181,18 +200,24 @@ def _share(number: int, examples: int) -> str:
 
 def _training(report: Report) -> Iterable[Block]:
     """The curve, and what each epoch gave."""
-    metric, lines = report["metric"], report["evaluations"]
+    lines = report["evaluations"]
     if not lines:
         return
-    name, shares = f"{words.METRICS[metric]} on valid", words.is_share(metric)
+    (metric,) = _named(report, [report["metric"]])
+    name, shares = f"{metric.title} on valid", words.is_share(metric)
     loss = draw_curve(report["losses"], "loss", "training loss", held_out=False, shares=False)
     yield Picture(loss, "training loss by step")
-    yield Picture(draw_curve(lines, metric, name, held_out=True, shares=shares), f"{name} by step")
-    metrics = [one for one in report["valid"] if one in lines[0]]
-    yield Table(
-        ["epoch", "step", *(f"{words.METRICS[one]} on valid" for one in metrics)],
+    curve = draw_curve(lines, metric.name, name, held_out=True, shares=shares)
+    yield Picture(curve, f"{name} by step")
+    metrics = _named(report, [one for one in report["valid"] if one in lines[0]])
+    yield ReportTable(
+        ["epoch", "step", *(f"{one.title} on valid" for one in metrics)],
         [
-            [f"{x['epoch']:g}", f"{x['step']:,}", *(words.figure(one, x[one]) for one in metrics)]
+            [
+                f"{x['epoch']:g}",
+                f"{x['step']:,}",
+                *(words.figure(one, x[one.name]) for one in metrics),
+            ]
             for x in lines
         ],
     )
@@ -201,12 +226,12 @@ def _training(report: Report) -> Iterable[Block]:
 def _each_label(report: Report) -> Iterable[Block]:
     """Precision, recall and F1 by label, the worst of many."""
     rows = report.get("per_class", [])
-    if len(rows) > LABELS:
-        yield Text(f"The {LABELS} of {len(rows):,} labels with the lowest F1.")
-        rows = sorted(rows, key=lambda row: row["f1"])[:LABELS]
+    if len(rows) > MOST_LABELS:
+        yield Text(f"The {MOST_LABELS} of {len(rows):,} labels with the lowest F1.")
+        rows = sorted(rows, key=lambda row: row["f1"])[:MOST_LABELS]
     shares = ("precision", "recall", "f1")
     if rows:
-        yield Table(
+        yield ReportTable(
             ["label", "precision", "recall", "F1", "in the data", "answered"],
             [
                 [
@@ -221,48 +246,6 @@ def _each_label(report: Report) -> Iterable[Block]:
         )
 
 
-def _thresholds(report: Report) -> Iterable[Block]:
-    """From which probability on each label of several is answered."""
-    found = report.get("thresholds", {})
-    if not found:
-        return
-    yield Text(
-        "A label is answered where its probability is above its threshold. These were chosen on "
-        "valid, for the highest micro F1: one for all labels, and one for each label of which "
-        f"there are at least {ENOUGH} examples."
-    )
-    rows = [[label, f"{threshold:.2f}"] for label, threshold in found.items()]
-    if len(rows) > LABELS:
-        yield Text(f"The first {LABELS} of {len(rows):,} labels.")
-    yield Table(["label", "threshold"], rows[:LABELS])
-
-
-def _confusion(report: Report) -> Iterable[Block]:
-    """Which labels are taken for which."""
-    found = report.get("confusion", [])
-    totals = {row["label"]: row["gold"] for row in report.get("per_class", [])}
-    if not found:
-        return
-    if len(totals) > CONFUSED:
-        wrong = [x for x in found if x["gold"] != x["predicted"]][:LABELS]
-        rows = [[x["gold"], x["predicted"], f"{x['count']:,}"] for x in wrong]
-        yield Table(["in the data", "answered", "times"], rows, words=2)
-        return
-    counts = {(x["gold"], x["predicted"]): x["count"] for x in found}
-    square = [[counts.get((label, answer), 0) for answer in totals] for label in totals]
-    yield Table(
-        ["in the data ↓, answered →", *totals],
-        [[label, *(f"{x:,}" for x in row)] for label, row in zip(totals, square, strict=True)],
-        shades=[[x / max(sum(row), 1) for x in row] for row in square],
-    )
-
-
-def _numbers(report: Report) -> Iterable[Block]:
-    """A regression's answers beside the data's numbers."""
-    if report.get("scatter"):
-        yield Picture(draw_numbers(report["scatter"]), "numbers answered, by numbers in the data")
-
-
 def _calibration(report: Report) -> Iterable[Block]:
     """Whether the model's probabilities can be taken at their word."""
     if "calibration" not in report:
@@ -273,7 +256,7 @@ def _calibration(report: Report) -> Iterable[Block]:
         f"{found['ece']:.1%} on average (expected calibration error)."
     )
     yield Picture(draw_calibration(found["bins"]), "reliability diagram")
-    yield Table(
+    yield ReportTable(
         ["said to be likely", "how many", "mean probability", "was so"],
         [
             [
@@ -289,32 +272,18 @@ def _calibration(report: Report) -> Iterable[Block]:
 
 def _mistakes(report: Report) -> Iterable[Block]:
     """Wrong answers, the surest first."""
+    task = _task(report)
     if report["mistakes"]:
-        yield Text(
-            words.WORST.get(report["task"], "The wrong answers that the model was surest of.")
-        )
-    sure = words.SURENESS.get(report["task"], "{:.1%} sure")
+        yield Text(task.worst)
     for found in report["mistakes"]:
-        place, sureness = found["place"], sure.format(found["sureness"])
-        if report["task"] == "tagging":
-            texts = [("in the data", found["gold"]), ("answered", found["predicted"])]
-            yield Mistake(place, [("", sureness)], texts)
-            continue
-        facts = [
-            ("in the data", words.label(found["gold"])),
-            ("answered", words.label(found["predicted"])),
-            ("", sureness),
-        ]
-        names = report["text_columns"] if len(found["texts"]) > 1 else [""]
-        texts = [(name, [[text, ""]]) for name, text in zip(names, found["texts"], strict=True)]
-        yield Mistake(place, facts, texts)
+        yield task.mistake(found, report["text_columns"])
 
 
 def _settings(report: Report) -> Iterable[Block]:
     """Every setting of the run."""
     if report["settings"]:
         rows = [[name, words.setting(value)] for name, value in report["settings"].items()]
-        yield Table(["setting", "value"], rows, words=2)
+        yield ReportTable(["setting", "value"], rows, words=2)
 
 
 def _trials(report: Report) -> Iterable[Block]:
@@ -323,13 +292,13 @@ def _trials(report: Report) -> Iterable[Block]:
     if not trials:
         return
     sets = [name for name in ("valid", "test") if name in trials[0]]
-    figures = [(name, metric) for name in sets for metric in trials[0][name]]
-    yield Table(
-        ["training", *(f"{words.METRICS[metric]} on {name}" for name, metric in figures), "time"],
+    figures = [(name, metric) for name in sets for metric in _named(report, trials[0][name])]
+    yield ReportTable(
+        ["training", *(f"{metric.title} on {name}" for name, metric in figures), "time"],
         [
             [
                 trial["name"],
-                *(words.figure(metric, trial[name][metric]) for name, metric in figures),
+                *(words.figure(metric, trial[name][metric.name]) for name, metric in figures),
                 words.duration(trial["seconds"]),
             ]
             for trial in trials
@@ -338,7 +307,7 @@ def _trials(report: Report) -> Iterable[Block]:
             [
                 f"mean ± deviation of {len(equal)} at {rate:g}",
                 *(
-                    _spread(metric, [one[name][metric] for one in equal])
+                    _spread(metric, [one[name][metric.name] for one in equal])
                     for name, metric in figures
                 ),
                 "",
@@ -355,7 +324,7 @@ def _by_rate(trials: Sequence[Mapping[str, Any]]) -> dict[float, list[Mapping[st
     return {rate: [one for one in trials if one["learning_rate"] == rate] for rate in rates}
 
 
-def _spread(metric: str, values: Sequence[float]) -> str:
+def _spread(metric: Metric, values: Sequence[float]) -> str:
     """93.5% ± 0.4%, the deviation that of a sample."""
     return f"{words.figure(metric, mean(values))} ± {words.figure(metric, stdev(values))}"
 
@@ -365,4 +334,4 @@ def _hardware(report: Report) -> Iterable[Block]:
     rows = [[name, value] for name, value in report["hardware"].items()]
     rows += [[f"time: {name}", words.duration(x)] for name, x in report["seconds"].items()]
     if rows:
-        yield Table(["", ""], rows, words=2)
+        yield ReportTable(["", ""], rows, words=2)

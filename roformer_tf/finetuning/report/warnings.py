@@ -1,12 +1,12 @@
 """What a reader of a report must know before quoting a figure."""
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
 
-from roformer_tf.finetuning.report.words import CUT, METRICS, figure, interval, of_set, several
-from roformer_tf.tasks.metrics import FALLING
+from roformer_tf.finetuning.report.words import CUT, Report, figure, interval, of_set, several
+from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.table import TASKS
 
-FEW = 300
+FEW_EXAMPLES = 300
 """Examples below which figures hardly tell two models apart."""
 MUCH_CUT = 0.01
 """Share of texts too long that is worth a word."""
@@ -14,8 +14,6 @@ UNEVEN = 10
 """Times that the commonest label may be commoner than the rarest."""
 DOUBTFUL = 0.1
 """Calibration error from which a probability should not be taken at its word."""
-
-Report: TypeAlias = dict[str, Any]
 
 
 def warnings(report: Report) -> list[str]:
@@ -35,8 +33,13 @@ def warnings(report: Report) -> list[str]:
     return [sentence for check in checks for sentence in check(report)]
 
 
+def _metric(report: Report) -> Metric:
+    """The one that the best weights were kept by."""
+    return TASKS[report["task"]].metric(report["metric"])
+
+
 def _leak(report: Report) -> Iterator[str]:
-    judged, metric, leaks = report["judged"], report["metric"], report["leaks"]
+    judged, metric, leaks = report["judged"], _metric(report), report["leaks"]
     if not leaks or leaks["unseen"] == leaks["of"]:
         return
     repeated = f", and {leaks['repeated']:,} repeat another" if leaks["repeated"] else ""
@@ -50,8 +53,9 @@ def _leak(report: Report) -> Iterator[str]:
         return
     unseen = f"{judged}_unseen"
     yield (
-        f"{found}; without them the {METRICS[metric]} is {figure(metric, report[unseen][metric])} "
-        f"{interval(metric, report['intervals'][unseen][metric])}."
+        f"{found}; without them the {metric.title} is "
+        f"{figure(metric, report[unseen][metric.name])} "
+        f"{interval(metric, report['intervals'][unseen][metric.name])}."
     )
 
 
@@ -66,15 +70,15 @@ def _no_test(report: Report) -> Iterator[str]:
 def _behind(report: Report) -> Iterator[str]:
     if "baseline" not in report:
         return
-    metric, unseen = report["metric"], f"{report['judged']}_unseen"
+    metric, unseen = _metric(report), f"{report['judged']}_unseen"
     name = unseen if unseen in report else report["judged"]
-    ours, other = report[name][metric], report["baseline"][name][metric]
-    low, high = report["intervals"][name][metric]
-    better = ours < other if metric in FALLING else ours > other
+    ours, other = report[name][metric.name], report["baseline"][name][metric.name]
+    low, high = report["intervals"][name][metric.name]
+    better = ours < other if metric.falls else ours > other
     if not better or low <= other <= high:
         yield (
             f"The model is {'hardly' if better else 'no'} better than the simple baseline: "
-            f"{METRICS[metric]} {figure(metric, ours)} against {figure(metric, other)} on "
+            f"{metric.title} {figure(metric, ours)} against {figure(metric, other)} on "
             f"{of_set(name)}."
         )
 
@@ -86,7 +90,7 @@ def _no_baseline(report: Report) -> Iterator[str]:
 
 def _few(report: Report) -> Iterator[str]:
     examples = {data["name"]: data["examples"] for data in report["data"]}[report["judged"]]
-    if examples < FEW:
+    if examples < FEW_EXAMPLES:
         yield (
             f"The {report['judged']} set has only {several(examples, 'example')}: "
             "small differences in the figures are chance, and the intervals too narrow."

@@ -13,13 +13,16 @@ import pytest
 from fontTools.ttLib import TTFont
 
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.finetuning.report.analysis import Part, Run, analyse, write_report
-from roformer_tf.finetuning.report.details import CHARACTERS, MISTAKES, calibration, mark, mistakes
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
 from roformer_tf.finetuning.report.pages import html_page, markdown_page
 from roformer_tf.finetuning.report.words import duration, figure
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
-from roformer_tf.labelled.task import RANKED, Example, Prediction, Task
-from roformer_tf.tasks.metrics import METRICS, intervals, score
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.details import MISTAKES
+from roformer_tf.tasks.ranking import RANKED
+from roformer_tf.tasks.table import TASKS
 
 TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
@@ -67,8 +70,7 @@ COLUMNS = {"pair": ("text_a", "text_b"), "ranking": ("A", "B", "C")}
 def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
     """A run: `leaked` of its test examples stand in training, too."""
     rng = np.random.default_rng(0)
-    task = Task(
-        name=name,
+    task = TASKS[name](
         labels=LABELS.get(name, ()),
         text_columns=COLUMNS.get(name, ("text",)),
         max_length=16,
@@ -79,7 +81,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
     test[:leaked] = train[:leaked]
 
     def part(examples, **more):
-        return Part(
+        return EvaluatedSet(
             examples=examples, lengths=np.array([len(x.texts[0]) for x in examples]), **more
         )
 
@@ -89,10 +91,10 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
             for one, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
         ]
 
-    return Run(
+    return ReportData(
         **{
             "task": task,
-            "metric": METRICS[name][0],
+            "metric": TASKS[name].metrics[0].name,
             "train": part(train),
             "valid": part(valid, predictions=answers(valid)),
             "test": part(
@@ -104,7 +106,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
             "baseline": "simple method",
             "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
             "evaluations": [
-                {"step": 10 * (i + 1), "epoch": float(i + 1), METRICS[name][0]: 0.5}
+                {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics[0].name: 0.5}
                 for i in range(3)
             ],
             "settings": {"checkpoint": "某.zip", "train": "a.tsv", "valid": None},
@@ -113,9 +115,6 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
         }
         | changes
     )
-
-
-TASKS = ("classification", "pair", "multilabel", "regression", "ranking", "tagging")
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +172,10 @@ def test_every_task_has_its_report(name, tmp_path):
             for title in titles
         ]
         assert places == sorted(places)
-        assert figure(report["metric"], report["test_unseen"][report["metric"]]) in page
+        assert (
+            figure(TASKS[name].metric(report["metric"]), report["test_unseen"][report["metric"]])
+            in page
+        )
         assert "nan" not in page.lower()
 
 
@@ -190,8 +192,8 @@ def test_figures_are_those_of_the_answers(name):
         (report["baseline"], run.test.baseline),
     ):
         gold = [one.label for one in run.test.examples]
-        assert source["test"] == score(run.task, gold, answers)
-        unseen = score(run.task, [gold[i] for i in new], [answers[i] for i in new])
+        assert source["test"] == run.task.compute_metrics(gold, answers)
+        unseen = run.task.compute_metrics([gold[i] for i in new], [answers[i] for i in new])
         assert source["test_unseen"] == unseen != source["test"]
         assert source["intervals"]["test"].keys() == source["test"].keys()
     assert report["data"][0]["longer"] == np.mean(
@@ -278,8 +280,8 @@ def counted_run():
         parts[name]["predictions"] = [*replies(rng, sets[name])]
     parts["test"]["baseline"] = [*replies(rng, test)]
     parts["test"]["duplicates"] = duplicates(sets["train"], test, sets["valid"])
-    return Run(
-        task=Task(name="classification", labels=WORDS, max_length=128),
+    return ReportData(
+        task=Classification(labels=WORDS, max_length=128),
         metric="macro_f1",
         baseline="simple method",
         evaluations=[
@@ -291,7 +293,7 @@ def counted_run():
             | {"valid": {"accuracy": 0.5 + i / 9}, "test": {"accuracy": 0.4 + i / 11}}
             for i, rate in enumerate([1e-5, 2e-5, 2e-5, 2e-5])
         ],
-        **{name: Part(**part) for name, part in parts.items()},
+        **{name: EvaluatedSet(**part) for name, part in parts.items()},
     )
 
 
@@ -343,7 +345,7 @@ def test_the_figures_table_is_right_in_each_cell(counted_run, written):
         source = report["baseline"] if name.startswith("baseline") else report
         key = "valid" if name == "valid" else "test" if chosen is every else "test_unseen"
         assert source[key] == pytest.approx(figures)
-        ends = intervals(counted_run.task, gold, answers)
+        ends = counted_run.task.intervals(gold, answers)
         assert source["intervals"][key] == {metric: [*pair] for metric, pair in ends.items()}
         spelled = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
         rows.append([name, f"{len(gold)}", *spelled])
@@ -474,12 +476,12 @@ def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run,
 
 def test_of_many_labels_the_confusions_are_right_in_each_cell():
     words = tuple(f"类{i}" for i in range(16))
-    task = Task(name="classification", labels=words)
+    task = Classification(labels=words)
     examples = [Example((f"{i}",), words[i % 16], f"t:{i}") for i in range(64)]
     said = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
     predictions = [Prediction(one, np.full(16, 1 / 16, np.float32)) for one in said]
-    part = Part(examples=examples, lengths=np.full(64, 5), predictions=predictions)
-    page = markdown_page(analyse(Run(task=task, metric="accuracy", train=part, valid=part)))
+    part = EvaluatedSet(examples=examples, lengths=np.full(64, 5), predictions=predictions)
+    page = markdown_page(analyse(ReportData(task=task, metric="accuracy", train=part, valid=part)))
     wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
     assert cells_of(page)["Confusion"] == [[["in the data", "answered", "times"], *wrong]]
 
@@ -529,9 +531,8 @@ def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
     report = analyse(make_run(test=None, baseline=""))
     assert report["judged"] == "valid"
     assert not {"test", "test_unseen", "baseline"} & report.keys()
-    assert report["valid"] == score(
-        run.task, [one.label for one in run.valid.examples], run.valid.predictions
-    )
+    gold = [one.label for one in run.valid.examples]
+    assert report["valid"] == run.task.compute_metrics(gold, run.valid.predictions)
     assert "There is no test set" in report["warnings"][0]
     assert report["warnings"][0] in Page(html_page(report)).text
     assert report["warnings"][0] in markdown_page(report).replace("\\", "")
@@ -552,9 +553,10 @@ def test_few_examples_and_a_better_baseline_are_said():
         run.test.__dict__ | {"baseline": perfect},
         run.test.__dict__ | {"predictions": perfect},
     )
-    assert "no better" in warned("simple baseline", test=Part(**ours))
-    assert not [x for x in analyse(make_run(test=Part(**best)))["warnings"] if "baseline" in x]
-    right = score(run.task, [one.label for one in run.test.examples], run.test.predictions)
+    assert "no better" in warned("simple baseline", test=EvaluatedSet(**ours))
+    better = analyse(make_run(test=EvaluatedSet(**best)))
+    assert not [x for x in better["warnings"] if "baseline" in x]
+    right = run.task.compute_metrics([one.label for one in run.test.examples], run.test.predictions)
     assert 0.5 < right["accuracy"] < 1
     worse = [*run.test.predictions]  # by one answer
     found = next(
@@ -562,7 +564,7 @@ def test_few_examples_and_a_better_baseline_are_said():
     )
     worse[found] = answer(run.task, run.test.examples[found], -1)
     hardly = run.test.__dict__ | {"baseline": worse}
-    assert "hardly better" in warned("simple baseline", test=Part(**hardly))
+    assert "hardly better" in warned("simple baseline", test=EvaluatedSet(**hardly))
 
 
 def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
@@ -571,10 +573,10 @@ def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
     one = [x._replace(label="1") for x in run.train.examples[:39]] + [
         run.train.examples[39]._replace(label="0")
     ]
-    train = Part(examples=one, lengths=run.train.lengths)
+    train = EvaluatedSet(examples=one, lengths=run.train.lengths)
     assert "1 stands 39 times in train, 0 1 time." in warned("uneven", train=train)
     always = [Prediction("1", np.float32([0.1, 0.9]))] * 40
-    test = Part(**run.test.__dict__ | {"predictions": always})
+    test = EvaluatedSet(**run.test.__dict__ | {"predictions": always})
     assert warned("Never answered", test=test).endswith(": 0.")
 
 
@@ -583,9 +585,8 @@ def test_text_of_the_data_means_nothing_in_a_page(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
     first, *others = run.test.examples
     answers = [answer(run.task, first, -9), *(answer(run.task, one, 9) for one in others)]
-    report = analyse(
-        Run(**run.__dict__ | {"test": Part(**run.test.__dict__ | {"predictions": answers})})
-    )
+    test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
+    report = analyse(ReportData(**run.__dict__ | {"test": test}))
     assert report["mistakes"][0]["place"] == "test.tsv:2"
     if name == "tagging":
         assert ["<script>alert(1)</script>", "人名"] in report["mistakes"][0]["gold"]
@@ -619,83 +620,14 @@ def test_the_page_needs_no_other_file_and_brings_its_characters():
         assert "<dc:date>" not in drawing
 
 
-def test_mistakes_are_the_surest_wrong_answers_cut_short():
-    task = Task(name="classification", labels=("0", "1"))
-    examples = [Example(("长" * number,), "0", f"f:{number}") for number in range(1, 400)]
-    predictions = [
-        task.answer(np.array([0, (-1) ** number * number / 30])) for number in range(1, 400)
-    ]
-    found = mistakes(task, examples, predictions)
-    assert [one["place"] for one in found] == [f"f:{398 - 2 * i}" for i in range(MISTAKES)]
-    assert found[0]["sureness"] == pytest.approx(1, abs=1e-5)
-    assert found[0]["texts"] == ["长" * CHARACTERS + "…"]
-    assert (found[0]["gold"], found[0]["predicted"]) == ("0", "1")
-
-
-def test_mistakes_of_other_tasks_are_ordered_by_how_wrong_they_are():
-    several = Task(name="multilabel", labels=("a", "b"))
-    sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # of ("a",): right, right, both wrong
-    examples = [Example(("x",), ("a",), str(i)) for i in range(3)]
-    found = mistakes(several, examples, [several.answer(np.array(x)) for x in sigmoids])
-    assert [(one["place"], one["predicted"]) for one in found] == [("2", ("b",))]
-    assert found[0]["sureness"] == pytest.approx(1 / (1 + np.exp(-5)))
-    numbers = Task(name="regression")
-    examples = [Example(("x",), 1.0, str(i)) for i in range(3)]
-    found = mistakes(numbers, examples, [numbers.answer(np.array([x])) for x in (2.0, 1.0, -3.0)])
-    assert [(one["place"], one["sureness"]) for one in found] == [("2", 4), ("0", 1)]
-
-
-def test_entities_are_marked_within_what_is_shown():
-    units = list("他在北京大学见李白")
-    entities = [("LOC", 2, 6), ("PER", 7, 9)]
-    whole = [["他在", ""], ["北京大学", "LOC"], ["见", ""], ["李白", "PER"]]
-    assert mark(units, entities, range(9), "") == whole
-    part = [["…", ""], ["大学", "LOC"], ["见", ""], ["李", "PER"], ["…", ""]]
-    assert mark(units, entities, range(4, 8), "") == part
-    assert mark(["New", "York", "is"], [("LOC", 0, 2)], range(3), " ") == [
-        ["New York", "LOC"],
-        ["is", ""],
-    ]
-
-
-def test_a_sentence_is_shown_from_before_its_first_mistake():
-    task = Task(name="tagging", labels=("B-X", "O"))
-    units = tuple("甲" * 500)
-    gold = ("O",) * 500
-    said = np.tile([0.0, 5.0], (500, 1))
-    said[300] = 9, 0
-    shown = mistakes(task, [Example(("".join(units),), gold, "f:1", units)], [task.answer(said)])[0]
-    assert shown["predicted"] == [
-        ["…", ""],
-        ["甲" * 60, ""],
-        ["甲", "X"],
-        ["甲" * 139, ""],
-        ["…", ""],
-    ]
-    assert shown["sureness"] == pytest.approx(1, abs=1e-3)
-
-
-def test_calibration_is_the_mean_distance_of_saying_and_being():
-    task = Task(name="classification", labels=("0", "1"))
-    gold = ["1"] * 10
-    said = [Prediction("1" if i < 5 else "0", np.float32([0.25, 0.75])) for i in range(8)]
-    said += [Prediction("1", np.float32([0.45, 0.55]))] * 2  # surer than it says
-    found = calibration(task, gold, said)
-    assert found["ece"] == pytest.approx(0.8 * (0.75 - 5 / 8) + 0.2 * (1 - 0.55))
-    assert [(one["from"], one["count"], one["right"]) for one in found["bins"]] == [
-        (0.5, 2, 1),
-        (0.7, 8, 5 / 8),
-    ]
-
-
 def test_many_labels_make_no_page_burst():
     rng = np.random.default_rng(0)
     labels = tuple(f"类{i}" for i in range(60))
-    task = Task(name="classification", labels=labels, max_length=16)
+    task = Classification(labels=labels, max_length=16)
     examples = [Example((f"文{i}",), labels[rng.integers(60)], f"f:{i}") for i in range(500)]
     predictions = [task.answer(x) for x in rng.normal(size=(500, 60))]
-    part = Part(examples=examples, lengths=np.full(500, 5), predictions=predictions)
-    report = analyse(Run(task=task, metric="accuracy", train=part, valid=part))
+    part = EvaluatedSet(examples=examples, lengths=np.full(500, 5), predictions=predictions)
+    report = analyse(ReportData(task=task, metric="accuracy", train=part, valid=part))
     markdown = markdown_page(report)
     assert "The 40 of 60 labels with the lowest F1." in markdown
     assert "| in the data | answered | times |" in markdown

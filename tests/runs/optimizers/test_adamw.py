@@ -6,7 +6,8 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.losses import ObjectiveConfig, TaskLoss, trainable
+from roformer_tf.finetuning.fgm import trainable
+from roformer_tf.finetuning.losses import LossConfig, TaskLoss
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.runs.callbacks import learning_rate
 from roformer_tf.runs.checkpointing import RunState, restore_checkpoint, save_checkpoint
@@ -42,10 +43,10 @@ def weights(model):
 
 def compiled(config, batches, objective=None, **changes):
     """A new model, of other random numbers every time, ready to train."""
-    objective = objective or ObjectiveConfig()
-    model = trainable(new_model(**changes), objective)
+    objective = objective or LossConfig()
+    model = trainable(new_model(**changes), objective.fgm)
     optimizer = make_finetune_optimizer(config, model, batches)
-    model.compile(optimizer, TaskLoss("softmax", r_drop=objective.r_drop), jit_compile=False)
+    model.compile(optimizer, TaskLoss("classification", r_drop=objective.r_drop), jit_compile=False)
     return model
 
 
@@ -260,7 +261,7 @@ DROPOUT = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
 )
 def test_a_restored_run_goes_on_bit_for_bit(settings, objective, tmp_path):
     """Saved after an odd step: half of an accumulated one is in the checkpoint."""
-    config, objective = FinetuneOptimizerConfig(**QUICK | settings), ObjectiveConfig(**objective)
+    config, objective = FinetuneOptimizerConfig(**QUICK | settings), LossConfig(**objective)
     model = compiled(config, 6, objective, **DROPOUT)
     train(model, 0, 3)
     checkpoint = save_checkpoint(tmp_path, RunState(3, "rows"), model, keep=1)

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+MOST_LABELS = 40
+"""Rows of a table by label, at most."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -40,7 +43,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows of words and figures."""
 
     head: Sequence[str]
@@ -67,6 +70,14 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Scatter:
+    """Numbers answered, by numbers in the data, which the report draws as a picture."""
+
+    points: Sequence[Sequence[float]]
+    words: str
+
+
+@dataclass(frozen=True)
 class Mistake:
     """A wrong answer: what is known of it, and texts under names, in pieces that may be marked."""
 
@@ -76,7 +87,7 @@ class Mistake:
     kind: str = "mistake"
 
 
-Block: TypeAlias = Text | Warnings | Tiles | Table | Picture | Mistake
+Block: TypeAlias = Text | Warnings | Tiles | ReportTable | Picture | Scatter | Mistake
 
 
 def address(kind: str, content: bytes) -> str:

@@ -1,0 +1,76 @@
+"""A cell of a table → a text, a label, or what is wrong with it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from roformer_tf.readers.lines import damage
+
+
+class BadCellError(ValueError):
+    """A cell that is no text, or no label; its text says why, as "has …" or "is …"."""
+
+
+def find_cell(cells: dict[str, Any], column: str) -> Any:
+    """What stands in a column. Raises BadCellError where a row does not have it."""
+    if column not in cells:  # as of a JSON object
+        raise BadCellError(f"has no {column!r}")
+    return cells[column]
+
+
+def read_text(cells: dict[str, Any], column: str) -> str:
+    """The text in a column. Raises BadCellError where there is none."""
+    text = find_cell(cells, column)
+    if text is None or (isinstance(text, str) and not text.strip()):
+        raise BadCellError(f"has an empty text in {column!r}")
+    return _sound(text, column)
+
+
+def read_label(value: Any) -> str:
+    """A label as text, without white space around it; NaN is how a missing one is written.
+
+    Raises BadCellError for none, or several.
+    """
+    if isinstance(value, list | tuple | dict):
+        raise BadCellError(f"has the label {value!r}, but the task takes a single one")
+    if is_missing(value):
+        raise BadCellError("has no label")
+    return _sound(str(value).strip(), "label")
+
+
+def read_labels(value: Any, separator: str) -> tuple[str, ...]:
+    """Several labels, each once, in an order that depends on nothing; an empty cell has none."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        value = value.split(separator) if isinstance(value, str) else [value]
+    return tuple(sorted({read_label(one) for one in value if str(one).strip()}))
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a label is none: empty, null or NaN. The text "nan" is one: 男 in pinyin."""
+    return value is None or value != value or not str(value).strip()
+
+
+def without_nan(labels: Sequence[Any]) -> list[Any]:
+    """Leave the text "nan" out where all other labels are numbers: there it is a missing one."""
+    others = [label for label in labels if str(label).strip().casefold() != "nan"]
+    numbers = bool(others) and all(to_number(label) is not None for label in others)
+    return others if numbers else list(labels)
+
+
+def to_number(value: Any) -> float | None:
+    """A finite number, also if spelled as text; else None."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) and not isinstance(value, bool) else None
+
+
+def _sound(text: Any, column: str) -> str:
+    if not isinstance(text, str):
+        raise BadCellError(f"has {text!r} in {column!r}, which is no text")
+    if damage(text):
+        raise BadCellError(damage(text))
+    return text

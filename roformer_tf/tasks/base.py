@@ -1,0 +1,414 @@
+"""What a task is: all that reading, training, judging and answering ask of one.
+
+A task is a class, and what its answers depend on beside the weights are the fields of an instance,
+which `task.json` keeps. Everything else in the package asks it and knows no task by name: a new one
+is a new module here and an entry in `table`.
+"""
+
+import dataclasses
+import json
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import write_text
+from roformer_tf.labelled.cells import read_label
+from roformer_tf.labelled.columns import LabelSample
+from roformer_tf.labelled.encoding import (
+    EncodedTexts,
+    Rows,
+    encode_texts,
+    mean_of_rows,
+    window_targets,
+)
+from roformer_tf.labelled.examples import Example, Label, LongTexts
+from roformer_tf.labelled.splits import Question, text_question
+from roformer_tf.tasks.blocks import Block, Mistake
+from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
+from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
+from roformer_tf.tasks.metrics import Counts, LabelItem, Measure, Metric, bootstrap, count, once
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from roformer_tf.layers.rotary import Tensor
+    from roformer_tf.models.pretrained import PretrainedModel
+
+FILE = "task.json"
+"""Beside the weights of a fine-tuned model."""
+
+
+class Prediction(NamedTuple):
+    """What a model answers to one example."""
+
+    label: Label
+    """As spelled in training; of several labels, possibly none: ()."""
+    scores: np.ndarray
+    """float32: probabilities, one for each logit of the example, or what the task says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A task and all that its answers depend on beside the weights.
+
+    Axes: B rows, T tokens, C logits. What is not abstract holds for a task whose examples have one
+    text and one of several labels.
+    """
+
+    name: ClassVar[str]
+    """As `--task` has it."""
+    title: ClassVar[str]
+    """For the service's page, in Chinese and English."""
+    headline: ClassVar[tuple[str, str] | None] = None
+    """How the page words an answer in both, {} for the label; None, as the label alone."""
+    metrics: ClassVar[tuple[Metric, ...]]
+    """The usual one, by which the best weights are kept, first."""
+    text_counts: ClassVar[tuple[int, ...]] = (1,)
+    """How many texts an example may have."""
+    has_units: ClassVar[bool] = False
+    """Whether each character or word of an example has a label: its files are CoNLL."""
+    rows_each: ClassVar[int] = 1
+    """Rows that an example is trained on, if no text is read in windows."""
+    pooling: ClassVar[str] = "cls"
+    """What a text's answer is read from unless asked otherwise: its first token, or all."""
+    long_texts_fixed: ClassVar[str] = ""
+    """What becomes of long texts, where it cannot be chosen: "all is read, in windows."."""
+    fewest_labels: ClassVar[int] = 2
+    """Different labels without which nothing can be learnt."""
+    refused_loss_settings: ClassVar[Mapping[str, str]] = {}
+    """Fields of a loss' settings that the task has no use for, and why: "is about labels, …"."""
+    chosen_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that `with_choices` sets."""
+    worst: ClassVar[str] = "The wrong answers that the model was surest of."
+    """What a report shows as mistakes."""
+    sureness_format: ClassVar[str] = "{:.1%} sure"
+    """How it spells how sure the model was of one."""
+    joined_by: ClassVar[str] = ""
+    """Between several values in a cell of a TSV; "" for what the training data had."""
+
+    labels: tuple[str, ...] = ()
+    """In the order of the logits; none where an answer is no label, or always of the same two."""
+    text_columns: tuple[str, ...] = ("text",)
+    """Names of the columns that the texts were in."""
+    label_column: str | None = None
+    """Name of the column that the labels were in; files without one have no name for it."""
+    label_separator: str = ","
+    """Between the labels of a multilabel example."""
+    spaced_units: bool = False
+    """For tagging: whether a raw text's units are what white space separates, not characters."""
+    max_length: int = 512
+    """Most tokens of a row."""
+    long_texts: LongTexts = "head"
+    """What becomes of longer texts: cut, cut in the middle, or read in overlapping windows."""
+    thresholds: tuple[float, ...] = ()
+    """For multilabel: above which probability each label is answered; none, 0.5 for all."""
+    mean: float = 0.0
+    """Of the numbers in training; a regression's model answers in `deviation`s from it."""
+    deviation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise InputError(
+                f"there are {len(self.thresholds)} thresholds for {len(self.labels)} labels"
+            )
+
+    # Rows of a file → examples → a task
+
+    @classmethod
+    def guess(cls, sample: LabelSample) -> str:
+        """Why the columns of a file speak for the task; "" if they do not."""
+        return ""
+
+    @classmethod
+    def read_label(cls, value: Any, separator: str) -> Label:
+        """A cell as label. Raises BadCellError where it is none."""
+        return read_label(value)
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """The labelled examples of a whole file, as training takes them.
+
+        Raises InputError for one that does not go with the others.
+        """
+        return examples
+
+    def for_prediction(self, example: Example) -> Example:
+        """An example without label, as the model takes it."""
+        return example
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """The labels that an example's label consists of."""
+        return {str(label)}
+
+    @classmethod
+    def strata(cls, examples: Sequence[Example]) -> list[Any]:
+        """What of each example should be as frequent in training as in validation and test."""
+        return [sorted(cls.labels_in(example.label)) for example in examples]
+
+    @classmethod
+    def question(cls, example: Example) -> Question:
+        """What is asked of an example, and its answer: equal questions should have equal ones."""
+        return text_question(example)
+
+    @classmethod
+    def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Self":
+        """The task that training examples define: its labels.
+
+        Raises InputError where there is nothing to learn: no example, or a single label.
+        """
+        found = {label for example in training for label in cls.labels_in(example.label)}
+        if len(found) < cls.fewest_labels:
+            shown = f"only {next(iter(found))!r}" if found else "none"
+            raise InputError(
+                f"the training examples have {shown} as a label: nothing can be learnt. "
+                "Give examples of at least two labels, or another --label-column."
+            )
+        return cls(labels=tuple(sorted(found, key=_natural)), **settings)
+
+    # Examples → rows, targets → a loss
+
+    def encode(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> EncodedTexts:
+        """Make rows of at most `max_length` tokens."""
+        return encode_texts(examples, tokenizer, self.max_length, self.long_texts)
+
+    @abstractmethod
+    def target(self, example: Example) -> np.ndarray:
+        """What the loss compares an example's logits with.
+
+        Raises InputError, with the example's place, for a label that training has not seen.
+        """
+
+    def row_targets(self, encoded: EncodedTexts, examples: Sequence[Example]) -> tuple[Rows, Rows]:
+        """What the loss compares each row's logits with, and how much each row weighs."""
+        return window_targets(encoded, [self.target(example) for example in examples])
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a row, or of a token: C."""
+        return len(self.labels) or 1
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """The Keras model that gives the logits, made of a config with `num_labels` outputs."""
+        from roformer_tf.models.heads import RoFormerForSequenceClassification
+
+        return RoFormerForSequenceClassification
+
+    @classmethod
+    def losses(
+        cls,
+        targets: "Tensor",
+        logits: "Tensor",
+        smoothing: float = 0.0,
+        focal: float = 0.0,
+        class_weights: list[Any] | None = None,
+    ) -> "Tensor":
+        """Loss of each row (B,), or of each token (B, T); logits (B, C) or (B, T, C) float32."""
+        return softmax_losses(targets, logits, smoothing, focal, class_weights)
+
+    @classmethod
+    def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
+        """KL(p‖q) + KL(q‖p) of what two logits mean, in the shape of `losses`, for R-Drop."""
+        return softmax_divergence(logits, others)
+
+    def balanced_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
+        """Class weights by which a rare label counts for as much as a frequent one: (C,)."""
+        return balanced_weights(targets, self.outputs)
+
+    # Logits → answers
+
+    def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+        """Logits of rows → of examples, as `answer` reads them."""
+        return mean_of_rows(row_logits, encoded)
+
+    @abstractmethod
+    def answer(self, logits: np.ndarray) -> Prediction:
+        """Read the logits of one example."""
+
+    def with_choices(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> "Self":
+        """The task with what is chosen on the validation set, such as thresholds."""
+        return self
+
+    def with_choices_of(self, other: "Task") -> "Self":
+        """The task with what was chosen for another one."""
+        chosen = {name: getattr(other, name) for name in self.chosen_fields}
+        return dataclasses.replace(self, **chosen)
+
+    def reread(self, prediction: Prediction) -> Prediction:
+        """An answer as what was chosen since has it."""
+        return prediction
+
+    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+        """What an exported model gives beside its logits: what they mean."""
+        from keras import ops
+
+        return {"probabilities": ops.softmax(logits)}
+
+    # Answers → metrics
+
+    def usable_metrics(self) -> tuple[Metric, ...]:
+        """Those of `metrics` that the labels allow."""
+        return self.metrics
+
+    @classmethod
+    def metric(cls, name: str) -> Metric:
+        """A metric by its name."""
+        return next(metric for metric in cls.metrics if metric.name == name)
+
+    @abstractmethod
+    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
+        """The metrics as a function of how often each example counts."""
+
+    def compute_metrics(
+        self, gold: Sequence[Label], predictions: Sequence[Prediction]
+    ) -> dict[str, float]:
+        """Compare answers with the labels in the data: each of `usable_metrics` by its name."""
+        return once(self.measure(gold, predictions), len(gold))
+
+    def intervals(
+        self,
+        gold: Sequence[Label],
+        predictions: Sequence[Prediction],
+        resamples: int = 1000,
+        seed: int = 0,
+    ) -> dict[str, tuple[float, float]]:
+        """The 95 % bootstrap interval of each metric, by drawing examples anew."""
+        return bootstrap(self.measure(gold, predictions), len(gold), resamples, seed)
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """Whether a whole example is answered as the data say."""
+        return bool(label == prediction.label)
+
+    def items(self, label: Label) -> set[LabelItem]:
+        """What can be right or wrong by itself in an answer, each beginning with its kind."""
+        return {(label,)}
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of `items`: labels, or types of entities."""
+        return self.labels
+
+    def count_items(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Counts:
+        """Count what is in the data, what is answered, and what is both."""
+        answers = [self.items(prediction.label) for prediction in predictions]
+        return count(self.kinds, [self.items(label) for label in gold], answers)
+
+    def count_kinds(self, gold: Sequence[Label]) -> dict[str, int]:
+        """How often each label stands in the data, or entities of each type."""
+        found = Counter(item[0] for label in gold for item in self.items(label))
+        return {kind: found[kind] for kind in self.kinds}
+
+    def baseline(
+        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+    ) -> tuple[str, list[Prediction]]:
+        """Learn from the training examples by a simple method, and answer the test's.
+
+        → the method in words, and its answers; none where there is no such method. `valid` is for
+        what the task chooses on it.
+        """
+        return "", []
+
+    # Examples and answers → a report
+
+    def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
+        """What labels a set has: how often each, or where its numbers lie."""
+        return {"labels": self.count_kinds(gold), "numbers": {}}
+
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
+        """What to look at beside the metrics, as report.json has it."""
+        return {"mistakes": self.mistakes(examples, predictions)}
+
+    @classmethod
+    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
+        """Sections of a report that are the task's own, by title, from its dictionary."""
+        return {}
+
+    def mistakes(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> list[JsonObject]:
+        """The wrong answers that the model was surest of.
+
+        → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `mistake` shows.
+        """
+        wrong = [
+            (self.sureness(example.label, answer), example, answer)
+            for example, answer in zip(examples, predictions, strict=True)
+            if example.label is not None and not self.is_right(example.label, answer)
+        ]
+        wrong.sort(key=lambda found: -found[0])  # stable: equals stay in the data's order
+        return [
+            {"place": example.place, "sureness": sureness} | self.describe(example, answer)
+            for sureness, example, answer in wrong[:MISTAKES]
+        ]
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        """How wrong an answer is: the highest probability in it of what is not so."""
+        return float(prediction.scores.max())
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """An example, its label and the answer, as report.json has them."""
+        texts = [shortened(text) for text in example.texts]
+        return {"gold": example.label, "predicted": prediction.label, "texts": texts}
+
+    @classmethod
+    def mistake(cls, found: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
+        """One of the `mistakes`, as the pages of a report show it."""
+        facts = [
+            ("in the data", spelled(found["gold"])),
+            ("answered", spelled(found["predicted"])),
+            ("", cls.sureness_format.format(found["sureness"])),
+        ]
+        names = text_columns if len(found["texts"]) > 1 else [""]
+        texts = [(name, [[text, ""]]) for name, text in zip(names, found["texts"], strict=True)]
+        return Mistake(found["place"], facts, texts)
+
+    # Answers → what is written of them
+
+    @abstractmethod
+    def cell_names(self) -> list[str]:
+        """Names of the cells of an answer: what was answered, and its probabilities."""
+
+    @abstractmethod
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        """The cells: texts, numbers, tuples of them; what is a list is written as JSON."""
+
+    @abstractmethod
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """An answer as the service replies it."""
+
+    # task.json
+
+    def save(self, folder: str | Path) -> None:
+        """Write `task.json`."""
+        values = {"name": self.name} | asdict(self)
+        write_text(Path(folder) / FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+    def number_of(self, label: Any, example: Example) -> int:
+        """Place of a label among the logits. Raises InputError where it has none."""
+        try:
+            return self.labels.index(label)
+        except ValueError:
+            known = ", ".join(self.labels[:10]) + ("…" if len(self.labels) > 10 else "")
+            raise InputError(
+                f"{example.place}: the label {label!r} stands nowhere in the training data, "
+                f"which has {known}. Correct it, or add examples of it to --train."
+            ) from None
+
+
+def _natural(label: str) -> tuple[bool, float, str]:
+    """Sort "2" before "10", numbers before words."""
+    try:
+        number = float(label)
+    except ValueError:
+        return True, 0.0, label
+    # "nan" is a word here: NaN is neither before nor behind a number, and sorts at random.
+    return (True, 0.0, label) if math.isnan(number) else (False, number, label)

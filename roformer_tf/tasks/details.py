@@ -1,0 +1,66 @@
+"""What a report shows beside the metrics: calibration, confusion, texts cut to what fits."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+MISTAKES = 20
+"""That the report shows."""
+CHARACTERS = 200
+"""Of a text that it shows, or units."""
+POINTS = 1000
+"""Of a curve or a cloud, at most."""
+BINS = 10
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A dictionary that JSON knows."""
+
+
+def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
+    """Compare how likely the model said something is with how often it is so.
+
+    probability (M,), right (M,) bool.
+    → {"ece": expected calibration error, the mean distance of the two over bins of equal width,
+    "bins": [{"from", "to", "count", "probability": mean, "right": share}], without empty ones}.
+    """
+    number = np.minimum((probability * BINS).astype(int), BINS - 1)
+    bins = [_bin(n, probability[number == n], right[number == n]) for n in np.unique(number)]
+    distances = [one["count"] * abs(one["probability"] - one["right"]) for one in bins]
+    return {"ece": sum(distances) / len(right), "bins": bins}
+
+
+def confusion(gold: Sequence[Hashable], answers: Sequence[Hashable]) -> list[JsonObject]:
+    """How often which label is answered by which, the most frequent first.
+
+    → [{"gold": "good", "predicted": "bad", "count": 12}, …], none of them 0.
+    """
+    found = Counter(zip(gold, answers, strict=True))
+    return [
+        {"gold": label, "predicted": answer, "count": number}
+        for (label, answer), number in found.most_common()
+    ]
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, as a report shows it."""
+    return text[:CHARACTERS] + "…" * (len(text) > CHARACTERS)
+
+
+def spelled(label: Any) -> str:
+    """A label, several of them, or a number, as a report spells it."""
+    if isinstance(label, float):
+        return f"{label:.4g}"
+    return label if isinstance(label, str) else ", ".join(label) or "none"
+
+
+def _bin(number: int, probability: np.ndarray, right: np.ndarray) -> JsonObject:
+    """What a report says of the claims of about the same probability."""
+    return {
+        "from": number / BINS,
+        "to": (number + 1) / BINS,
+        "count": len(right),
+        "probability": float(probability.mean()),
+        "right": float(right.mean()),
+    }

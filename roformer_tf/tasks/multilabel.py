@@ -1,0 +1,216 @@
+"""One text, any of several labels, or none."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.labelled.cells import read_labels
+from roformer_tf.labelled.columns import LabelSample
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.baselines import class_probabilities, tfidf
+from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
+from roformer_tf.tasks.details import JsonObject, calibration
+from roformer_tf.tasks.losses import balanced_yes_and_no, sigmoid_divergence, sigmoid_losses
+from roformer_tf.tasks.metrics import (
+    MACRO_F1,
+    Figures,
+    LabelItem,
+    Measure,
+    Metric,
+    by_kind,
+    f1,
+    macro_f1,
+    mean,
+    totals,
+)
+from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, sigmoid
+from roformer_tf.tasks.thresholds import ENOUGH, best_thresholds
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from roformer_tf.layers.rotary import Tensor
+
+MICRO_F1 = Metric("micro_f1", "micro F1")
+EXACT_MATCH = Metric("exact_match", "all labels right")
+
+
+class Multilabel(Task):
+    """One text, all labels that are likelier than their thresholds.
+
+    Logits (C,), target (C,) float32 of 0 and 1, scores (C,) probabilities, each for itself.
+    """
+
+    name: ClassVar[str] = "multilabel"
+    title: ClassVar[str] = "多标签分类 · Several labels"
+    metrics: ClassVar[tuple[Metric, ...]] = (MICRO_F1, MACRO_F1, EXACT_MATCH)
+    fewest_labels: ClassVar[int] = 1
+    chosen_fields: ClassVar[tuple[str, ...]] = ("thresholds",)
+
+    @classmethod
+    def guess(cls, sample: LabelSample) -> str:
+        """Lists, a column called labels, or cells that a separator parts."""
+        return sample.why_several
+
+    @classmethod
+    def read_label(cls, value: Any, separator: str) -> Label:
+        """Several labels between separators; an empty cell has none."""
+        return read_labels(value, separator)
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """Each of several."""
+        return set(label)
+
+    def target(self, example: Example) -> np.ndarray:
+        """(C,) float32: 1 for each label that the example has."""
+        target = np.zeros(len(self.labels), np.float32)
+        target[[self.number_of(one, example) for one in example.label or ()]] = 1
+        return target
+
+    @classmethod
+    def losses(
+        cls,
+        targets: "Tensor",
+        logits: "Tensor",
+        smoothing: float = 0.0,
+        focal: float = 0.0,
+        class_weights: list[Any] | None = None,
+    ) -> "Tensor":
+        """Cross-entropy of yes or no, mean over the labels."""
+        return sigmoid_losses(targets, logits, smoothing, focal, class_weights)
+
+    @classmethod
+    def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
+        """Mean over the labels."""
+        return sigmoid_divergence(logits, others)
+
+    def balanced_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each label's 0 and 1 (C, 2)."""
+        return balanced_yes_and_no(targets)
+
+    def answer(self, logits: np.ndarray) -> Prediction:
+        """All labels above their thresholds."""
+        scores = sigmoid(logits)
+        return Prediction(self.likely(scores), scores)
+
+    def likely(self, probabilities: np.ndarray) -> tuple[str, ...]:
+        """The labels whose probabilities (C,) are above the thresholds."""
+        above = probabilities > (np.array(self.thresholds) if self.thresholds else 0.5)
+        return tuple(self.labels[i] for i in np.flatnonzero(above))
+
+    def with_choices(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> "Self":
+        """The thresholds that give the highest micro F1 on the validation set.
+
+        The predicted labels are not read, but only their probabilities.
+        """
+        if not len(predictions):
+            return self
+        wanted = np.array([[name in label for name in self.labels] for label in gold])
+        scores = np.array([prediction.scores for prediction in predictions])
+        return dataclasses.replace(self, thresholds=best_thresholds(wanted, scores))
+
+    def reread(self, prediction: Prediction) -> Prediction:
+        """An answer by these thresholds."""
+        return prediction._replace(label=self.likely(prediction.scores))
+
+    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+        """The probability of each label."""
+        from keras import ops
+
+        return {"probabilities": ops.sigmoid(logits)}
+
+    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
+        """Micro and macro F1, and the share of examples with every label right."""
+        right = np.array([self.is_right(*pair) for pair in zip(gold, predictions, strict=True)])
+        counts = self.count_items(gold, predictions)
+
+        def measure(weights: np.ndarray) -> Figures:
+            return {
+                MICRO_F1.name: f1(*totals(counts, weights)),
+                MACRO_F1.name: macro_f1(counts, weights),
+                EXACT_MATCH.name: mean(right, weights),
+            }
+
+        return measure
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """Whether all labels are answered and no other, in any order."""
+        return set(label) == set(prediction.label)
+
+    def items(self, label: Label) -> set[LabelItem]:
+        """Each label."""
+        return {(one,) for one in label}
+
+    def baseline(
+        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+    ) -> tuple[str, list[Prediction]]:
+        """TF-IDF of 1 to 3 characters and a logistic regression for each label.
+
+        `valid` chooses the thresholds, as it does the model's; without, they are 0.5.
+        """
+        fitted = tfidf(training, [*test, *valid], "logistic")
+        targets = np.array([self.target(example) for example in fitted.training])
+        columns = [
+            class_probabilities(fitted.features, column, fitted.other_features, 2)[:, 1]
+            for column in targets.T
+        ]
+        answers = [Prediction((), scores) for scores in np.stack(columns, axis=1)]
+        chosen = self.with_choices([example.label for example in valid], answers[len(test) :])
+        return fitted.method, [chosen.reread(answer) for answer in answers[: len(test)]]
+
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
+        """Calibration of every label's probability, and figures of each label."""
+        gold = [example.label for example in examples]
+        scores = np.array([prediction.scores for prediction in predictions])
+        there = np.array([[name in label for name in self.labels] for label in gold])
+        return {
+            "mistakes": self.mistakes(examples, predictions),
+            "calibration": calibration(scores.ravel(), there.ravel()),
+            "per_class": by_kind(self.count_items(gold, predictions)),
+        }
+
+    @classmethod
+    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
+        """From which probability on each label is answered."""
+        found = report.get("thresholds", {})
+        if not found:
+            return {}
+        blocks: list[Block] = [
+            Text(
+                "A label is answered where its probability is above its threshold. These were "
+                "chosen on valid, for the highest micro F1: one for all labels, and one for each "
+                f"label of which there are at least {ENOUGH} examples."
+            )
+        ]
+        rows = [[label, f"{threshold:.2f}"] for label, threshold in found.items()]
+        if len(rows) > MOST_LABELS:
+            blocks.append(Text(f"The first {MOST_LABELS} of {len(rows):,} labels."))
+        blocks.append(ReportTable(["label", "threshold"], rows[:MOST_LABELS]))
+        return {"Thresholds": blocks}
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        """How likely the model said a label that is not there, or how unlikely one that is."""
+        wrong = set(label) ^ set(prediction.label)
+        likely = [float(prediction.scores[self.labels.index(one)]) for one in wrong]
+        answered = [one in prediction.label for one in wrong]
+        return max(x if said else 1 - x for x, said in zip(likely, answered, strict=True))
+
+    def cell_names(self) -> list[str]:
+        """labels, p(…) of each label; of many, only the answered ones have probabilities."""
+        return named_cells("labels", "probabilities", self.labels)
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        """The labels and their probabilities, or all."""
+        label, scores = prediction
+        if len(self.cell_names()) == 1 + len(scores):
+            return [label, *map(shortest, scores)]
+        return [label, tuple(shortest(scores[self.labels.index(one)]) for one in label)]
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """labels, probabilities."""
+        probabilities = named_probabilities(self.labels, prediction.scores)
+        return {"labels": prediction.label, "probabilities": probabilities}

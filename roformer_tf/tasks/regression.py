@@ -1,0 +1,178 @@
+"""One text or two, a number."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.cells import BadCellError, read_label, to_number
+from roformer_tf.labelled.columns import LabelSample
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.splits import number_strata
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.baselines import tfidf
+from roformer_tf.tasks.blocks import Block, Scatter
+from roformer_tf.tasks.details import POINTS, JsonObject
+from roformer_tf.tasks.losses import number_divergence, squared_errors
+from roformer_tf.tasks.metrics import Figures, Measure, Metric, correlation, mean, ranks
+from roformer_tf.tasks.probabilities import shortest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from roformer_tf.layers.rotary import Tensor
+
+PEARSON = Metric("pearson", "Pearson r", "coefficient")
+SPEARMAN = Metric("spearman", "Spearman ρ", "coefficient")
+MAE = Metric("mae", "mean absolute error", "distance", falls=True)
+RMSE = Metric("rmse", "root mean square error", "distance", falls=True)
+NO_LABELS = "is about labels, but a regression has numbers."
+
+
+class Regression(Task):
+    """One text or two in one row, a number.
+
+    Logits (1,), in deviations from the training data's mean, as is the target (1,) float32; scores
+    (1,), the number itself.
+    """
+
+    name: ClassVar[str] = "regression"
+    title: ClassVar[str] = "数值预测 · A number"
+    metrics: ClassVar[tuple[Metric, ...]] = (PEARSON, SPEARMAN, MAE, RMSE)
+    text_counts: ClassVar[tuple[int, ...]] = (1, 2)
+    refused_loss_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("label_smoothing", "focal", "class_weights"), NO_LABELS
+    )
+    worst: ClassVar[str] = "The answers farthest from the data."
+    sureness_format: ClassVar[str] = "off by {:.4g}"
+
+    @classmethod
+    def guess(cls, sample: LabelSample) -> str:
+        """Numbers with decimals."""
+        fits = len(sample.texts) in cls.text_counts and sample.has_decimals
+        return "the labels are numbers with decimals" if fits and not sample.why_several else ""
+
+    @classmethod
+    def read_label(cls, value: Any, separator: str) -> Label:
+        """A finite number, also if spelled as text."""
+        name, found = read_label(value), to_number(value)
+        if found is None:
+            raise BadCellError(f"has the label {name!r}, which is no number")
+        return found
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """None: any number may be met that training does not have."""
+        return set()
+
+    @classmethod
+    def strata(cls, examples: Sequence[Example]) -> list[Any]:
+        """Tenths of the numbers."""
+        return number_strata([example.label for example in examples])
+
+    @classmethod
+    def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Self":
+        """The mean and deviation of the numbers. Raises InputError where all are the same."""
+        numbers = np.array([example.label for example in training], np.float64)
+        if len(set(numbers.tolist())) < 2:
+            raise InputError("all training examples have the same number: nothing can be learnt.")
+        return cls(mean=float(numbers.mean()), deviation=float(numbers.std()), **settings)
+
+    def target(self, example: Example) -> np.ndarray:
+        """(1,) float32."""
+        return np.array([(float(example.label) - self.mean) / self.deviation], np.float32)
+
+    @classmethod
+    def losses(
+        cls,
+        targets: "Tensor",
+        logits: "Tensor",
+        smoothing: float = 0.0,
+        focal: float = 0.0,
+        class_weights: list[Any] | None = None,
+    ) -> "Tensor":
+        """Squared error; what is about labels has no part in it."""
+        return squared_errors(targets, logits)
+
+    @classmethod
+    def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
+        """Of two normal distributions, whose log-likelihood the squared error is."""
+        return number_divergence(logits, others)
+
+    def answer(self, logits: np.ndarray) -> Prediction:
+        """The number."""
+        value = logits.astype(np.float32) * self.deviation + self.mean
+        return Prediction(float(value[0]), value)
+
+    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+        """The number."""
+        return {"value": logits * self.deviation + self.mean}
+
+    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
+        """Correlations of the numbers and of their ranks, and errors in the labels' unit."""
+        numbers = np.array(gold, np.float64)
+        answers = np.array([prediction.label for prediction in predictions], np.float64)
+        error = answers - numbers
+
+        def measure(weights: np.ndarray) -> Figures:
+            of_ranks = ranks(numbers, weights), ranks(answers, weights)
+            return {
+                PEARSON.name: correlation(numbers, answers, weights),
+                SPEARMAN.name: correlation(*of_ranks, weights),
+                MAE.name: mean(np.abs(error), weights),
+                RMSE.name: np.sqrt(mean(error**2, weights)),
+            }
+
+        return measure
+
+    def baseline(
+        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+    ) -> tuple[str, list[Prediction]]:
+        """TF-IDF of 1 to 3 characters and ridge regression."""
+        from sklearn.linear_model import Ridge
+
+        fitted = tfidf(training, test, "ridge")
+        numbers = np.array([example.label for example in fitted.training], float)
+        found = Ridge().fit(fitted.features, numbers).predict(fitted.other_features)
+        answers = found.astype(np.float32)
+        return fitted.method, [Prediction(float(one), np.array([one])) for one in answers]
+
+    def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
+        """Where a set's numbers lie."""
+        x = np.array(gold, np.float64)
+        figures = {"lowest": x.min(), "mean": x.mean(), "highest": x.max(), "deviation": x.std()}
+        return {"labels": {}, "numbers": {name: float(value) for name, value in figures.items()}}
+
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
+        """Pairs of numbers in the data and answered."""
+        pairs = zip(examples, predictions, strict=True)
+        points = [[example.label, answer.label] for example, answer in pairs]
+        return {
+            "mistakes": self.mistakes(examples, predictions),
+            "scatter": points[:: -(-len(points) // POINTS)],
+        }
+
+    @classmethod
+    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
+        """The answers beside the data's numbers."""
+        if not report["scatter"]:
+            return {}
+        words = "numbers answered, by numbers in the data"
+        return {"Numbers": [Scatter(report["scatter"], words)]}
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        """How far the answer is off."""
+        return abs(float(label) - prediction.label)
+
+    def cell_names(self) -> list[str]:
+        """value."""
+        return ["value"]
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        """The number."""
+        return [shortest(prediction.scores[0])]
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """value."""
+        return {"value": shortest(prediction.scores[0])}

@@ -1,0 +1,43 @@
+"""The one table of tasks: by name, the class that knows all about it."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from roformer_tf.errors import InputError
+from roformer_tf.tasks.base import FILE, Task
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Classification, Multilabel, Pair, Regression, Ranking, Tagging)
+}
+"""Where several are possible for a file's columns, the first is taken."""
+
+if TYPE_CHECKING:
+    TaskName: TypeAlias = str
+else:  # type checkers want the names written out, but then a new task would be named twice
+    TaskName = Literal[tuple(TASKS)]
+
+
+def load_task(folder: str | Path) -> Task:
+    """Read `task.json`. Raises InputError where a folder has none, or a damaged one."""
+    path = Path(folder) / FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        lists = {key: tuple(x) for key, x in values.items() if isinstance(x, list)}
+        name = values.pop("name")
+        if name not in TASKS:
+            raise ValueError(f"there is no task {name!r}, but {', '.join(TASKS)}")
+        return TASKS[name](**values | lists)
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder} holds no fine-tuned model: there is no {FILE}. Give the model/ folder "
+            "of a run of `roformer-tf finetune`."
+        ) from None
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(f"cannot read {path}: {error}. Fine-tune again.") from None

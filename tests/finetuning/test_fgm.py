@@ -1,0 +1,113 @@
+"""FGM against the same done by hand."""
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.finetuning.fgm import attack, trainable
+from roformer_tf.finetuning.losses import TaskLoss
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+
+C = 3
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "num_labels": C,
+}
+HEADS = {
+    "classification": RoFormerForSequenceClassification,
+    "tagging": RoFormerForTokenClassification,
+}
+
+
+def texts(task, rows=6, tokens=7):
+    rng = np.random.default_rng(3)
+    ids = rng.integers(1, 40, (rows, tokens)).astype("int32")
+    targets = rng.integers(0, C, (rows, tokens) if task == "tagging" else rows).astype("int32")
+    return {"token_ids": ids}, targets, rng.uniform(size=targets.shape).astype("float32")
+
+
+def compiled(model, task="classification"):
+    model.compile(keras.optimizers.SGD(1.0), TaskLoss(task), jit_compile=False)
+    return model
+
+
+def arrays(model):
+    return {name: keras.ops.convert_to_numpy(v) for name, v in model.named_variables().items()}
+
+
+def gradients(model, task):
+    """What one step of plain descent subtracts, and the loss that it tells; all is put back."""
+    x, y, weights = texts(task)
+    before = arrays(model)
+    loss = compiled(model, task).train_on_batch(x, y, weights)
+    after = arrays(model)
+    for name, variable in model.named_variables().items():
+        variable.assign(before[name])
+    return {name: before[name] - after[name] for name in before}, float(loss)
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_fgm_is_the_gradient_here_and_a_step_up_the_word_embeddings(task):
+    model = HEADS[task](RoFormerConfig(**SIZES))
+    words = model.encoder.embeddings.word.embeddings
+    here, loss = gradients(model, task)
+    start, slope = keras.ops.convert_to_numpy(words), here["encoder/embeddings/word/embeddings"]
+    words.assign(start + 0.7 * slope / np.linalg.norm(slope))
+    there, worse = gradients(model, task)
+    words.assign(start)
+    both, told = gradients(trainable(model, 0.7), task)
+    assert worse > loss + 1e-3  # a step that finds nothing would prove nothing
+    assert told == pytest.approx(loss, rel=1e-6)
+    for name, gradient in both.items():
+        assert np.abs(gradient - here[name] - there[name]).max() < 2e-6, name
+
+
+def test_an_attack_is_as_long_as_told_and_none_without_a_gradient():
+    gradient = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+    step = keras.ops.convert_to_numpy(attack(gradient, 0.3))
+    assert np.linalg.norm(step) == pytest.approx(0.3)
+    assert step * np.linalg.norm(gradient) == pytest.approx(0.3 * gradient, abs=1e-6)
+    assert (keras.ops.convert_to_numpy(attack(0 * gradient, 0.3)) == 0).all()
+
+
+def test_an_attacked_model_answers_saves_and_loads_as_the_model_does(tmp_path):
+    model = HEADS["classification"](RoFormerConfig(**SIZES), dtype="mixed_bfloat16")
+    wrapper = trainable(model, 1.0)
+    x = texts("classification")[0]
+    assert np.array_equal(*(keras.ops.convert_to_numpy(m(x)) for m in (wrapper, model)))
+    assert wrapper.compute_dtype == "bfloat16"
+    assert wrapper.named_variables() == model.named_variables()
+    assert [id(v) for v in wrapper.trainable_variables] == [
+        id(v) for v in model.trainable_variables
+    ]
+    wrapper.save_pretrained(tmp_path / "wrapper")
+    model.save_pretrained(tmp_path / "model")
+    for file in (tmp_path / "model").iterdir():
+        assert file.read_bytes() == (tmp_path / "wrapper" / file.name).read_bytes()
+    other = trainable(HEADS["classification"](RoFormerConfig(**SIZES)), 1.0)
+    other.load_pretrained(tmp_path / "model")
+    for name, array in arrays(other).items():
+        assert np.array_equal(array, arrays(model)[name]), name
+
+
+def test_without_fgm_the_model_itself_is_trained():
+    model = HEADS["classification"](RoFormerConfig(**SIZES))
+    assert trainable(model, 0.0) is model
+
+
+def test_evaluating_an_attacked_model_attacks_nothing():
+    model = HEADS["classification"](RoFormerConfig(**SIZES))
+    x, y, weights = texts("classification")
+    want = compiled(model).evaluate(x, y, sample_weight=weights, verbose=0)
+    wrapper = compiled(trainable(model, 1.0))
+    assert wrapper.evaluate(x, y, sample_weight=weights, verbose=0) == pytest.approx(want)

@@ -1,0 +1,89 @@
+"""What a task keeps of its training examples, in which order, and which mistakes it shows."""
+
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.details import CHARACTERS, MISTAKES
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.ranking import RANKED
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.table import TASKS, load_task
+
+NUMBERS = tuple(map(str, range(-5, 40)))
+
+
+def test_labels_have_one_order_numbers_by_size_and_then_words():
+    """A killed run counts them anew: another order would be another model."""
+    for words in (("a", "b"), ("nan", "nü"), ("NaN", "nan", "南")):
+        examples = [Example((label,), label, "") for label in (*words[::-1], *NUMBERS[::-1])]
+        assert TASKS["classification"].from_examples(examples).labels == (*NUMBERS, *words)
+
+
+@pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "tagging", "ranking"])
+def test_a_target_is_answered_by_its_own_label(name):
+    """Each label has one place, the same in the target, in the probabilities and in the answer."""
+    labels = RANKED if name == "ranking" else ("2", "10", "好", "差")
+    task = TASKS[name](labels=() if name == "ranking" else labels)
+    for place, label in enumerate(labels):
+        several = name in ("multilabel", "tagging")
+        target = task.target(Example(("x",), (label,) if several else label, ""))
+        hot = target if name in ("multilabel", "ranking") else np.eye(4)[target]
+        assert np.ravel(hot).tolist() == [float(i == place) for i in range(len(labels))]
+        answer = task.answer(9 * (2 * hot - 1))
+        assert answer.label == ((label,) if several else label)
+        assert int(np.argmax(answer.scores)) == place
+
+
+def test_a_folder_keeps_the_order_of_the_labels(tmp_path):
+    task = Classification(labels=("好", "坏", "10", "2"), text_columns=("a",))
+    task.save(tmp_path)
+    assert load_task(tmp_path) == task
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_file_of_every_task_has_the_fields_that_it_always_had(name, tmp_path):
+    """Folders are opened by versions before and after."""
+    TASKS[name]().save(tmp_path)
+    assert json.loads((tmp_path / "task.json").read_text(encoding="utf-8")) == {
+        "name": name,
+        "labels": [],
+        "text_columns": ["text"],
+        "label_column": None,
+        "label_separator": ",",
+        "spaced_units": False,
+        "max_length": 512,
+        "long_texts": "head",
+        "thresholds": [],
+        "mean": 0.0,
+        "deviation": 1.0,
+    }
+
+
+def test_mistakes_are_the_surest_wrong_answers_cut_short():
+    task = Classification(labels=("0", "1"))
+    examples = [Example(("长" * number,), "0", f"f:{number}") for number in range(1, 400)]
+    predictions = [
+        task.answer(np.array([0, (-1) ** number * number / 30])) for number in range(1, 400)
+    ]
+    found = task.mistakes(examples, predictions)
+    assert [one["place"] for one in found] == [f"f:{398 - 2 * i}" for i in range(MISTAKES)]
+    assert found[0]["sureness"] == pytest.approx(1, abs=1e-5)
+    assert found[0]["texts"] == ["长" * CHARACTERS + "…"]
+    assert (found[0]["gold"], found[0]["predicted"]) == ("0", "1")
+
+
+def test_mistakes_of_other_tasks_are_ordered_by_how_wrong_they_are():
+    several = Multilabel(labels=("a", "b"))
+    sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # of ("a",): right, right, both wrong
+    examples = [Example(("x",), ("a",), str(i)) for i in range(3)]
+    found = several.mistakes(examples, [several.answer(np.array(x)) for x in sigmoids])
+    assert [(one["place"], one["predicted"]) for one in found] == [("2", ("b",))]
+    assert found[0]["sureness"] == pytest.approx(1 / (1 + np.exp(-5)))
+    numbers = Regression()
+    examples = [Example(("x",), 1.0, str(i)) for i in range(3)]
+    found = numbers.mistakes(examples, [numbers.answer(np.array([x])) for x in (2.0, 1.0, -3.0)])
+    assert [(one["place"], one["sureness"]) for one in found] == [("2", 4), ("0", 1)]

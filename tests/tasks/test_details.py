@@ -1,0 +1,15 @@
+import numpy as np
+import pytest
+
+from roformer_tf.tasks.details import calibration
+
+
+def test_calibration_is_the_mean_distance_of_saying_and_being():
+    said = np.array([0.75] * 8 + [0.55] * 2)  # the last ones are surer than they say
+    right = np.array([True] * 5 + [False] * 3 + [True] * 2)
+    found = calibration(said, right)
+    assert found["ece"] == pytest.approx(0.8 * (0.75 - 5 / 8) + 0.2 * (1 - 0.55))
+    assert [(one["from"], one["count"], one["right"]) for one in found["bins"]] == [
+        (0.5, 2, 1),
+        (0.7, 8, 5 / 8),
+    ]

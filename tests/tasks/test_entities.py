@@ -1,0 +1,62 @@
+"""Where labels of units mark entities."""
+
+import pytest
+
+from roformer_tf.tasks.entities import entities, mark, marks_entities, spans
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        ("B-LOC I-LOC O B-PER", [("LOC", 0, 2), ("PER", 3, 4)]),
+        ("B-LOC B-LOC I-PER", [("LOC", 0, 1), ("LOC", 1, 2), ("PER", 2, 3)]),
+        ("B-LOC E-LOC S-PER", [("LOC", 0, 2), ("PER", 2, 3)]),
+        ("B-LOC M-LOC E-LOC S-PER", [("LOC", 0, 3), ("PER", 3, 4)]),  # BMES
+        ("B-LOC I-LOC L-LOC U-PER", [("LOC", 0, 3), ("PER", 3, 4)]),  # BILOU
+        ("n v n O", [("n", 0, 1), ("v", 1, 2), ("n", 2, 3)]),  # parts of speech
+        ("I I O B", [("_", 0, 2), ("_", 3, 4)]),  # as in word segmentation
+        ("", []),
+    ],
+)
+def test_spans_follow_the_labels(labels, found):
+    assert spans(labels.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("O O O O", []),
+        ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
+        ("B-PER B-PER I-PER O", [(0, 1, "PER"), (1, 3, "PER")]),
+        ("O I-LOC I-LOC I-PER", [(1, 3, "LOC"), (3, 4, "PER")]),
+        ("S-LOC B-PER E-PER O", [(0, 1, "LOC"), (1, 3, "PER")]),
+    ],
+)
+def test_entities_stand_where_the_text_has_them(tags, found):
+    """Between units there may be white space; a unit may come twice."""
+    text, places = "甲 甲\u3000乙丙", [0, 2, 4, 5]
+    want = [
+        [places[first], places[last - 1] + 1, kind, text[places[first] : places[last - 1] + 1]]
+        for first, last, kind in found
+    ]
+    assert entities(text, ["甲", "甲", "乙", "丙"], tags.split()) == want
+
+
+def test_what_marks_entities():
+    assert marks_entities(("O", "B-LOC", "I-LOC"))
+    assert marks_entities(("S-LOC", "E-LOC"))
+    assert not marks_entities(("n", "v", "O"))
+    assert not marks_entities(("NN", "B"))
+
+
+def test_entities_are_marked_within_what_is_shown():
+    units = list("他在北京大学见李白")
+    marked = [("LOC", 2, 6), ("PER", 7, 9)]
+    whole = [["他在", ""], ["北京大学", "LOC"], ["见", ""], ["李白", "PER"]]
+    assert mark(units, marked, range(9), "") == whole
+    part = [["…", ""], ["大学", "LOC"], ["见", ""], ["李", "PER"], ["…", ""]]
+    assert mark(units, marked, range(4, 8), "") == part
+    assert mark(["New", "York", "is"], [("LOC", 0, 2)], range(3), " ") == [
+        ["New York", "LOC"],
+        ["is", ""],
+    ]

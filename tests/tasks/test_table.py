@@ -1,0 +1,182 @@
+"""A new task is a class and an entry in the table: nothing else knows a task by its name."""
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning.command import FinetuneConfig, finetune
+from roformer_tf.inference.predict_file import PredictConfig, predict_file
+from roformer_tf.inference.serve import as_example, load_served, reply
+from roformer_tf.labelled.cells import BadCellError, read_label
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.reading import ColumnsConfig
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.blocks import Block, Text
+from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
+from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.probabilities import shortest, sigmoid
+from roformer_tf.tasks.table import TASKS, TaskName, load_task
+
+PACKAGE = Path(roformer_tf.__file__).parent
+OFF = Metric("stars_off", "stars off", "distance", falls=True)
+
+
+class Stars(Task):
+    """One to three stars, told by how likely a second and a third one are: an ordinal task."""
+
+    name: ClassVar[str] = "stars"
+    title: ClassVar[str] = "星级 · Stars"
+    metrics: ClassVar[tuple[Metric, ...]] = (OFF,)
+    refused_loss_settings: ClassVar[Mapping[str, str]] = {"class_weights": "knows no stars."}
+    worst: ClassVar[str] = "The reviews that were misread the most."
+    sureness_format: ClassVar[str] = "{:.0f} off"
+
+    @classmethod
+    def read_label(cls, value: Any, separator: str) -> Label:
+        stars = read_label(value)
+        if stars not in ("★", "★★", "★★★"):
+            raise BadCellError(f"has {stars!r}, which are no stars")
+        return len(stars)
+
+    @classmethod
+    def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Stars":
+        return cls(**settings)
+
+    @property
+    def outputs(self) -> int:
+        return 2
+
+    def target(self, example: Example) -> np.ndarray:
+        return np.array([example.label > 1, example.label > 2], np.float32)
+
+    @classmethod
+    def losses(cls, targets, logits, smoothing=0.0, focal=0.0, class_weights=None):
+        return sigmoid_losses(targets, logits, smoothing, focal)
+
+    @classmethod
+    def divergence(cls, logits, others):
+        return sigmoid_divergence(logits, others)
+
+    def answer(self, logits: np.ndarray) -> Prediction:
+        scores = sigmoid(logits)
+        return Prediction(1 + int((scores > 0.5).sum()), scores)
+
+    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
+        off = np.abs(np.array([p.label - g for p, g in zip(predictions, gold, strict=True)]))
+        return lambda weights: {OFF.name: mean(off, weights)}
+
+    def describe_labels(self, gold: Sequence[Label]) -> dict[str, Any]:
+        return {"labels": {"★" * n: [*gold].count(n) for n in (1, 2, 3)}, "numbers": {}}
+
+    def details(self, examples, predictions):
+        return {"mistakes": self.mistakes(examples, predictions), "brightest": "★★★"}
+
+    @classmethod
+    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
+        return {"Sky": [Text(f"The brightest has {report['brightest']}.")]}
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        return abs(label - prediction.label)
+
+    def describe(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        shown = super().describe(example, prediction)
+        return shown | {name: "★" * shown[name] for name in ("gold", "predicted")}
+
+    def cell_names(self) -> list[str]:
+        return ["stars", "more than one"]
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        return ["★" * prediction.label, shortest(prediction.scores[0])]
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        return {"stars": prediction.label}
+
+
+WORDS = {1: "差", 2: "天", 3: "好"}
+
+
+def written(path, count, seed):
+    """Reviews whose stars can be read off the character that they repeat."""
+    rng = np.random.default_rng(seed)
+    stars = rng.integers(1, 4, count).tolist()
+    filler = ["".join(rng.choice(list("我们去公园学习中国"), 3)) for _ in stars]
+    rows = [f"{WORDS[n] * 5}{more}\t{'★' * n}\n" for n, more in zip(stars, filler, strict=True)]
+    path.write_text("review\tstars\n" + "".join(rows), encoding="utf-8")
+    return path, stars
+
+
+def test_a_task_made_here_is_trained_reported_predicted_and_served(
+    released, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(TASKS, Stars.name, Stars)
+    train, _ = written(tmp_path / "train.tsv", 120, 0)
+    test, stars = written(tmp_path / "test.tsv", 40, 1)
+    finetune(
+        FinetuneConfig(
+            checkpoint=str(released("char")),
+            train=str(train),
+            test=str(test),
+            output=str(tmp_path / "run"),
+            task="stars",
+            columns=ColumnsConfig(text_columns=("review",), label_column="stars"),
+            optimizer=FinetuneOptimizerConfig(learning_rate=1e-2, layer_decay=1.0),
+            epochs=6,
+            batch_size=8,
+            precision="float32",
+        )
+    )
+    assert "task stars" in capsys.readouterr().out
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert (report["task"], report["metric"]) == ("stars", "stars_off")
+    assert "baseline" not in report
+    assert report["test"]["stars_off"] < 0.3  # answering two stars always is 0.7 off
+    page = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
+    assert "## Sky\n\nThe brightest has ★★★.\n" in page
+    assert f"| test | 40 | {report['test']['stars_off']:.4g} [" in page
+    evaluations = (tmp_path / "run" / "evaluations.jsonl").read_text(encoding="utf-8")
+    best = min(json.loads(line)["stars_off"] for line in evaluations.splitlines())
+    assert report["valid"]["stars_off"] == best  # a falling metric
+
+    folder, answers = tmp_path / "run" / "model", tmp_path / "answers.tsv"
+    assert isinstance(load_task(folder), Stars)
+    predict_file(PredictConfig(model=str(folder), input=str(test), output=str(answers)))
+    header, *lines = answers.read_text(encoding="utf-8").splitlines()
+    assert header == "stars\tmore than one\terror"
+    said = [len(line.split("\t")[0]) for line in lines]
+    off = np.mean(np.abs(np.array(said) - stars))
+    assert report["test"]["stars_off"] == pytest.approx(off)
+
+    served = load_served(folder)
+    examples = [as_example(["好好好好好我们去"], served.task)]
+    body = json.loads(reply(examples, served.answer(examples), served.task))
+    assert body == {"predictions": [{"stars": 3}]}
+
+
+def test_no_other_module_names_a_task():
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent == PACKAGE / "tasks":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        found += [(path.name, value) for value in constants if value in TASKS]
+    assert found == [("hugging_face.py", "pair")]  # the template's key in tokenizer.json
+
+
+def test_the_table_is_what_the_command_takes():
+    assert get_args(TaskName) == tuple(TASKS)
+    assert all(name == task.name for name, task in TASKS.items())
+
+
+def test_a_folder_of_a_task_that_is_not_known_is_refused(tmp_path):
+    (tmp_path / "task.json").write_text('{"name": "poems"}', encoding="utf-8")
+    with pytest.raises(InputError, match="no task 'poems'"):
+        load_task(tmp_path)

@@ -1,0 +1,39 @@
+"""What the units of a sentence are, and what a report shows of one."""
+
+import numpy as np
+import pytest
+
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.tagging import Tagging, words_are_units
+
+
+def test_a_sentence_is_shown_from_before_its_first_mistake():
+    task = Tagging(labels=("B-X", "O"))
+    units = tuple("甲" * 500)
+    gold = ("O",) * 500
+    said = np.tile([0.0, 5.0], (500, 1))
+    said[300] = 9, 0
+    shown = task.mistakes([Example(("".join(units),), gold, "f:1", units)], [task.answer(said)])[0]
+    assert shown["predicted"] == [
+        ["…", ""],
+        ["甲" * 60, ""],
+        ["甲", "X"],
+        ["甲" * 139, ""],
+        ["…", ""],
+    ]
+    assert shown["sureness"] == pytest.approx(1, abs=1e-3)
+
+
+def test_units_are_words_where_many_have_several_characters():
+    words = Example(("",), None, "", ("New", "York", "\u3000"))
+    assert words_are_units([words])
+    assert not words_are_units([words._replace(units=(*"北京有1998", "NBA"))])
+
+
+def test_a_raw_text_is_cut_as_training_was():
+    text = Example(("北京 你好",), None, "")
+    assert Tagging().for_prediction(text).units == tuple("北京 你好")
+    assert Tagging(spaced_units=True).for_prediction(text).units == ("北京", "你好")
+    sentence = text._replace(units=("北京", "你好"))
+    assert Tagging(spaced_units=True).for_prediction(sentence).texts == ("北京 你好",)
+    assert Tagging().for_prediction(sentence).texts == ("北京你好",)
