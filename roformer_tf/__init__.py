@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.errors import InputError
+    from roformer_tf.finetuning.datasets import LabelledDataset
     from roformer_tf.layers.attention import RotaryMultiHeadAttention
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.models.heads import (
@@ -25,6 +26,7 @@ __version__ = "0.1.0.dev0"
 
 _HOME = {
     "InputError": "errors",
+    "LabelledDataset": "finetuning.datasets",
     "RoFormerConfig": "config",
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
@@ -38,6 +40,7 @@ _HOME = {
 
 __all__ = [
     "InputError",
+    "LabelledDataset",
     "RoFormerConfig",
     "RoFormerEncoder",
     "RoFormerForCausalLM",

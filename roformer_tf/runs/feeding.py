@@ -1,5 +1,7 @@
 """Batches of changing length, as `keras.Model.fit` takes them."""
 
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import grain
@@ -14,13 +16,58 @@ def fed(batches: grain.IterDataset) -> Any:
     """
     if keras.backend.backend() != "tensorflow":
         return batches
+    return _tensorflow_dataset(lambda: iter(batches))
+
+
+def epochs(batches: grain.MapDataset, steps: int) -> Any:
+    """Give `fit` the endless batches in epochs of so many: it needs no `steps_per_epoch`.
+
+    Lengths may differ from batch to batch. Every iteration is the next epoch, so that a dataset
+    that was looked into begins with its second.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return _Epochs(batches, steps)
+    import tensorflow as tf
+
+    numbers = count()
+
+    def epoch() -> Iterator[Any]:
+        begin = next(numbers) * steps
+        return iter(prefetched(batches[begin : begin + steps]))
+
+    dataset = _tensorflow_dataset(epoch)
+    return dataset.apply(tf.data.experimental.assert_cardinality(steps))
+
+
+class _Epochs(keras.utils.PyDataset):
+    """Batches in epochs, for the backends that take arrays of any shape."""
+
+    def __init__(self, batches: grain.MapDataset, steps: int) -> None:
+        super().__init__()
+        self._batches = batches
+        self._steps = steps
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __getitem__(self, number: int) -> Any:
+        return self._batches[self._epoch * self._steps + number]
+
+    def on_epoch_end(self) -> None:
+        """Go on to the next order of the rows."""
+        self._epoch += 1
+
+
+def _tensorflow_dataset(iterate: Callable[[], Iterator[Any]]) -> Any:
+    """A `tf.data.Dataset` of batches whose axes but the first may be of any size."""
     import tensorflow as tf
 
     def spec(array: Any) -> tf.TensorSpec:
         return tf.TensorSpec((array.shape[0], *[None] * (array.ndim - 1)), array.dtype)
 
-    signature = keras.tree.map_structure(spec, next(iter(batches)))
-    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+    signature = keras.tree.map_structure(spec, next(iterate()))
+    return tf.data.Dataset.from_generator(iterate, output_signature=signature)
 
 
 def prefetched(batches: grain.MapDataset) -> grain.IterDataset:

@@ -63,3 +63,9 @@ def test_every_example_is_tested():
     tested = Path(__file__).read_text(encoding="utf-8")
     for path in (ROOT / "examples").glob("*.py"):
         assert f'"{path.name}"' in tested
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda x: x.name)
+def test_an_example_needs_public_names_alone(path):
+    modules = re.findall(r"^(?:from|import) (roformer_tf[\w.]*)", path.read_text(), re.MULTILINE)
+    assert set(modules) == {"roformer_tf"}

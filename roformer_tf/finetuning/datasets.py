@@ -1,0 +1,105 @@
+"""Labelled examples as Keras takes them, for who fine-tunes with `compile` and `fit` alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roformer_tf.errors import InputError
+from roformer_tf.inference.predict import predict
+from roformer_tf.inference.rows import BATCH_SIZE
+from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.examples import Example, LongTexts
+from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.labelled.splits import split_examples
+from roformer_tf.runs.feeding import epochs
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.models.pretrained import PretrainedModel
+
+
+@dataclass(frozen=True)
+class LabelledDataset:
+    """Examples, and the task that they are of.
+
+        train, valid = LabelledDataset.from_file("reviews.tsv").split(valid=0.2)
+        model.fit(train.batches(model.tokenizer), validation_data=valid.batches(model.tokenizer))
+        valid.predict(model)
+
+    A model for it has `task.outputs` logits.
+    """
+
+    examples: Sequence[Example]
+    task: Task
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        task: str | None = None,
+        *,
+        max_length: int = 512,
+        long_texts: LongTexts = "head",
+        columns: ColumnsConfig | None = None,
+    ) -> "LabelledDataset":
+        """Read a labelled file, as `roformer-tf finetune --train` does.
+
+        task: its name as `--task` has it; told from the columns where there is none.
+        max_length: most tokens of a row; `long_texts`: what becomes of longer ones.
+        columns: where texts and labels stand; unset, they are found. Raises InputError for a file
+        that cannot be read, and where task or columns cannot be told.
+        """
+        columns = columns or ColumnsConfig()
+        layout = find_layout(path, columns, task, TASKS)
+        examples = read_examples(path, layout, columns)
+        settings: dict[str, Any] = {
+            "text_columns": layout.text_columns,
+            "label_column": layout.label_column,
+            "label_separator": columns.label_separator,
+            "max_length": max_length,
+            "long_texts": long_texts,
+        }
+        return cls(examples, layout.task.from_examples(examples, **settings))
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        return len(self.examples)
+
+    def split(self, valid: float = 0.1, seed: int = 0) -> "tuple[LabelledDataset, LabelledDataset]":
+        """Part into training examples and, of this share, validation examples.
+
+        Equal texts stay together, and labels are as frequent in both. Raises InputError where one
+        would be empty.
+        """
+        train, held_out, _ = split_examples(self.examples, type(self.task), (valid, 0.0), seed)
+        return LabelledDataset(train, self.task), LabelledDataset(held_out, self.task)
+
+    def batches(self, tokenizer: RoFormerTokenizer, batch_size: int = 32, seed: int = 0) -> Any:
+        """What `fit` and `evaluate` take: an epoch has every row once, in an order of its own.
+
+        (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets as
+        the task's loss has them, weights float32, 0 where the last batch is filled up. `fit` is
+        best told `shuffle=False`, or it warns on TensorFlow that it does not shuffle either.
+        Raises InputError for a label that the task does not know.
+        """
+        encoded = self.task.encode(self.examples, tokenizer)
+        targets, weights = self.task.row_targets(encoded, self.examples)
+        batches = finetuning_batches(encoded, targets, weights, batch_size=batch_size, seed=seed)
+        return epochs(batches, steps_per_epoch(encoded, batch_size))
+
+    def predict(self, model: "PretrainedModel", batch_size: int = BATCH_SIZE) -> list[Prediction]:
+        """What the model answers to each example, in order, whatever its label.
+
+        Raises InputError for a model without a tokenizer.
+        """
+        if model.tokenizer is None:
+            raise InputError("the model has no tokenizer. Set model.tokenizer to the right one.")
+        return predict(model, model.tokenizer, self.task, self.examples, batch_size)
+
+    def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
+        """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""
+        model.save_pretrained(folder)
+        self.task.save(folder)

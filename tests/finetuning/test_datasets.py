@@ -1,0 +1,118 @@
+"""Labelled examples for `fit`, in plain Keras."""
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf import InputError, LabelledDataset, RoFormerForSequenceClassification
+from roformer_tf.inference.predict import load_finetuned
+from roformer_tf.runs.feeding import epochs
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A file of 40 texts of 1 to 40 characters; 好 or 差 tells the label."""
+    path = tmp_path / "reviews.tsv"
+    lines = [f"{'天' * number}{'好差'[number % 2]}\t{'ab'[number % 2]}" for number in range(40)]
+    path.write_text("text\tlabel\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(released):
+    return RoFormerForSequenceClassification.from_pretrained(released("char"), num_labels=2)
+
+
+def rows_of(batches):
+    """The rows of an epoch that count: token ids without padding, and targets."""
+    found = []
+    for inputs, targets, weights in batches:
+        ids, targets, weights = (
+            keras.ops.convert_to_numpy(x) for x in (inputs["token_ids"], targets, weights)
+        )
+        found += [
+            (tuple(row[row != 0].tolist()), target)
+            for row, target, weight in zip(ids, targets.tolist(), weights, strict=True)
+            if weight
+        ]
+    return found
+
+
+def an_epoch(batches):
+    """What Keras takes of a dataset for one epoch."""
+    if isinstance(batches, keras.utils.PyDataset):
+        found = [batches[number] for number in range(len(batches))]
+        batches.on_epoch_end()
+        return found
+    return list(batches)
+
+
+def test_every_epoch_has_every_row_once_in_an_order_of_its_own(reviews, model):
+    data = LabelledDataset.from_file(reviews, max_length=64)
+    batches = data.batches(model.tokenizer, batch_size=3)
+    assert len(batches) == 14
+    first, second = (rows_of(an_epoch(batches)) for _ in range(2))
+    want = [
+        (tuple(model.tokenizer.encode(one.texts[0])[0]), data.task.labels.index(one.label))
+        for one in data.examples
+    ]
+    assert sorted(first) == sorted(second) == sorted(want)
+    assert first != second
+
+
+def test_the_parts_are_all_and_share_nothing(reviews):
+    data = LabelledDataset.from_file(reviews, "classification")
+    train, valid = data.split(valid=0.25)
+    assert (len(train), len(valid)) == (30, 10)
+    assert sorted([*train.examples, *valid.examples]) == sorted(data.examples)
+    assert train.task == valid.task == data.task
+    assert data.split(0.25, seed=1)[1].examples != valid.examples
+
+
+def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(
+    reviews, released, tmp_path
+):
+    train, valid = LabelledDataset.from_file(reviews, max_length=64).split(valid=0.2)
+    model = RoFormerForSequenceClassification.from_pretrained(released("char"), num_labels=2)
+    model.compile(
+        keras.optimizers.Adam(1e-3),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+    )
+    history = model.fit(
+        train.batches(model.tokenizer, batch_size=4),
+        validation_data=valid.batches(model.tokenizer, batch_size=3),  # the last one is filled up
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+    ).history
+    answers = valid.predict(model)
+    right = np.mean([a.label == b.label for a, b in zip(answers, valid.examples, strict=True)])
+    assert history["val_accuracy"][-1] == pytest.approx(right)
+    gold = [valid.task.labels.index(example.label) for example in valid.examples]
+    likelihoods = [answer.scores[label] for answer, label in zip(answers, gold, strict=True)]
+    # Keras' mean is over the rows, those of weight 0 too
+    assert history["val_loss"][-1] * 9 == pytest.approx(-np.log(likelihoods).sum(), rel=1e-4)
+    train.save_model(model, tmp_path / "model")
+    loaded, _, task = load_finetuned(tmp_path / "model")
+    assert task == train.task
+    for one, other in zip(valid.predict(loaded), answers, strict=True):
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def test_a_model_without_tokenizer_is_refused(reviews, released):
+    data = LabelledDataset.from_file(reviews)
+    model = RoFormerForSequenceClassification.from_pretrained(released("char"), num_labels=2)
+    model.tokenizer = None
+    with pytest.raises(InputError, match="has no tokenizer"):
+        data.predict(model)
+
+
+def test_epochs_follow_each_other():
+    import grain
+
+    batches = grain.MapDataset.range(100).map(lambda n: (np.array([n]), np.array([n]), np.ones(1)))
+    fed = epochs(batches, 3)
+    seen = [[int(labels[0]) for _, labels, _ in an_epoch(fed)] for _ in range(2)]
+    begin = seen[0][0]
+    assert [n for epoch in seen for n in epoch] == list(range(begin, begin + 6))
