@@ -210,6 +210,17 @@ def test_a_truncated_file_gives_what_is_whole_and_is_reported(tmp_path, suffix):
         read(path, strict=True)
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_of_a_truncated_small_file_what_is_whole_is_given_too(tmp_path, suffix):
+    lines = [f"{i} {os.urandom(40).hex()}" for i in range(1_500)]
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(COMPRESSED[suffix]("\n".join(lines).encode())[:-100])
+    documents, report = read(path)
+    assert len(documents) > 100
+    assert documents == lines[: len(documents)]
+    assert report.bad.total() == 1
+
+
 @pytest.mark.parametrize(
     "content",
     [
