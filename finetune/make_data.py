@@ -143,7 +143,7 @@ def _flags(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("task", choices=["ranking", "regression"])
     parser.add_argument("--from", dest="source", nargs="+", required=True, metavar="FILE",
-                        help="txt, tsv, csv, jsonl or parquet")  # fmt: skip
+                        help="txt, tsv, csv, jsonl, parquet or xlsx")  # fmt: skip
     parser.add_argument("--column", default="text", help="name of the texts' column")
     parser.add_argument("--output", required=True, help="a .jsonl file to write")
     parser.add_argument("--examples", type=int, default=2000)

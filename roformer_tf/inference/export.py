@@ -65,7 +65,7 @@ class ExportConfig:
     """savedmodel: for TensorFlow Serving; onnx: for ONNX Runtime; int8: smaller, for CPUs."""
     output: Path
     """The folder to write. TensorFlow Serving wants a number as its name, such as sentiment/1."""
-    data: Path | None = None
+    data: str | None = None
     """Labelled examples with the columns of training; on them int8 is compared with float32."""
 
 
@@ -271,7 +271,7 @@ def describe_cost(exact: Measured, rounded: Measured, examples: int) -> list[str
     ]
 
 
-def _read(path: Path, task: Task) -> list[Example]:
+def _read(path: str, task: Task) -> list[Example]:
     """Labelled examples from a file with the columns of training."""
     columns = ColumnsConfig(
         text_columns=task.text_columns,

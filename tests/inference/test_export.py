@@ -126,7 +126,9 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     lines = [f"{example.texts[0]}\t{example.label}\n" for example in EXAMPLES]
     data.write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
     folder = finetuned("classification")
-    export_model(ExportConfig(model=str(folder), to="int8", output=tmp_path / "int8", data=data))
+    export_model(
+        ExportConfig(model=str(folder), to="int8", output=tmp_path / "int8", data=str(data))
+    )
     said = capsys.readouterr().out
     assert "float32: " in said
     assert "int8: " in said

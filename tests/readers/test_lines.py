@@ -2,6 +2,7 @@ import gzip
 import io
 import lzma
 import sys
+from types import SimpleNamespace
 
 import pytest
 from backports import zstd
@@ -82,6 +83,15 @@ def test_any_text_comes_back_from_utf8(tmp_path_factory, lines):
     assert lines_of(path, text.encode(), "utf-8") == (want[:-1] if want[-1] == "" else want)
 
 
+def test_of_stdin_no_more_is_read_than_is_given(monkeypatch):
+    def typed():
+        yield b"abc\n"
+        pytest.fail("reads a second line before it gives the first")
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=typed()))
+    assert next(text_lines("-")) == "abc\n"
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
 def test_on_stdin_the_first_line_that_tells_decides(monkeypatch, encoding):
     other = {"utf-8": "gb18030", "gb18030": "utf-8"}[encoding]
@@ -126,14 +136,17 @@ def test_a_line_of_another_encoding_behind_much_of_one_does_not_turn_the_file(tm
     assert damage(bad)
 
 
-@pytest.mark.parametrize("encoding", ["auto", "utf-8", "gb18030", "utf-8-sig", "utf-16"])
-def test_lines_that_cannot_be_decoded_are_told_from_others(encoding):
-    codec = "utf-8" if encoding == "auto" else encoding
-    content = f"{NEWS}\n".encode(codec)
-    broken = b"\xff\n" if codec != "utf-16" else b"\0\xd8\n\0"
-    lines = list(TextLines(io.BytesIO(content + broken), encoding))
-    assert [type(line) for line in lines] == [str, str, str, DamagedLine]
-    assert "".join(lines[:3]) == f"{NEWS}\n"
+@pytest.mark.parametrize("encoding", ["auto", "utf-8", "gb18030", "utf-8-sig", "utf-16-le"])
+@pytest.mark.parametrize("place", range(4))
+def test_a_line_that_cannot_be_decoded_is_told_from_others(encoding, place):
+    codec = {"auto": "utf-8", "utf-8-sig": "utf-8"}.get(encoding, encoding)
+    lines = [f"{line}\n" for line in NEWS.split("\n")]
+    content = [line.encode(codec) for line in lines]
+    content.insert(place, b"\xff\n" if codec != "utf-16-le" else b"\0\xd8\n\0")
+    found = list(TextLines(io.BytesIO(b"".join(content)), encoding))
+    assert type(found.pop(place)) is DamagedLine
+    assert found == lines
+    assert {type(line) for line in found} == {str}
 
 
 @pytest.mark.parametrize("name", ["utf-9", "hex"])

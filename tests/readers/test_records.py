@@ -1,0 +1,95 @@
+import io
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from roformer_tf.readers.lines import NOT_ENCODED, TextLines
+from roformer_tf.readers.records import (
+    BLANK,
+    LONGEST_CELL,
+    ParquetRecords,
+    json_records,
+    quoted_records,
+    sentences,
+    tabbed_records,
+)
+from roformer_tf.readers.streams import DamagedError
+
+
+def test_every_json_line_is_an_object_or_says_why_not():
+    content = b'{"a": 1}\n\n{\n[1]\n{"a": "\xff"}\n\0{}\n{}\r\n' + b"[" * 100_000
+    found = list(json_records(TextLines(io.BytesIO(content))))
+    assert [number for number, *_ in found] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [cells for _, cells, _ in found] == [{"a": 1}, *[{}] * 7]
+    assert [problem for *_, problem in found] == [
+        *("", BLANK, "is not JSON", "is not a JSON object", NOT_ENCODED),
+        "holds a NUL character, as UTF-16 does: name the file's --encoding",
+        *("", "is not JSON"),
+    ]
+
+
+def test_a_quoted_record_begins_where_its_first_line_is():
+    lines = ["a,b\r\n", '"x\n', 'y","z ""q"""\n', '"a"b,c\n', "d,e"]
+    *good, (number, cells, problem), last = quoted_records(lines, "excel")
+    assert good == [(1, ["a", "b"], ""), (2, ["x\ny", 'z "q"'], "")]
+    assert (number, cells) == (4, [])
+    assert problem.startswith("breaks the rules of quoting")
+    assert last == (5, ["d", "e"], "")
+
+
+def test_a_quote_that_never_closes_ends_after_the_longest_cell():
+    lines = ["x" * (1 << 20) + "\n"] * 40
+    first, *_ = quoted_records(['"', *lines], "excel")
+    assert "field larger than" in first.problem
+    assert LONGEST_CELL < 40 << 20
+
+
+cell = st.text(st.characters(exclude_characters="\t\n\r", codec="utf-8"))
+
+
+@given(st.lists(st.lists(cell, min_size=1)), st.sampled_from(["\n", "\r\n"]))
+def test_tabs_alone_separate_cells(rows, end):
+    found = tabbed_records("\t".join(row) + end for row in rows)
+    assert [(number, cells) for number, cells, _ in found] == list(enumerate(rows, start=1))
+
+
+def test_sentences_are_between_blank_lines_with_tags_or_without():
+    lines = ["北\tB-LOC\n", "京\tI-LOC\n", "\n", " \n", "-DOCSTART- O\n", "\n", "人 O"]
+    assert [(number, cells) for number, cells, _ in sentences(lines, tagged=True)] == [
+        (1, {"units": ("北", "京"), "tags": ("B-LOC", "I-LOC")}),
+        (7, {"units": ("人",), "tags": ("O",)}),
+    ]
+    bare = list(sentences(["北\n", "京\n"], tagged=False))
+    assert bare == [(1, {"units": ("北", "京")}, "")]
+    assert next(iter(sentences(["北\n"], tagged=True))).problem == "has no tag beside '北'"
+
+
+@pytest.mark.parametrize("columns", [None, ["b"]])
+def test_parquet_rows_are_numbered_over_batches(columns):
+    source = io.BytesIO()
+    parquet.write_table(pyarrow.table({"a": range(600), "b": [str(x) for x in range(600)]}), source)
+    file = ParquetRecords(source)
+    assert (file.columns, file.rows) == (("a", "b"), 600)
+    for row, (number, cells, problem) in enumerate(file.read(columns)):
+        want = {"a": row, "b": str(row)}
+        assert (number, problem) == (row + 1, "")
+        assert cells == {name: want[name] for name in columns or want}
+
+
+def test_parquet_that_is_damaged_inside_gives_what_is_before():
+    source = io.BytesIO()
+    text = [f"{x:0100}" for x in range(4000)]
+    parquet.write_table(
+        pyarrow.table({"a": text}), source, row_group_size=1000, use_dictionary=False
+    )
+    content = bytearray(source.getvalue())
+    middle = len(content) // 2
+    content[middle : middle + 2000] = bytes(2000)
+    seen = []
+    with pytest.raises(DamagedError, match="Parquet data cut off or damaged"):
+        seen.extend(record for record in ParquetRecords(io.BytesIO(content)).read())
+    with pytest.raises(DamagedError):
+        ParquetRecords(io.BytesIO(b"PAR1"))
