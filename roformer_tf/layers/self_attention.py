@@ -55,11 +55,11 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             name in FUSED_OPTIONS or value in usual.get(name, []) for name, value in options.items()
         )
 
-    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
-        """Make the projections, and the dropout that both forms have."""
-        super().build(query_shape, value_shape, key_shape)
-        # Keras' own stays behind with a random state that nothing reads: saved training states
-        # are numbered, and count it.
+    def _build_attention(self, rank: int) -> None:
+        # A hook (`internals.py`), since the order of random draws is in it: made later, one seed
+        # would give another model than it always did. Keras' own dropout stays behind with a
+        # random state that nothing reads: saved training states are numbered, and count it.
+        super()._build_attention(rank)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, seed=self.seed)
         set_attention_dropout(self, self.drop)
 
