@@ -217,7 +217,7 @@ def test_at_positions_a_mask_of_all_queries_is_each_ones_own(kind, how, shape, w
 
 
 @pytest.mark.parametrize("wrong", [-1, T, 2**20])
-@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fused", "Keras'"])
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fusible", "causal"])
 @each_layer
 def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(kind, wrong, arguments):
     x, layer = tensor(B, T, D), make(kind)
@@ -231,7 +231,7 @@ def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(kind, wrong,
     np.testing.assert_allclose(to_float64(got)[real], to_float64(want)[real], atol=1e-5)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fused", "Keras'"])
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fusible", "causal"])
 @pytest.mark.parametrize("training", [True, False])
 @each_layer
 def test_at_positions_it_gives_what_it_gives_there(kind, arguments, training, ways):
