@@ -171,7 +171,10 @@ def check_jax_coordinator():
     from jax._src import distributed
 
     assert hasattr(distributed.global_state, "client"), "it has another name"
-    from jaxlib import _jax as compiled
+    try:
+        from jaxlib import _jax as compiled
+    except ImportError:  # as it was called before jaxlib 0.6
+        from jaxlib import xla_extension as compiled
 
     client = compiled.DistributedRuntimeClient
     for method in ("key_value_set", "blocking_key_value_get"):
