@@ -46,8 +46,16 @@ RELIANCES = (
     ),
     Reliance(
         "keras",
+        "MultiHeadAttention._build_attention",
+        "build calls it with the projections' rank once queries, keys and values have theirs, and "
+        "before the output has: each draws its random seed in that order",
+        "`build`, at the price of other weights from the same seed",
+        hook=True,
+    ),
+    Reliance(
+        "keras",
         "MultiHeadAttention._dropout_layer",
-        "build makes it, and attention's weights are dropped by whatever stands there",
+        "_build_attention makes it, and attention's weights are dropped by whatever stands there",
         "nothing: `dropout` is the rate alone",
     ),
     Reliance(
@@ -133,7 +141,7 @@ RELIANCES = (
 
 
 def set_attention_dropout(layer: Any, dropout: Any) -> None:
-    """Have a built MultiHeadAttention drop its weights by another layer than Keras' own."""
+    """Have a MultiHeadAttention, in `_build_attention`, drop its weights by a layer of ours."""
     layer._dropout_layer = dropout
 
 

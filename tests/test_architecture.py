@@ -245,7 +245,7 @@ def test_private_names_of_other_libraries_are_touched_in_internals_alone():
         "getattr(x, '_keras_mask', None)",
         "getattr(layer, f'_{part}_dense')",
         "self._dropout_layer = Dropout(0.1)",
-        "super()._build_attention(3)",
+        "super()._compute_attention_mask(x)",
         "from jax._src import distributed",
         "from keras.src.backend import common",
         "import tensorflow.python.eager.context",

@@ -37,6 +37,18 @@ def check_attention_hook():
     assert not seen.pop()[3], "the causal mask is left to the hook"
 
 
+def check_attention_build():
+    seen = []
+
+    class Watching(keras.layers.MultiHeadAttention):
+        def _build_attention(self, rank):
+            seen.append((rank, self.value_dense.built, hasattr(self, "_output_dense")))
+            super()._build_attention(rank)
+
+    Watching(3, 4).build((2, 5, 8), (2, 7, 8))
+    assert seen == [(4, True, False)], "it is called elsewhere, or with something else"
+
+
 def check_attention_dropout():
     calls = []
 
@@ -46,9 +58,9 @@ def check_attention_dropout():
             return inputs
 
     class Attention(keras.layers.MultiHeadAttention):
-        def build(self, query_shape, value_shape):
-            super().build(query_shape, value_shape)
-            assert isinstance(self._dropout_layer, keras.layers.Dropout), "build makes none"
+        def _build_attention(self, rank):
+            super()._build_attention(rank)
+            assert isinstance(self._dropout_layer, keras.layers.Dropout), "none is made"
             internals.set_attention_dropout(self, Watching(0.5))
 
     x = np.ones((2, 5, 8), "float32")
@@ -159,7 +171,10 @@ def check_jax_coordinator():
     from jax._src import distributed
 
     assert hasattr(distributed.global_state, "client"), "it has another name"
-    from jaxlib import _jax as compiled
+    try:
+        from jaxlib import _jax as compiled
+    except ImportError:  # as it was called before jaxlib 0.6
+        from jaxlib import xla_extension as compiled
 
     client = compiled.DistributedRuntimeClient
     for method in ("key_value_set", "blocking_key_value_get"):
@@ -190,6 +205,7 @@ def check_jieba_dictionary():
 
 CHECKS = {
     "MultiHeadAttention._compute_attention": check_attention_hook,
+    "MultiHeadAttention._build_attention": check_attention_build,
     "MultiHeadAttention._dropout_layer": check_attention_dropout,
     "Layer._flatten_layers": check_all_layers,
     "Variable._initializer": check_initializer,

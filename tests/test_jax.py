@@ -18,7 +18,8 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",
     "tests/layers/test_attention.py::test_at_positions_a_mask_of_all_queries_is_each_ones_own",
     "tests/layers/test_attention.py::test_a_position_outside_the_row_is_refused_or_the_nearest_in_it"
-    "[one pass--1]",
+    "[fused-fusible--1]",
+    "tests/layers/test_self_attention.py::test_its_gradients_are_those_of_keras_way[all-half]",
     "tests/models/test_encoder.py::test_every_hidden_state_is_the_recorded_one[hf_word]",
     "tests/models/test_masked_lm.py::test_logits_are_the_recorded_ones[word_project]",
     "tests/models/test_causal_lm.py::test_another_neighbour_changes_no_loss_by_a_bit[v1]",

@@ -42,6 +42,7 @@ class AdamW(keras.optimizers.AdamW):
         self, shape: Any, initializer: Any = "zeros", dtype: Any = None, **settings: Any
     ) -> keras.Variable:
         """Make a slot: of weights of 16 bits, float32, but what Keras sums up in theirs."""
+        # Keras adds the gradients of several batches up in the weight's own dtype.
         if dtype in HALVES and not str(settings.get("name")).endswith("gradient_accumulator"):
             dtype = "float32"
         return super().add_variable(shape, initializer, dtype, **settings)
@@ -58,6 +59,8 @@ class AdamW(keras.optimizers.AdamW):
             return
         import tensorflow as tf
 
+        # θ ← θ − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε), whose ε is section 2's "ε hat". No
+        # processor's trick, and so not one of `forms`: GPUs and XLA have this operation as well.
         steps = tf.cast(keras.ops.add(self.iterations, 1), variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
@@ -79,18 +82,21 @@ class AdamW(keras.optimizers.AdamW):
         """
         first, second = moments_of(self, variable)
         gradient = ops.cast(dense(gradient), first.dtype)
+        # Algorithm 1: m ← β₁ m + (1 − β₁) g, v ← β₂ v + (1 − β₂) g²
         self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
         self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
         return first, second, ops.cast(self.iterations + 1, first.dtype)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # by Keras' variable: TensorFlow's own, which comes here, has another name
+        # A hook of Keras' (`internals.py`). TensorFlow's own variable, which comes here, has
+        # another name than Keras', which `undecayed` is about.
         known = keras_variable(self, variable)
         return known.name not in self.undecayed and super()._use_weight_decay(variable)
 
     def _update_by_wider_moments(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """The same in plain operations and the moments' dtype."""
         first, second, steps = self.update_moments(gradient, variable)
+        # Both moments begin at 0; the bias that is left after t steps, 1 − βᵗ, goes into the rate.
         rate = learning_rate * ops.sqrt(1 - self.beta_2**steps) / (1 - self.beta_1**steps)
         step = rate * first / (ops.sqrt(second) + self.epsilon)
         self.assign(variable, ops.cast(variable, first.dtype) - step)

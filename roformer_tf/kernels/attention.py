@@ -11,6 +11,7 @@ from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 HIDDEN = {"float16": -3e4}
 """Added to scores of what must not be seen, so that its weight is exactly 0; elsewhere −1e9."""
+# Float16 ends at 65,504. A finite number, not −∞: a row that sees nothing would be NaN.
 
 
 def attend(
@@ -52,6 +53,7 @@ def attend_plainly(
     rate: float,
 ) -> Tensor:
     """The plain form; `hidden` is added to the scores."""
+    # softmax(q kᵀ / √H) v, equation 1; q brings 1 / √H
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
     weights = ops.softmax(scores if hidden is None else scores + hidden, axis=-1)
     return ops.matmul(dropped_plainly(weights, seed, rate) if rate else weights, value)
@@ -72,9 +74,12 @@ def _fast(
         scores = tf.matmul(query, key, transpose_b=True)
         # a multiplication by 1, so that TensorFlow does product and addition as one operation
         scores = scores if hidden is None else scores * tf.ones((), scores.dtype) + hidden
+        # Not in an island: oneDNN's softmax takes a seventh of XLA's time on a CPU (docs/LOG.md).
         weights = tf.nn.softmax(scores)
         output = tf.matmul(drop(weights, seed, rate) if rate else weights, value)
 
+        # For S = q kᵀ, P = softmax S, U = dropped P and O = U v (FlashAttention, arXiv 2205.14135,
+        # appendix B.2): dU = dO vᵀ, dv = Uᵀ dO, dq = dS k, dk = dSᵀ q.
         def gradients(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             to_dropped = tf.matmul(upstream, value, transpose_b=True)
             total = _row_products(upstream, output)
@@ -93,7 +98,9 @@ def _fast(
 @island
 def _row_products(upstream: Tensor, output: Tensor) -> Tensor:
     """Σ over the features: what softmax' gradient subtracts, Σ_j w_j · dw_j, without the mask."""
+    # Σ_j U_ij dU_ij = Σ_j U_ij (dO_i · v_j) = dO_i · O_i: H numbers a query instead of S.
     products = ops.cast(upstream, wide(output)) * ops.cast(output, wide(output))
+    # A product with ones, since XLA on a CPU sums rows one element after the other.
     return ops.matmul(products, ops.ones((products.shape[-1], 1), products.dtype))
 
 
@@ -102,6 +109,7 @@ def _backward(
     weights: Tensor, to_dropped: Tensor, total: Tensor, seed: Tensor, rate: float
 ) -> tuple[Tensor, Tensor]:
     """Weights as dropout left them, and the gradient to the scores, both (B, N, T, S)."""
-    used = dropped_plainly(weights, seed, rate) if rate else weights
+    used = dropped_plainly(weights, seed, rate) if rate else weights  # drawn again, never stored
+    # dS_ij = P_ij (m_ij dU_ij − dO_i · O_i) for the mask m of 0 and 1 / (1 − rate), and U = m P
     after, upstream, before = (ops.cast(x, wide(weights)) for x in (used, to_dropped, weights))
     return used, ops.cast(after * upstream - before * total, weights.dtype)

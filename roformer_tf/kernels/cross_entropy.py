@@ -33,6 +33,7 @@ def _fast(scores: Tensor, bias: Tensor, labels: Tensor) -> Any:
 
     def gradients(upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         to_scores = _backward(scores, bias, labels, highest, total, upstream)
+        # d bias = Σ over the rows of d scores
         rows = ops.ones((1, ops.shape(scores)[0]), scores.dtype)
         to_bias = ops.matmul(rows, to_scores)[0]  # a product: XLA sums columns at a third the pace
         return to_scores, ops.cast(to_bias, bias.dtype), None
@@ -44,6 +45,7 @@ def _fast(scores: Tensor, bias: Tensor, labels: Tensor) -> Any:
 def _forward(scores: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Losses, highest logit and log Σ exp(logit − highest): one sum of the two would be coarse."""
     logits = ops.cast(scores, bias.dtype) + bias
+    # The highest is taken off first, so that no exp overflows and the largest is exp 0 = 1.
     highest = ops.max(logits, axis=-1, keepdims=True)
     total = ops.log(ops.sum(ops.exp(logits - highest), axis=-1, keepdims=True))
     own = ops.cast(ops.take_along_axis(scores, labels[:, None], axis=-1), bias.dtype)
@@ -60,6 +62,7 @@ def _backward(
     total: Tensor,
     upstream: Tensor,
 ) -> Tensor:
+    # ∂ loss / ∂ logits = softmax − one at the label
     shares = ops.exp(ops.cast(scores, bias.dtype) + bias - highest - total)
     own = ops.arange(scores.shape[-1]) == labels[:, None]
     shares = ops.where(own, shares - 1, shares)

@@ -23,6 +23,7 @@ def kept(seed: Tensor, shape: tuple[Any, ...], rate: float) -> Tensor:
     first, second = (ops.cast(seed[i], "uint32") for i in range(2))
     first = _mixed(first, second)  # so that neither equal words nor close ones give like masks
     second = _mixed(second, first)
+    # Place in memory by Horner's rule, ((b · N + n) · T + t) · S + s, modulo 2^32.
     place = _counted(shape[0])
     for size in shape[1:]:
         place = place[..., None] * ops.cast(size, "uint32") + _counted(size)
@@ -41,6 +42,7 @@ def add_dropped(x: Tensor, y: Tensor, seed: Tensor, rate: float) -> Tensor:
 
 def dropped_plainly(x: Tensor, seed: Tensor, rate: float) -> Tensor:
     """The plain form of `dropped`."""
+    # Scaled in training, so that inference has nothing to do ("inverted" dropout).
     scale, zero = (ops.convert_to_tensor(value, x.dtype) for value in (1 / (1 - rate), 0.0))
     return ops.where(kept(seed, ops.shape(x), rate), x * scale, zero)
 
@@ -48,6 +50,7 @@ def dropped_plainly(x: Tensor, seed: Tensor, rate: float) -> Tensor:
 def _fast_dropped(x: Tensor, seed: Tensor, rate: float) -> Tensor:
     @with_gradient
     def dropping(x: Tensor) -> Any:
+        # d x = mask · upstream: the same function of the same seed draws the same mask.
         return drop(x, seed, rate), lambda upstream: drop(upstream, seed, rate)
 
     return dropping(x)
@@ -72,6 +75,8 @@ def _counted(size: Any) -> Tensor:
 
 
 def _mixed(x: Tensor, key: Tensor) -> Tensor:
+    # Shifts and multipliers of lowbias32 (Wellons 2018, "Prospecting for Hash Functions"), found by
+    # search for the least bias; the key goes in once, behind the first shift.
     x = (_folded(x, 16) + key) * _word(0x7FEB352D)
     x = _folded(x, 15) * _word(0x846CA68B)
     return _folded(x, 16)

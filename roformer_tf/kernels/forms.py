@@ -61,10 +61,12 @@ def island(function: Callable[..., Any]) -> Callable[..., Any]:
     better left to TensorFlow's own kernels on a CPU. Arguments that are no tensors are constants.
     """
 
+    # Made at the first call: TensorFlow is imported only where it runs.
     @functools.cache
     def compiled() -> Callable[..., Any]:
         import tensorflow as tf
 
+        # Traced as it is: there is no Python branch on a tensor for autograph to rewrite.
         return tf.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
@@ -90,6 +92,7 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         import tensorflow as tf
 
+        # Tensors, since a function given variables would have to give their gradients apart.
         return differentiable()(*(tf.convert_to_tensor(x) for x in arguments))
 
     return call

@@ -43,6 +43,7 @@ def _value(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
 
 @island
 def _to_x(x: Tensor, upstream: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
+    # For y = γ x̂ + β, x̂ = r (x − mean x), g = γ · upstream: dx = r (g − mean g − x̂ mean(g x̂))
     normalised, rate = _normalised(x, epsilon)
     inner = ops.cast(upstream, wide(x)) * gamma
     along = normalised * _mean_by_product(inner * normalised)
@@ -52,6 +53,7 @@ def _to_x(x: Tensor, upstream: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
 @island
 def _to_weights(x: Tensor, upstream: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     upstream = ops.cast(upstream, wide(x))
+    # dγ = Σ upstream · x̂ and dβ = Σ upstream, over all vectors
     rows = tuple(range(len(x.shape) - 1))
     return ops.sum(upstream * _normalised(x, epsilon)[0], rows), ops.sum(upstream, rows)
 
@@ -70,6 +72,7 @@ def _normalised(
     x: Tensor, epsilon: float, mean: Callable[[Tensor], Tensor] = _mean_by_product
 ) -> tuple[Tensor, Tensor]:
     x = ops.cast(x, wide(x))
+    # The variance of what is centred, not E x² − (E x)²: that loses digits where the mean is large.
     centred = x - mean(x)
     rate = ops.rsqrt(mean(centred * centred) + epsilon)
     return centred * rate, rate

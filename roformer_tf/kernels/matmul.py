@@ -16,6 +16,7 @@ def affine(
     TensorFlow's BiasAddGrad takes four times as long in bfloat16; else bias and a GELU that
     follows are joined with the product, if x is flat, (B · T, D).
     """
+    # Flat, one product instead of a batch of B, whose kernel gradient is summed over B afterwards.
     flat = x if len(x.shape) == 2 else ops.reshape(x, (-1, kernel.shape[0]))
     if bias is None:
         y = ops.matmul(flat, kernel)
@@ -40,6 +41,7 @@ def _fast_affine(x: Tensor, kernel: Tensor, bias: Tensor) -> Any:
     import tensorflow as tf
 
     def gradients(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # For Y = X W + b: dX = dY Wᵀ, dW = Xᵀ dY, db = 1ᵀ dY
         ones = tf.ones((1, tf.shape(x)[0]), upstream.dtype)
         return (
             tf.matmul(upstream, kernel, transpose_b=True),

@@ -41,6 +41,7 @@ def split_and_rotate_plainly(
             x = ops.concatenate([first, second], -1)
         else:
             x = _turned(first, second, cos, sin)
+        # 1 / √H of the scores, here on T · H numbers a head instead of on T · S
         x = x * x.shape[-1] ** -0.5 if part == "query" else x
         split.append(ops.cast(x, projected.dtype))
     return tuple(split)
@@ -49,12 +50,14 @@ def split_and_rotate_plainly(
 def _turned(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Pairs (B, N, T, H/2) twice, cos and sin ([B,] T, H/2) → (B, N, T, H)."""
     cos, sin = cos[..., None, :, :], sin[..., None, :, :]
+    # (a + i b) · exp(i θ), section 3.2.1 of the paper, for all pairs of a head side by side
     return ops.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 def _fast(projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...]) -> Any:
     @with_gradient
     def split(projected: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        # Rotations are orthogonal: the gradient is turned back, by −θ. Tables have none.
         def gradients(*upstream: Tensor) -> tuple[Tensor, None, None]:
             return _merged(upstream, cos, sin, parts), None, None
 

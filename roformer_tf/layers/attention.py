@@ -35,7 +35,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             raise InputError(
                 f"key_dim is {key_dim}, but rotation turns features in pairs. Give an even number."
             )
-        pair_axis(rotary_style)  # refuses an unknown one
+        pair_axis(rotary_style)  # refuses an unknown one, before Keras makes anything
         super().__init__(num_heads, key_dim, **kwargs)
         self.rotary_style = rotary_style
         self.rotary_base = rotary_base
@@ -110,7 +110,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     def _compute_attention(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
         # The one hook, whose private name `internals.py` watches: after the projections, before
-        # the scores, and never the values (RoFormer, equation 16).
+        # the scores, and never the values (RoFormer, section 3.2.2).
         query = self._rotate(query)  # (B, T, N, H)
         key = self._rotate(key)  # (B, S, N, H)
         return super()._compute_attention(query, key, *args, **kwargs)
@@ -152,6 +152,7 @@ def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: 
     every token whose segment id is not 0: source zeros see each other, target ones look back.
     """
     visible = same_sequence(sequence_ids)
+    # Both rules are one comparison of ranks: its place in the row, or how many segments began.
     if attention_type == "causal":
         order = ops.arange(ops.shape(sequence_ids)[1])
     elif attention_type == "unilm":
@@ -163,6 +164,7 @@ def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: 
 
 def same_sequence(sequence_ids: Tensor) -> Tensor:
     """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
+    # Of equal ids one is 0 only if both are: asking the key alone hides padding from everyone.
     query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
     return (query == key) & (key != 0)
 
@@ -205,5 +207,6 @@ def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
     """
     batch, length, features = ops.shape(x)
     rows = ops.arange(batch, dtype="int32")[:, None] * length
+    # Row b begins at b · T of all positions laid end to end.
     flat = ops.reshape(x, (-1, features))  # (B·T, F)
     return ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)

@@ -31,6 +31,7 @@ def angles(
     positions (..., T) int → (..., T, H/2) float32, in radians, or float64 where that is computed
     in, but never less: bfloat16 cannot tell position 257 from 256.
     """
+    # θ_m = base^(−2m/H), made in float64: the position multiplies what rounding left wrong.
     frequencies = base ** (-np.arange(0, head_size, 2, dtype="float64") / head_size)  # (H/2,)
     return ops.cast(positions, dtype)[..., None] * frequencies.astype(dtype)
 
@@ -56,6 +57,7 @@ def rotate(
     theta = angles(positions, x.shape[-1], base, dtype)[..., None, :]  # ([B,] T, 1, H/2)
     cos, sin = ops.cos(theta), ops.sin(theta)
     cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
+    # (a, b) · (cos, cos) + (b, a) · (−sin, sin), equation 34 with the sign moved into the table
     flipped = ops.cast(ops.flip(pairs, axis), dtype)
     turned = ops.cast(pairs, dtype) * cos + flipped * sin
     return ops.cast(ops.reshape(turned, shape), x.dtype)

@@ -55,11 +55,11 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             name in FUSED_OPTIONS or value in usual.get(name, []) for name, value in options.items()
         )
 
-    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
-        """Make the projections, and the dropout that both forms have."""
-        super().build(query_shape, value_shape, key_shape)
-        # Keras' own stays behind with a random state that nothing reads: saved training states
-        # are numbered, and count it.
+    def _build_attention(self, rank: int) -> None:
+        # A hook (`internals.py`), since the order of random draws is in it: made later, one seed
+        # would give another model than it always did. Keras' own dropout stays behind with a
+        # random state that nothing reads: saved training states are numbered, and count it.
+        super()._build_attention(rank)
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, seed=self.seed)
         set_attention_dropout(self, self.drop)
 
@@ -80,6 +80,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         **others: Any,
     ) -> Any:
         """Attend, as the parent does, in the fused form where it can."""
+        # The same object, not equal values: of two tensors nobody could tell without reading both.
         to_itself = value is query and (key is None or key is query)
         masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
         special = return_attention_scores or use_causal_mask or bool(others)
@@ -140,6 +141,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         if positions is None:
             query, key, value = self._project(x, PARTS, everywhere, training)
         else:
+            # Queries there alone, but of all keys and values: each row looks at its whole document.
             key, value = self._project(x, ("key", "value"), everywhere, training)
             there = gather_positions(x, positions)
             (query,) = self._project(there, ("query",), positions, training)
@@ -148,8 +150,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         seed = self.drop.seed_generator.next() if rate else None
         attended = attend(query, key, value, visible, seed, rate, training)  # (B, N, T, H)
         kernel = ops.cast(self.output_dense.kernel, attended.dtype)  # (N, H, D)
-        # Flat: as the einsum over N and H that Keras has, TensorFlow would make it a batched
-        # product, whose gradient takes several times as long.
+        # Flat: Keras' einsum over N and H becomes a batched product on TensorFlow, whose kernel
+        # gradient is summed over the batch afterwards.
         kernel = ops.reshape(kernel, (-1, kernel.shape[-1]))
         attended = ops.transpose(attended, (0, 2, 1, 3))  # (B, T, N, H)
         attended = ops.reshape(attended, (*ops.shape(attended)[:2], kernel.shape[0]))

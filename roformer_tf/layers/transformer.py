@@ -28,6 +28,7 @@ class Dense(layers.Dense):
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
         """Quantize as Keras does its own layer, whose call then takes the place of this one's."""
+        # Keras refuses subclasses, whose call it does not know; `quantize` replaces this one's.
         super().quantize(*arguments, **settings | {"type_check": False})
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
@@ -61,7 +62,7 @@ class RMSNorm(layers.Layer):
 
     def call(self, x: Tensor) -> Tensor:
         """Give every vector the mean square 1."""
-        y = ops.cast(x, wide(x))
+        y = ops.cast(x, wide(x))  # a sum of H squares in bfloat16 would keep two digits
         scale = ops.rsqrt(ops.mean(ops.square(y), axis=-1, keepdims=True) + self.epsilon)
         return ops.cast(y * scale, x.dtype)
 
@@ -82,7 +83,7 @@ class RoFormerEmbeddings(layers.Layer):
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         size = config.embedding_size
-        self.drops_first = config.is_v2
+        self.drops_first = config.is_v2  # so has its released code (bert4keras, RoFormerV2)
         self.word, self.segment = (
             layers.Embedding(
                 tokens, size, _initializer(config, size), name=name, dtype=self.dtype_policy
@@ -174,6 +175,7 @@ class RoFormerLayer(layers.Layer):
             x, x, attention_mask=visible, positions=positions, training=training
         )
         x = x if positions is None else gather_positions(x, positions)
+        # Post-norm, as BERT has it: the norm is of the sum (arXiv 1810.04805, released code).
         x = self.attention_norm(self.attention_drop.add(x, attended, training))
         flat = ops.reshape(x, (-1, self.hidden_size))  # TensorFlow joins product, bias and GELU
         fed = self.output_dense(self.activation(self.intermediate(flat), training))

@@ -36,6 +36,7 @@ class RoFormerEncoder(PretrainedModel):
         self.rematerialize = False
         """Whether training keeps of a layer only what goes in, and computes the rest again for the
         gradients: the same numbers in less memory and more time. To be set before `compile`."""
+        # Now, not at the first call: loading and optimizers need all weights, and no shape is open.
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
@@ -72,9 +73,11 @@ class RoFormerEncoder(PretrainedModel):
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
+        # Once for all layers and heads, (B, T, T): every layer has the same view.
         visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
         states = [self.embeddings(token_ids, segment_ids, training=training)]
         for layer in self.layer_stack:
+            # Below the last layer every position is looked at; only what it gives may be left out.
             needed = positions if layer is self.layer_stack[-1] else None
             if self.rematerialize and training:
                 states.append(recomputed(layer, states[-1], visible, needed))

@@ -217,7 +217,7 @@ def test_at_positions_a_mask_of_all_queries_is_each_ones_own(kind, how, shape, w
 
 
 @pytest.mark.parametrize("wrong", [-1, T, 2**20])
-@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fused", "Keras'"])
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fusible", "causal"])
 @each_layer
 def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(kind, wrong, arguments):
     x, layer = tensor(B, T, D), make(kind)
@@ -231,7 +231,7 @@ def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(kind, wrong,
     np.testing.assert_allclose(to_float64(got)[real], to_float64(want)[real], atol=1e-5)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fused", "Keras'"])
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fusible", "causal"])
 @pytest.mark.parametrize("training", [True, False])
 @each_layer
 def test_at_positions_it_gives_what_it_gives_there(kind, arguments, training, ways):
@@ -496,3 +496,55 @@ def test_masks_of_any_rank_that_keras_takes_are_taken(kind, shape, ways):
     got = keras.ops.convert_to_numpy(layer(x, x, attention_mask=mask))
     assert np.abs(got - want).max() < 2e-6
     assert ways == expected(kind, "Keras'", "fused" if len(shape) == 3 else "Keras'")
+
+
+def test_of_keras_private_methods_it_overrides_one():
+    private = {x for x in vars(RotaryMultiHeadAttention) if x.startswith("_") and x[1] != "_"}
+    theirs = {x for x in private if hasattr(keras.layers.MultiHeadAttention, x)}
+    assert theirs == {"_compute_attention"}
+
+
+@each_layer
+def test_an_argument_that_keras_adds_to_its_call_reaches_it(kind, monkeypatch):
+    theirs = keras.layers.MultiHeadAttention.call
+
+    def tomorrow(self, query, value, *arguments, warmth=1.0, **settings):
+        return warmth * theirs(self, query, value, *arguments, **settings)
+
+    x, layer = tensor(B, T, D), make(kind)
+    before = to_float64(layer(x, x, sequence_ids=ids))
+    monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", tomorrow)
+    after = to_float64(layer(x, x, sequence_ids=ids, warmth=3.0))
+    np.testing.assert_allclose(after[ids != 0], 3 * before[ids != 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"sliding_window": 2}, {"use_gate": True}], ids=str)
+def test_options_of_later_versions_are_keras_own(options):
+    """Queries of zeros look at all alike, turned or not: what is left is Keras' layer."""
+    try:
+        theirs = keras.layers.MultiHeadAttention(N, H, **options)
+    except (TypeError, ValueError):
+        pytest.skip(f"Keras {keras.__version__} does not have it")
+    theirs.build((B, T, 2), (B, T, 2))
+    ours = RotaryMultiHeadAttention(N, H, **options)
+    ours.build((B, T, 2), (B, T, 2))
+    ours.set_weights(with_random_weights(theirs).get_weights())
+    for layer in (ours, theirs):
+        layer.query_dense.set_weights([np.zeros(w.shape) for w in layer.query_dense.get_weights()])
+    x = tensor(B, T, 2)
+    np.testing.assert_allclose(to_float64(ours(x, x)), to_float64(theirs(x, x)), atol=1e-6)
+
+
+@each_layer
+def test_lora_goes_through_keras_projections(kind):
+    x, layer = tensor(B, T, D), make(kind)
+    before = to_float64(layer(x, x))
+    layer.value_dense.enable_lora(2)
+    np.testing.assert_allclose(to_float64(layer(x, x)), before, atol=1e-5)
+    layer.value_dense.lora_kernel_b.assign(np.ones(layer.value_dense.lora_kernel_b.shape))
+    weights = [to_float64(getattr(layer, f"{x}_dense").kernel) for x in ("query", "key", "value")]
+    biases = [to_float64(getattr(layer, f"{x}_dense").bias) for x in ("query", "key", "value")]
+    together = [y for pair in zip(weights, biases, strict=True) for y in pair]
+    output = [to_float64(layer.output_dense.kernel), to_float64(layer.output_dense.bias)]
+    want, _ = attend(x, x, together + output)
+    np.testing.assert_allclose(to_float64(layer(x, x)), want, atol=1e-4)

@@ -45,7 +45,7 @@ def test_each_dropout_of_a_layer_is_active_in_training_alone(config, rate):
     assert apart(layer(x, VISIBLE), layer(x, VISIBLE, training=False)) == 0
 
 
-@pytest.mark.parametrize("scores", [False, True], ids=["one pass", "Keras'"])
+@pytest.mark.parametrize("scores", [False, True], ids=["fused", "Keras'"])
 def test_attention_drops_as_often_as_the_config_says(scores):
     """Every token looks at all alike and brings a feature of its own: what it gets is weights."""
     rate, size = 0.3, 32
