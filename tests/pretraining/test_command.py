@@ -338,7 +338,7 @@ def test_other_settings_are_refused_and_named(copy, pretrain_flags, capsys, chan
 def test_a_setting_that_a_run_began_without_had_its_default(copy, pretrain_flags, capsys):
     """As those that came with a later version have."""
     began = yaml.safe_load((copy / "settings.yaml").read_text())
-    for name in ("ema", "objective", "weights"):
+    for name in ("ema", "objective", "corpus_weights"):
         del began[name]
     (copy / "settings.yaml").write_text(yaml.safe_dump(began))
     assert "ema was 0.0 and is 0.5" in refused(pretrain_flags(copy, ema=0.5), copy, capsys)

@@ -154,7 +154,7 @@ def test_each_piece_draws_dropout_of_its_own():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_batch_without_a_finite_loss_is_left_out(value):
+def test_a_batch_without_a_finite_loss_is_skipped(value):
     model, spared = compiled(), compiled()
     take(model, batch(0), batch(1))
     before = state_of(model)
@@ -180,7 +180,7 @@ def test_the_mean_loss_is_that_of_the_good_steps():
     assert history["loss"] == [pytest.approx(np.mean(good), rel=1e-6)]
 
 
-def test_a_spike_is_left_out_once_losses_are_known(monkeypatch):
+def test_a_spike_is_skipped_once_losses_are_known(monkeypatch):
     monkeypatch.setattr(steps, "SETTLED", 30)
     model = compiled(StepConfig(spike_factor=2.0), rate=0.05)
     x, _, weights = batch(0)
