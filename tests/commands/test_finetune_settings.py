@@ -16,13 +16,13 @@ from sklearn.metrics import f1_score
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.finetuning import results
 from roformer_tf.finetuning import trial as trials
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tasks.classification import Classification
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -331,7 +331,7 @@ def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypat
     def fails(*_):
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr(results, "baseline", fails)
+    monkeypatch.setattr(Classification, "baseline", fails)
     (run / "report.json").unlink()
     capsys.readouterr()
     finetune("run", train=train, batch_size=64)

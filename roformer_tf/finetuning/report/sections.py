@@ -48,22 +48,22 @@ class FiguresRow(NamedTuple):
 
 def sections(report: Report) -> dict[str, list[Block]]:
     """What the report shows, in order, by title."""
-    makers: dict[str, Callable[[Report], Iterable[Block]]] = {
+    first: dict[str, Callable[[Report], Iterable[Block]]] = {
         "Figures": _figures,
         "Data": _data,
         "Training": _training,
         "Each label": _each_label,
     }
-    others: dict[str, Callable[[Report], Iterable[Block]]] = {
+    last: dict[str, Callable[[Report], Iterable[Block]]] = {
         "Calibration": _calibration,
         "Worst mistakes": _mistakes,
         "Settings": _settings,
         "Trainings": _trials,
         "Hardware and time": _hardware,
     }
-    made = {title: list(maker(report)) for title, maker in makers.items()}
+    made = {title: list(maker(report)) for title, maker in first.items()}
     made |= {title: [*map(_drawn, x)] for title, x in _task(report).sections(report).items()}
-    made |= {title: list(maker(report)) for title, maker in others.items()}
+    made |= {title: list(maker(report)) for title, maker in last.items()}
     return {title: blocks for title, blocks in made.items() if blocks}
 
 
