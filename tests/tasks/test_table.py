@@ -127,7 +127,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
             output=str(tmp_path / "run"),
             task="stars",
             columns=ColumnsConfig(text_columns=("review",), label_column="stars"),
-            optimizer=FinetuneOptimizerConfig(learning_rate=1e-2, layer_decay=1.0),
+            optimizer=FinetuneOptimizerConfig(learning_rate=4e-3, layer_decay=1.0),
             epochs=6,
             batch_size=8,
             precision="float32",
@@ -142,8 +142,8 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     assert "## Sky\n\nThe brightest has ★★★.\n" in page
     assert f"| test | 40 | {report['test']['stars_off']:.4g} [" in page
     evaluations = (tmp_path / "run" / "evaluations.jsonl").read_text(encoding="utf-8")
-    best = min(json.loads(line)["stars_off"] for line in evaluations.splitlines())
-    assert report["valid"]["stars_off"] == best  # a falling metric
+    figures = [json.loads(line)["stars_off"] for line in evaluations.splitlines()]
+    assert report["valid"]["stars_off"] == min(figures) < max(figures)  # a falling metric
 
     folder, answers = tmp_path / "run" / "model", tmp_path / "answers.tsv"
     assert isinstance(load_task(folder), Stars)
