@@ -69,7 +69,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Record:
+class CachedFile:
     """What was written down when a file in the cache was last hashed."""
 
     sha256: str
@@ -225,10 +225,10 @@ def _checksum(path: Path, release: Release) -> str:
     return checksum
 
 
-def _record(path: Path) -> Record | None:
+def _record(path: Path) -> CachedFile | None:
     """What is recorded of a file in the cache, which may be gone itself; None where nothing is."""
     try:
-        return Record(**json.loads(_record_path(path).read_text(encoding="utf-8")))
+        return CachedFile(**json.loads(_record_path(path).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
@@ -241,10 +241,10 @@ def _write_record(path: Path, checksum: str) -> None:
     write_text(_record_path(path), json.dumps(asdict(_stamp(path, checksum)), indent=2) + "\n")
 
 
-def _stamp(path: Path, checksum: str) -> Record:
+def _stamp(path: Path, checksum: str) -> CachedFile:
     """The record of a file as it is now."""
     status = path.stat()
-    return Record(checksum, status.st_size, status.st_mtime_ns)
+    return CachedFile(checksum, status.st_size, status.st_mtime_ns)
 
 
 def _record_path(path: Path) -> Path:
