@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.machine import peak_flops
 from roformer_tf.pretraining.flops import step_flops
-from roformer_tf.runs.devices import peak_flops
 
 SIZES = {  # layers, hidden size, heads, vocabulary
     "tiny": (2, 32, 2, 500),

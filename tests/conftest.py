@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,13 @@ RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them
     "hf_v2_char": "hf_v2_char",
     "hf_word_seqcls": "hf_word_seqcls",
 }
+
+
+def pytest_configure(config):
+    """Load triton before TensorFlow, where torch has brought it: the other way round it crashes."""
+    marks = config.getoption("markexpr")
+    if "hf" in marks and "not hf" not in marks and find_spec("triton"):
+        import_module("triton._C.libtriton")
 
 
 LONG = ("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/")

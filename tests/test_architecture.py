@@ -90,7 +90,6 @@ HOOKS = {reliance.attribute for reliance in RELIANCES if reliance.hook}
 PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
 OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
 """What Python documents of named tuples and of `os`, with an underscore or not."""
-ALIKE = {"Table"}  # a file's rows of cells, and a report's
 RENAMERS = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
@@ -329,8 +328,7 @@ def test_the_check_sees_a_broken_rule(module, source):
 
 
 def test_no_public_class_has_the_name_of_another():
-    twice = classes_named_twice(sources())
-    assert {name: places for name, places in twice.items() if name not in ALIKE} == {}
+    assert classes_named_twice(sources()) == {}
 
 
 def test_the_check_sees_a_name_given_twice():

@@ -316,6 +316,7 @@ def test_fit_takes_the_batches(rows):
     sizes = {"token_ids": LENGTH, "sequence_ids": LENGTH, "masked_positions": 2}
     inputs = {name: keras.Input((size,), dtype="int32", name=name) for name, size in sizes.items()}
     hidden = keras.layers.Embedding(256, 4)(inputs["token_ids"])
+    hidden *= keras.ops.cast(inputs["sequence_ids"] > 0, "float32")[..., None]
     picked = keras.ops.take_along_axis(hidden, inputs["masked_positions"][..., None], axis=1)
     model = keras.Model(inputs, keras.layers.Dense(256)(picked))
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

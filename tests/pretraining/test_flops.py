@@ -8,11 +8,12 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.errors import InputError
+from roformer_tf.machine import PEAKS, peak_flops
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.flops import parameters, stage_flops, step_flops
 from roformer_tf.pretraining.stages import make_stages
 from roformer_tf.runs import distribution as processes
-from roformer_tf.runs.devices import PEAKS, device_name, peak_flops
+from roformer_tf.runs.devices import device_name
 from roformer_tf.runs.distribution import DevicesConfig, peak_of_devices
 
 SIZES = {
