@@ -151,7 +151,8 @@ def test_a_zip_is_unpacked_when_weights_are_asked_for_and_once(released, tmp_pat
 
 
 def test_nobody_else_locates_or_unzips_a_source():
-    others = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "checkpoints"]
+    theirs = {"checkpoints", "readers"}  # the latter unzip spreadsheets, and see no checkpoint
+    others = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in theirs]
     assert len(others) > 100
     found = re.compile(r"\bzipfile\b|\barchives\b|\blocate\b")
     assert [path for path in others if found.search(path.read_text(encoding="utf-8"))] == []
