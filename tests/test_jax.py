@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 QUICK = (  # every operation once; JAX compiles each anew for every shape
+    *("-k", "not keras-"),  # the fused layer of attention, which goes Keras' way as well
     "tests/kernels/test_gelu.py",
     "tests/kernels/test_forms.py",
     "tests/kernels/test_flash.py",
