@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.rotary import Tensor
+from roformer_tf.kernels.forms import Tensor
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.table import TASKS
 

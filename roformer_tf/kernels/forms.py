@@ -16,7 +16,7 @@ import keras
 from roformer_tf.internals import device_scope
 
 Tensor = Any
-"""A tensor of the running backend."""
+"""A tensor of the running backend, a Keras tensor or a NumPy array."""
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
 

@@ -7,7 +7,8 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.rotary import Tensor, pair_axis, rotate
+from roformer_tf.kernels.forms import Tensor
+from roformer_tf.layers.rotary import pair_axis, rotate
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

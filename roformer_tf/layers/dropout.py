@@ -3,7 +3,7 @@
 from keras import layers
 
 from roformer_tf.kernels.dropout import add_dropped, dropped
-from roformer_tf.layers.rotary import Tensor
+from roformer_tf.kernels.forms import Tensor
 
 
 class Dropout(layers.Dropout):

@@ -11,16 +11,11 @@ them; the tests hold both to one reference.
 Axes: B batch, T positions, N heads, H head size (even).
 """
 
-from typing import Any
-
 import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.forms import wide
-
-Tensor = Any
-"""A tensor of the running backend, a Keras tensor or a NumPy array."""
+from roformer_tf.kernels.forms import Tensor, wide
 
 
 def angles(

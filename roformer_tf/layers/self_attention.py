@@ -8,7 +8,7 @@ from keras import ops
 
 from roformer_tf.internals import set_attention_dropout
 from roformer_tf.kernels.attention import attend
-from roformer_tf.kernels.forms import wide
+from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.attention import (
@@ -19,7 +19,7 @@ from roformer_tf.layers.attention import (
     within,
 )
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.rotary import Tensor, angles, rotate
+from roformer_tf.layers.rotary import angles, rotate
 
 FUSED_OPTIONS = {
     *("dropout", "use_bias", "kernel_initializer", "bias_initializer", "seed"),

@@ -13,13 +13,12 @@ import keras
 from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.kernels.forms import wide
+from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.layers.attention import gather_positions
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.rotary import Tensor
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 

@@ -10,10 +10,9 @@ from keras import layers, ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.cross_entropy import cross_entropy
-from roformer_tf.kernels.forms import wide
+from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import product_with_rows
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.rotary import Tensor
 from roformer_tf.layers.transformer import activation, dense, norm
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
 from roformer_tf.models.pretrained import PretrainedModel

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.layers.rotary import Tensor
+from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.runs.distribution import on_every_device
 

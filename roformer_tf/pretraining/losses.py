@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from roformer_tf.layers.rotary import Tensor
+from roformer_tf.kernels.forms import Tensor
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.rotary import Tensor
+from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
 
 SETTLED = 100

@@ -39,7 +39,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.layers.rotary import Tensor
+    from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
 FILE = "task.json"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from roformer_tf.layers.rotary import Tensor
+    from roformer_tf.kernels.forms import Tensor
 
 FAR_BELOW = -1e30
 """A logit of no probability."""

@@ -32,7 +32,7 @@ from roformer_tf.tasks.thresholds import ENOUGH, best_thresholds
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.layers.rotary import Tensor
+    from roformer_tf.kernels.forms import Tensor
 
 MICRO_F1 = Metric("micro_f1", "micro F1")
 EXACT_MATCH = Metric("exact_match", "all labels right")

@@ -21,7 +21,7 @@ from roformer_tf.tasks.probabilities import named_cells, named_probabilities, sh
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.layers.rotary import Tensor
+    from roformer_tf.kernels.forms import Tensor
 
 RANKED = ("B", "C")
 

@@ -21,7 +21,7 @@ from roformer_tf.tasks.probabilities import shortest
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.layers.rotary import Tensor
+    from roformer_tf.kernels.forms import Tensor
 
 PEARSON = Metric("pearson", "Pearson r", "coefficient")
 SPEARMAN = Metric("spearman", "Spearman ρ", "coefficient")
