@@ -30,18 +30,21 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "[masked positions]",
     "tests/pretraining/test_train_step.py::test_a_batch_in_pieces_is_the_whole_batch[2-sgd]",
 )
-ALL = (
+MODELS = ("tests/models",)
+OTHERS = (
     "tests/kernels",
     "tests/layers",
-    "tests/models",
     "tests/pretraining/test_causal.py",
     "tests/pretraining/test_flops.py",
-    "tests/finetuning/test_losses.py",
     "tests/pretraining/test_train_step.py",
-    "tests/runs/test_finetune_optimizers.py",
+    "tests/finetuning/test_losses.py",
+    "tests/finetuning/test_fgm.py",
+    "tests/finetuning/test_datasets.py",
+    "tests/runs/optimizers",
     "tests/runs/test_feeding.py",
     "tests/commands/test_finetune.py",
 )
+LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 pytestmark = pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 
@@ -62,8 +65,8 @@ def run_on_jax(*arguments):
 
 @pytest.mark.parametrize(
     "tests",
-    [QUICK, pytest.param(ALL, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
-    ids=["quick", "all"],
+    [QUICK, pytest.param(MODELS, marks=LONG), pytest.param(OTHERS, marks=LONG)],
+    ids=["quick", "models", "others"],
 )
 def test_the_numbers_are_right_on_jax(tests):
     told = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests)
