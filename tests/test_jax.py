@@ -49,7 +49,7 @@ LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]
 pytestmark = pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 
 
-def run_on_jax(*arguments):
+def run_on_jax(*arguments, **environment):
     """Run this Python with JAX as the backend; give what it printed."""
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -57,7 +57,7 @@ def run_on_jax(*arguments):
         text=True,
         check=False,
         cwd=ROOT,
-        env=os.environ | {"KERAS_BACKEND": "jax"},
+        env=os.environ | {"KERAS_BACKEND": "jax"} | environment,
     )
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
     return done.stdout
@@ -69,7 +69,9 @@ def run_on_jax(*arguments):
     ids=["quick", "models", "others"],
 )
 def test_the_numbers_are_right_on_jax(tests):
-    told = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests)
+    # Most of the quick ones' time goes into compiling; all are also compiled as users have it.
+    hasty = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if tests is QUICK else {}
+    told = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **hasty)
     assert "passed" in told
     skipped = [line for line in told.splitlines() if line.startswith("SKIPPED")]
     assert not [line for line in skipped if "test_flash.py" in line]

@@ -30,13 +30,13 @@ def inputs(tmp_path_factory, released, write_corpus):
 
 CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
 FILL = "fill-mask --model"
-AS_TYPED = {  # command: what its message has to name
-    "run_mlm --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
+AS_TYPED = {  # command: what its message has to name; one of each program, as each start takes long
     "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Fetch it again"],
-    f"run_mlm {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
     f"{FILL} nothing 今天[MASK]": ["nothing holds no checkpoint", "bert_config.json"],
 }
 MORE = {
+    "pretrain --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
+    f"pretrain {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
     "pretrain --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
     "pretrain --corpus corpus.txt --init-from nothing": ["nothing"],
     "pretrain --corpus corpus.txt --init-from released.zip --vocab other.txt": [

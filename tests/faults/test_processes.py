@@ -61,9 +61,15 @@ def free_port():
 
 
 @pytest.fixture
-def started(typed):
-    """started(flags, processes, devices=1) → the processes of one run; none outlives the test."""
+def started(request, typed):
+    """started(flags, processes, devices=1) → the processes of one run; none outlives the test.
+
+    Much of their time goes into compiling, so the quick tests' programs are not optimised; those of
+    the slow ones are, as users' are.
+    """
     processes = []
+    slow = request.node.get_closest_marker("slow")
+    hasty = "" if slow else "--xla_backend_optimization_level=0 "
 
     def start(flags, count, devices=1):
         port = free_port()
@@ -79,7 +85,7 @@ def started(typed):
                     *flags,
                     *(["--distributed"] if count > 1 else []),
                     KERAS_BACKEND="jax",
-                    XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+                    XLA_FLAGS=f"{hasty}--xla_force_host_platform_device_count={devices}",
                     **(several if count > 1 else {}),
                 )
             )

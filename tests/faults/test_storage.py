@@ -33,7 +33,10 @@ def flip(path):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("file", ["model/model.safetensors", "training.safetensors"])
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param("model/model.safetensors", marks=pytest.mark.slow), "training.safetensors"],
+)
 def test_from_a_damaged_checkpoint_it_falls_back_to_the_one_before(
     copy, pretrained, pretrain_flags, capsys, file
 ):

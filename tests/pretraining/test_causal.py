@@ -146,6 +146,7 @@ def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, m
     assert config["is_decoder"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",

@@ -141,6 +141,13 @@ def test_a_folder_that_is_not_there_has_no_checkpoints(tmp_path):
     assert list(checkpoints(tmp_path / "none")) == []
 
 
+def flip(path):
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
 DAMAGES = {
     "no state": lambda folder: (folder / "state.json").unlink(),
     "empty state": lambda folder: (folder / "state.json").write_text(""),
@@ -150,6 +157,8 @@ DAMAGES = {
     "empty optimizer": lambda folder: os.truncate(folder / "training.safetensors", 0),
     "no model": lambda folder: shutil.rmtree(folder / "model"),
     "short model": lambda folder: os.truncate(folder / "model" / "model.safetensors", 999),
+    "a bit of the model": lambda folder: flip(folder / "model" / "model.safetensors"),
+    "a bit of the optimizer": lambda folder: flip(folder / "training.safetensors"),
 }
 
 
