@@ -6,6 +6,7 @@ import pytest
 
 from finetune.make_data import LONGEST, SHORTEST, halve, main
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.tasks.table import TASKS
 
 WORDS = ["房间", "早餐", "干净", "服务", "价格", "位置", "安静", "热情", "方便", "便宜"]
 
@@ -35,8 +36,8 @@ def test_triples_have_halves_of_one_document_and_a_half_of_another(corpus, tmp_p
         near, far = (triple[k] for k in ("BC" if triple["label"] == "B" else "CB"))
         assert triple["A"] + near in texts
         assert triple["A"] + far not in texts
-    layout = find_layout(output, ColumnsConfig(), None)
-    assert layout.task == "ranking"
+    layout = find_layout(output, ColumnsConfig(), None, TASKS)
+    assert layout.task.name == "ranking"
     assert len(read_examples(output, layout, ColumnsConfig())) == 40
 
 
@@ -47,7 +48,7 @@ def test_scores_are_shares_of_replaced_characters(corpus, tmp_path):
     for record in records:
         shares = [np.mean([a != b for a, b in zip(t, record["text"], strict=False)]) for t in texts]
         assert record["score"] == pytest.approx(min(shares), abs=1e-4)
-    assert find_layout(output, ColumnsConfig(), None).task == "regression"
+    assert find_layout(output, ColumnsConfig(), None, TASKS).task.name == "regression"
     assert len({record["score"] for record in records}) > 20
     assert max(record["score"] for record in records) <= 0.5
 

@@ -154,7 +154,7 @@ def test_a_cell_of_a_spreadsheet_is_a_text_or_a_label(write):
     path = write("a.xlsx", xlsx(("评论", "stars"), ("很好", 1.0), (2024, 0), ("差", 0.0)))
     layout, examples = read(path, text_columns=("评论",))
     assert examples == [(("很好",), "1"), (("2024",), "0"), (("差",), "0")]
-    assert layout.task == "classification"
+    assert layout.task.name == "classification"
 
 
 def test_a_header_of_a_spreadsheet_is_found_as_of_a_tsv(write):
