@@ -275,7 +275,8 @@ def _train(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
             )
     run.termination.training = False
     if run.termination.stopped:
-        saved = next(checkpoints(output / CHECKPOINTS))
+        where = output / CHECKPOINTS  # others may be here before the first process has written
+        saved = next(checkpoints(where)) if group.first else f"by the first process in {where}"
         raise TerminatedError(f"told to end (SIGTERM), saved {saved}. The same command continues.")
 
 
