@@ -462,6 +462,24 @@ def test_a_released_checkpoint_learns_new_words_and_goes_back_to_bert4keras(
     assert main(["pretrain", *flags, "--init-from", "x.zip", "--extend-vocab", "y"]) == 2
 
 
+def test_the_rows_of_a_continued_checkpoint_are_cut_as_the_flags_say(
+    released, pretrain_flags, tmp_path, write_corpus
+):
+    flags = pretrain_flags(
+        tmp_path / "run",
+        corpus=write_corpus(tmp_path / "corpus.txt", 60),
+        init_from=released("word"),
+        vocab_size=None,
+        architecture=None,
+        tokenization="char",
+        lower_case="False",
+        steps=1,
+    )
+    assert main(["pretrain", *flags]) == 0
+    tokenizer = RoFormerTokenizer.from_pretrained(tmp_path / "run" / "rows")
+    assert (tokenizer.tokenization, tokenizer.lower_case) == ("char", False)
+
+
 def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, write_corpus):
     """Before its first step it scores as the checkpoint itself does, with its own vocabulary."""
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
