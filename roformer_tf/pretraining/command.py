@@ -256,8 +256,8 @@ def _train(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
 
         if start == 0 and judging:
             test(0)
-        hooks = [test, draw] if judging else [draw]
         rhythm: dict[str, Any] = {"every": config.save_every, "log": log, **span}
+        drawing = PeriodicCallback(draw, seconds_apart=30, **rhythm)  # takes half a second
         with _explained(run, stage):
             model.fit(
                 prefetched(rows),
@@ -265,7 +265,8 @@ def _train(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
                 shuffle=False,  # the batches are in their order already
                 callbacks=[
                     log,
-                    *(PeriodicCallback(hook, **rhythm) for hook in hooks),
+                    *([PeriodicCallback(test, **rhythm)] if judging else []),
+                    drawing,
                     PeriodicCallback(
                         save, also=run.termination.received, **rhythm
                     ),  # the step is done

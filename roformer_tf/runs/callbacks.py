@@ -25,7 +25,8 @@ class PeriodicCallback(keras.callbacks.Callback):
     """Calls a function after every so many steps of the run, and after the last one.
 
     The function gets the number of steps done. `fit` counts from its own start; the run counts
-    from step `start`. Time inside the function does not count as training: see `StepLog`.
+    from step `start`. Time inside the function does not count as training: see `StepLog`. A call
+    that would come less than `seconds_apart` behind the one before is left out, but for the last.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class PeriodicCallback(keras.callbacks.Callback):
         last: int,
         log: "StepLog",
         also: Callable[[], bool] = lambda: False,
+        seconds_apart: float = 0,
     ) -> None:
         super().__init__()
         self.function, self.every, self.start, self.last, self.log = (
@@ -46,6 +48,7 @@ class PeriodicCallback(keras.callbacks.Callback):
             last,
             log,
         )
+        self.seconds_apart, self._called = seconds_apart, -math.inf
         self.also = also
         """Asked after every step: whether to call the function whatever the step."""
 
@@ -53,10 +56,15 @@ class PeriodicCallback(keras.callbacks.Callback):
         """Call the function if its time has come."""
         step = self.start + batch + 1
         also = self.also()  # whatever the step: `Termination` learns from it that the run is to end
-        if also or step % self.every == 0 or step == self.last:
+        due = also or step % self.every == 0
+        if (due and self._rested()) or step == self.last:
+            self._called = time.monotonic()
             with self.log.paused():
                 sync(self.model)
                 self.function(step)
+
+    def _rested(self) -> bool:
+        return time.monotonic() - self._called >= self.seconds_apart
 
 
 class Termination(keras.callbacks.Callback):

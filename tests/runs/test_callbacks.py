@@ -31,13 +31,27 @@ def toy():
     return model
 
 
-def run(path, model, losses, *, every=3, start=0, hooks=(), uniform_loss=4.0, **settings):
+def run(
+    path,
+    model,
+    losses,
+    *,
+    every=3,
+    start=0,
+    hooks=(),
+    seconds_apart=0,
+    uniform_loss=4.0,
+    **settings,
+):
     """Fit the toy from step `start`; hooks are (function, every)."""
     last = start + len(losses)
     span = {"start": start, "last": last}
     settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
     with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
-        schedules = [PeriodicCallback(f, every=n, log=log, **span) for f, n in hooks]
+        schedules = [
+            PeriodicCallback(f, every=n, log=log, seconds_apart=seconds_apart, **span)
+            for f, n in hooks
+        ]
         labels = np.array(losses, "float32")[:, None]
         model.fit(
             np.ones_like(labels),
@@ -55,6 +69,13 @@ def test_a_line_is_the_mean_since_the_line_before(path):
     assert [line["step"] for line in lines] == [3, 6, 9, 10]
     assert [line["loss"] for line in lines] == pytest.approx([6, 5, 2, 2])
     assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second"]
+
+
+@pytest.mark.parametrize(("seconds_apart", "called"), [(0, [2, 4, 6, 8, 10]), (3600, [2, 10])])
+def test_calls_keep_apart_but_for_the_last(path, seconds_apart, called):
+    steps = []
+    run(path, toy(), LOSSES, hooks=[(steps.append, 2)], seconds_apart=seconds_apart)
+    assert steps == called
 
 
 def test_the_learning_rate_is_that_of_the_last_step(path):
