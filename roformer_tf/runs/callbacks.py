@@ -26,7 +26,8 @@ class PeriodicCallback(keras.callbacks.Callback):
 
     The function gets the number of steps done. `fit` counts from its own start; the run counts
     from step `start`. Time inside the function does not count as training: see `StepLog`. A call
-    that would come less than `seconds_apart` behind the one before is left out, but for the last.
+    that would come less than `seconds_apart` behind the one before, or the beginning, is left out,
+    but for the last.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class PeriodicCallback(keras.callbacks.Callback):
             last,
             log,
         )
-        self.seconds_apart, self._called = seconds_apart, -math.inf
+        self.seconds_apart, self._called = seconds_apart, time.monotonic()
         self.also = also
         """Asked after every step: whether to call the function whatever the step."""
 

@@ -30,11 +30,11 @@ def inputs(tmp_path_factory, released, write_corpus):
 
 CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
 FILL = "fill-mask --model"
-AS_TYPED = {  # command: what its message has to name; one of each program, as each start takes long
+AS_TYPED = {  # command: what its message has to name; one alone, as each start takes long
     "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Fetch it again"],
-    f"{FILL} nothing 今天[MASK]": ["nothing holds no checkpoint", "bert_config.json"],
 }
 MORE = {
+    f"{FILL} nothing 今天[MASK]": ["nothing holds no checkpoint", "bert_config.json"],
     "pretrain --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
     f"pretrain {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
     "pretrain --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],

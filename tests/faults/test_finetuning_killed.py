@@ -14,13 +14,13 @@ WEIGHTS = Path("model", "model.safetensors")
 
 
 @pytest.fixture(scope="module")
-def flags(released, tmp_path_factory):
+def flags(shallow, tmp_path_factory):
     """flags(output) of two trainings of nine steps, dropout on, saved within an epoch too."""
     train = tmp_path_factory.mktemp("data") / "train.tsv"
     rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(60)]
     train.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
     settings = {
-        "checkpoint": released("char"),
+        "checkpoint": shallow,
         "train": train,
         "epochs": 3,
         "batch-size": 16,
@@ -45,7 +45,9 @@ def figures(run):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_the_same_command_again_ends_with_the_same_weights_and_figures(flags, typed, tmp_path):
+def test_the_same_command_again_ends_with_the_same_weights_and_figures(
+    flags, typed, tmp_path, capsys
+):
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert main(["finetune", *flags(whole)]) == 0
     process = typed("finetune/run_classifier.py", *flags(run))
@@ -70,10 +72,6 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(flags, ty
     assert main(["finetune", *settings]) == 0  # all is trained: only the report is made again
     assert (run / "report.html").stat().st_mtime_ns > again
     assert figures(run) == figures(whole)
-
-
-def test_other_settings_do_not_continue_a_run(flags, tmp_path, capsys):
-    run = tmp_path / "run"
-    assert main(["finetune", *flags(run), "--seeds", "1", "--no-baseline"]) == 0
-    assert main(["finetune", *flags(run), "--seeds", "1", "--learning-rate", "1e-4"]) == 2
+    capsys.readouterr()
+    assert main(["finetune", *flags(run), "--learning-rate", "1e-4"]) == 2
     assert "learning_rate was 0.001 and is 0.0001" in capsys.readouterr().err

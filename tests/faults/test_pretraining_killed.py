@@ -61,34 +61,10 @@ def terminate_when(condition, process):
     """Tell a process and its workers to end, as soon as something is so; give its stderr."""
     wait_for(condition, process)
     os.killpg(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 75, err
     assert "Traceback" not in err
     return err
-
-
-@pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_told_to_end_it_saves_the_step_at_hand_and_continues_behind_it(
-    typed, flags, uninterrupted, untimed, tmp_path
-):
-    run = tmp_path / "run"
-    saved = run / "checkpoints"
-    command = ("pretrain/run_mlm.py", *flags(run, workers=2, save_every=1_000))
-    unfinished = run / "rows" / "unfinished" / "settings.json"
-    err = terminate_when(unfinished.exists, typed(*command))
-    assert "told to end (SIGTERM). The same command continues." in err
-    metrics = run / "metrics.jsonl"
-    err = terminate_when(lambda: metrics.exists() and lines(metrics), typed(*command))
-    (last,) = saved.glob("step-*")
-    assert f"saved {last}. The same command continues." in err
-    assert 4 <= int(last.name.removeprefix("step-")) < STEPS
-    process = typed(*command)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert f"continuing from {last}" in out
-    for file in (LAST / "model" / "model.safetensors", LAST / "training.safetensors"):
-        assert (run / file).read_bytes() == (uninterrupted / file).read_bytes()
-    assert untimed(run / "metrics.jsonl") == untimed(uninterrupted / "metrics.jsonl")
 
 
 @pytest.fixture
@@ -132,23 +108,30 @@ def test_told_to_end_it_does_though_every_step_is_saved_anyway(
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
-    typed, flags, uninterrupted, untimed, tmp_path
+    typed, flags, uninterrupted, untimed, told_to_end, tmp_path, capsys
 ):
+    """Told to end with its workers while it prepares, told to end between two checkpoints, killed
+    while it writes one, and then left in peace."""
     run = tmp_path / "run"
-    saved = run / "checkpoints"
-    moments = {
-        "preparing": (run / "rows" / "unfinished" / "part-00000.json").exists,
-        "writing a later one": lambda: any(saved.glob(f".step-{3 * SAVE_EVERY:08}*/model/*")),
-    }
-    for moment, condition in moments.items():
-        kill_when(condition, typed("pretrain/run_mlm.py", *flags(run)))
-        assert (run / "rows" / "manifest.json").exists() == (moment != "preparing")
-        assert not (run / LAST).exists()
-    process = typed("pretrain/run_mlm.py", *flags(run))
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert "continuing from" in out
+    saved, metrics = run / "checkpoints", run / "metrics.jsonl"
+    process = typed("pretrain/run_mlm.py", *flags(run, workers=2))
+    err = terminate_when((run / "rows" / "unfinished" / "settings.json").exists, process)
+    assert "told to end (SIGTERM). The same command continues." in err
+    assert not (run / "rows" / "manifest.json").exists()
 
+    told_to_end(lambda: metrics.exists() and lines(metrics))
+    capsys.readouterr()
+    assert main(["pretrain", *flags(run)]) == 75
+    last = max(saved.glob("step-*"))
+    assert f"saved {last}. The same command continues." in capsys.readouterr().err
+    assert 4 <= int(last.name.removeprefix("step-")) < STEPS
+
+    process = typed("pretrain/run_mlm.py", *flags(run))
+    kill_when(lambda: any(saved.glob(".step-*/model/*")), process)
+    assert not (run / LAST).exists()
+
+    assert main(["pretrain", *flags(run)]) == 0
+    assert "continuing from" in capsys.readouterr().out
     for file in (
         Path("model", "model.safetensors"),
         LAST / "model" / "model.safetensors",
@@ -157,11 +140,6 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
         assert (run / file).read_bytes() == (uninterrupted / file).read_bytes()
     for file in ("metrics.jsonl", "evaluations.jsonl"):
         assert untimed(run / file) == untimed(uninterrupted / file)
-    assert [line["step"] for line in lines(run / "metrics.jsonl")] == [4, 8, 12, 16, 20, 23]
-    assert {
-        path.relative_to(run) for path in run.rglob("*") if "tensorboard" not in path.parts
-    } == {
-        path.relative_to(uninterrupted)
-        for path in uninterrupted.rglob("*")
-        if "tensorboard" not in path.parts
-    }
+    assert [line["step"] for line in lines(metrics)] == [4, 8, 12, 16, 20, 23]
+    assert {path.name for path in run.iterdir()} == {path.name for path in uninterrupted.iterdir()}
+    assert [path.name for path in saved.glob(".*")] == []

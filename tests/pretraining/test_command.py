@@ -1,8 +1,10 @@
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -74,19 +76,6 @@ def refused(flags, run, capsys):
 
 
 # What a run writes
-
-
-def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(copy, pretrain_flags):
-    """Given to a run that goes on from its middle, since it changes no weight."""
-    shutil.rmtree(copy / "checkpoints" / "step-00000022")
-    flags = pretrain_flags(copy, peak_flops=1e9)
-    assert main(["pretrain", *flags]) == 0
-    flops = step_flops(RoFormerConfig.from_file(copy / "model" / "config.json"), 32, 8, 4)
-    lines = {line["step"]: line for line in read_metrics(copy / "metrics.jsonl")}
-    assert "mfu" not in lines[15]  # of the run before
-    for step in (18, 21, 22):
-        steps_per_second = lines[step]["tokens_per_second"] / (8 * 32)
-        assert lines[step]["mfu"] == pytest.approx(flops * steps_per_second / 1e9, abs=1e-4)
 
 
 def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
@@ -168,12 +157,6 @@ def test_two_checkpoints_are_kept_and_nothing_half_written(pretrained):
     ]
 
 
-def test_a_runs_settings_give_the_same_run_again(pretrained, tmp_path):
-    settings = str(pretrained / "settings.yaml")
-    assert main(["pretrain", "--config", settings, "--output", str(tmp_path / "again")]) == 0
-    assert same_result(tmp_path / "again", pretrained)
-
-
 def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_flags, tmp_path):
     """Their settings are not said again, but recorded."""
     unsaid = ("length", "held_out", "tokenization", "vocab_size")
@@ -245,26 +228,55 @@ def test_a_finished_run_says_so_and_changes_nothing(pretrained, pretrain_flags, 
     assert content(pretrained) == before
 
 
-def test_it_continues_from_the_checkpoint_before_a_damaged_one(
-    copy, pretrained, pretrain_flags, capsys
-):
-    """With leftovers of a kill in the way, and other moments to save at."""
-    newest = copy / "checkpoints" / "step-00000022"
-    os.truncate(newest / WEIGHTS, 1000)
-    shutil.copytree(newest, copy / "checkpoints" / ".step-00000022.abcdefgh.tmp")
-    shutil.copytree(copy / "model", copy / ".model.12345678.old")
-    (copy / ".loss.png.abcd_123.tmp").write_bytes(b"half")
-    assert (
-        main(["pretrain", *pretrain_flags(copy, save_every=11, keep_checkpoints=3, workers=2)]) == 0
-    )
-    said = capsys.readouterr()
-    assert "step-00000022" in said.err
-    assert "continuing from" in said.out
-    assert "step-00000016" in said.out
-    evaluations = read_metrics(copy / "evaluations.jsonl")
-    assert evaluations == read_metrics(pretrained / "evaluations.jsonl")
-    assert same_result(copy, pretrained)
-    assert [path.name for path in copy.rglob(".*")] == []
+def flip(path):
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def continued(pretrained, pretrain_flags, tmp_path_factory):
+    """A copy of the run whose last checkpoint was damaged, continued; and what it said on stderr.
+
+    With leftovers of a kill in the way, other moments to save at, a peak to compare with, and on a
+    machine that would choose another precision.
+    """
+    run = shutil.copytree(pretrained, tmp_path_factory.mktemp("continued") / "run")
+    newest = run / "checkpoints" / "step-00000022"
+    flip(newest / "training.safetensors")
+    shutil.copytree(newest, run / "checkpoints" / ".step-00000022.abcdefgh.tmp")
+    shutil.copytree(run / "model", run / ".model.12345678.old")
+    (run / ".loss.png.abcd_123.tmp").write_bytes(b"half")
+    settings = {"save_every": 11, "keep_checkpoints": 3, "workers": 2, "peak_flops": 1e9}
+    began = devices.choose_precision("auto")
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(devices, "_faster_in_bfloat16", lambda: began == "float32")
+        assert devices.choose_precision("auto") != began
+        assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0
+    return run, out.getvalue(), err.getvalue()
+
+
+def test_it_continues_from_the_checkpoint_before_a_damaged_one(continued, pretrained):
+    """In the precision that it began with."""
+    run, out, err = continued
+    saved = run / "checkpoints"
+    damaged = f"{saved / 'step-00000022'}: training.safetensors is not as it was written."
+    assert f"cannot read the checkpoint {damaged}" in err
+    assert f"continuing from {saved / 'step-00000016'}" in out
+    assert same_result(run, pretrained)
+    assert [path.name for path in run.rglob(".*")] == []
+
+
+def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(continued):
+    run = continued[0]
+    flops = step_flops(RoFormerConfig.from_file(run / "model" / "config.json"), 32, 8, 4)
+    lines = {line["step"]: line for line in read_metrics(run / "metrics.jsonl")}
+    assert "mfu" not in lines[15]  # of the run before
+    for step in (18, 21, 22):
+        steps_per_second = lines[step]["tokens_per_second"] / (8 * 32)
+        assert lines[step]["mfu"] == pytest.approx(flops * steps_per_second / 1e9, abs=1e-4)
 
 
 def test_checkpoints_that_are_all_damaged_are_left_for_the_user_to_judge(
@@ -286,24 +298,11 @@ def test_a_model_that_a_kill_kept_from_being_published_is_published(
     assert (copy / WEIGHTS).read_bytes() == (pretrained / WEIGHTS).read_bytes()
 
 
-def test_a_run_that_is_killed_before_its_first_checkpoint_starts_again(
-    copy, pretrained, pretrain_flags
-):
+def test_killed_before_its_first_checkpoint_it_starts_again_by_its_own_settings(copy, pretrained):
     shutil.rmtree(copy / "checkpoints")
     shutil.rmtree(copy / "model")
-    assert main(["pretrain", *pretrain_flags(copy)]) == 0
-    assert same_result(copy, pretrained)
-
-
-def test_a_run_keeps_the_precision_that_it_began_with(
-    copy, pretrained, pretrain_flags, monkeypatch
-):
-    """It is tried on the machine at hand; the machine that goes on is one that says otherwise."""
-    began = devices.choose_precision("auto")
-    monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: began == "float32")
-    assert devices.choose_precision("auto") != began
-    shutil.rmtree(copy / "checkpoints" / f"step-{STEPS:08}")
-    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+    settings = str(pretrained / "settings.yaml")
+    assert main(["pretrain", "--config", settings, "--output", str(copy)]) == 0
     assert same_result(copy, pretrained)
 
 
@@ -463,8 +462,12 @@ def test_a_released_checkpoint_learns_new_words_and_goes_back_to_bert4keras(
 
 
 def test_the_rows_of_a_continued_checkpoint_are_cut_as_the_flags_say(
-    released, pretrain_flags, tmp_path, write_corpus
+    released, pretrain_flags, tmp_path, write_corpus, monkeypatch
 ):
+    def fit(*_, **__):
+        raise KeyboardInterrupt  # the rows are there
+
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
     flags = pretrain_flags(
         tmp_path / "run",
         corpus=write_corpus(tmp_path / "corpus.txt", 60),
@@ -473,9 +476,9 @@ def test_the_rows_of_a_continued_checkpoint_are_cut_as_the_flags_say(
         architecture=None,
         tokenization="char",
         lower_case="False",
-        steps=1,
+        held_out=0,
     )
-    assert main(["pretrain", *flags]) == 0
+    assert main(["pretrain", *flags]) == 130
     tokenizer = RoFormerTokenizer.from_pretrained(tmp_path / "run" / "rows")
     assert (tokenizer.tokenization, tokenizer.lower_case) == ("char", False)
 
