@@ -1,5 +1,6 @@
 """What the tests of several folders share. Keras is loaded only by those who ask for it."""
 
+import gc
 import json
 import os
 import shutil
@@ -56,6 +57,16 @@ LONG = ("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finet
 def pytest_collection_modifyitems(items):
     """Begin with what takes minutes: a process that got it last would work on alone."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+def pytest_collection_finish(session):
+    """Let the collector of garbage pass over what was imported: a million objects, for good.
+
+    Keras calls it after each layer that it quantizes, and Python itself after many a trace.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -199,7 +199,7 @@ def test_a_precision_that_is_asked_for_is_trained_in(
     other = {"float32": "mixed_bfloat16", "mixed_bfloat16": "float32"}[precision]
     monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
     run = tmp_path / "run"
-    assert main(["pretrain", *pretrain_flags(run, precision=precision, steps=1)]) == 0
+    assert main(["pretrain", *pretrain_flags(run, precision=precision, learning_rate=1e-2)]) == 0
     assert f"parameters, {precision}" in capsys.readouterr().out
     judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
     _, batches = held_out(run, 8)
