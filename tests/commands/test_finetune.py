@@ -138,13 +138,13 @@ def by_others(task, rows):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_from_labelled_file_to_report_to_predict(task, released, tmp_path, capsys):
+def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys):
     train = write(tmp_path, task, "train", 192, seed=1)
     valid = write(tmp_path, task, "valid", 32, seed=3)
     test = write(tmp_path, task, "test", 32, seed=2)
     run = tmp_path / "run"
     more = {"valid": valid, "epochs": 12, "learning_rate": 4e-3, "pooling": "mean"}
-    assert finetune(released("char"), train, run, test=test, **more) == 0
+    assert finetune(shallow, train, run, test=test, **more) == 0
     assert f"task {task}" in capsys.readouterr().out
 
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
@@ -191,25 +191,25 @@ def test_every_way_to_train_at_once(released, tmp_path):
     assert (run / "model" / "model.safetensors").read_bytes() == weights.read_bytes()
 
 
-def test_patience_ends_a_training_that_gets_no_better(released, tmp_path):
+def test_patience_ends_a_training_that_gets_no_better(shallow, tmp_path):
     train = write(tmp_path, "classification", "train", 48, seed=1)
     run = tmp_path / "run"
     settings = {"epochs": 9, "patience": 2, "learning_rate": 1e-9}
-    assert finetune(released("char"), train, run, "--no-baseline", **settings) == 0
+    assert finetune(shallow, train, run, "--no-baseline", **settings) == 0
     lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
 
-def test_another_test_file_judges_the_same_model_anew(released, tmp_path, capsys):
+def test_another_test_file_judges_the_same_model_anew(shallow, tmp_path, capsys):
     train = write(tmp_path, "regression", "train", 48, seed=1)
     files = {name: write(tmp_path, "regression", name, 16, seed) for seed, name in enumerate("abc")}
     run = tmp_path / "run"
     settings = {"valid": files["a"], "epochs": 1}
-    assert finetune(released("char"), train, run, test=files["b"], **settings) == 0
+    assert finetune(shallow, train, run, test=files["b"], **settings) == 0
     weights = (run / "model" / "model.safetensors").read_bytes()
     first = json.loads((run / "report.json").read_text(encoding="utf-8"))
     capsys.readouterr()
-    assert finetune(released("char"), train, run, test=files["c"], **settings) == 0
+    assert finetune(shallow, train, run, test=files["c"], **settings) == 0
     assert "fine-tuning:" not in capsys.readouterr().err
     second = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert (run / "model" / "model.safetensors").read_bytes() == weights
@@ -217,14 +217,14 @@ def test_another_test_file_judges_the_same_model_anew(released, tmp_path, capsys
     assert first["test"] != second["test"]
 
 
-def test_texts_of_the_test_set_that_stand_in_training_are_found(released, tmp_path, capsys):
+def test_texts_of_the_test_set_that_stand_in_training_are_found(shallow, tmp_path, capsys):
     train = write(tmp_path, "classification", "train", 48, seed=1)
     test = write(tmp_path, "classification", "test", 16, seed=2)
     leaked = train.read_text(encoding="utf-8").splitlines(keepends=True)[1:9]
     with test.open("a", encoding="utf-8") as file:
         file.writelines(leaked)
     run = tmp_path / "run"
-    assert finetune(released("char"), train, run, test=test, epochs=1) == 0
+    assert finetune(shallow, train, run, test=test, epochs=1) == 0
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert (
         report["leaks"]["in_train"] + report["leaks"]["in_valid"],

@@ -16,7 +16,7 @@ C = 3
 SIZES = {
     "vocab_size": 40,
     "hidden_size": 16,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 32,
     "hidden_dropout_prob": 0.0,

@@ -52,10 +52,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(released, folder):
+def run(shallow, folder):
     """The folder of a run on the three files."""
     settings = {
-        "checkpoint": released("char"),
+        "checkpoint": shallow,
         "output": folder / "run",
         "text-columns": 1,
         "label-column": 2,

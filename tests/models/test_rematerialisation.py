@@ -12,7 +12,7 @@ from roformer_tf.pretraining.losses import MaskedTokenLoss
 BASE = {
     "vocab_size": 60,
     "hidden_size": 16,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 32,
     "hidden_dropout_prob": 0.3,

@@ -19,7 +19,7 @@ ROWS, LENGTH, PREDICTIONS, VOCABULARY = 8, 12, 3, 40
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 32,
     "hidden_dropout_prob": 0.0,

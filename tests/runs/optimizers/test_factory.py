@@ -33,7 +33,7 @@ def model():
             vocab_size=20,
             hidden_size=8,
             embedding_size=4,
-            num_hidden_layers=2,
+            num_hidden_layers=1,
             num_attention_heads=2,
             intermediate_size=16,
         )
