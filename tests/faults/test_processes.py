@@ -1,10 +1,13 @@
 """Several processes on JAX train as one does; what one of them meets, all of them hear of."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -123,10 +126,10 @@ def held_out(run):
     ]
 
 
-def same_run(run, other):
+def same_run(run, other, steps=STEPS):
     assert losses(run) == pytest.approx(losses(other), abs=TOLERANCE)
     np.testing.assert_allclose(held_out(run), held_out(other), rtol=0, atol=TOLERANCE)
-    assert len(losses(run)) == STEPS
+    assert len(losses(run)) == steps
     return True
 
 
@@ -142,11 +145,11 @@ def wait_until(condition, processes, seconds=120):
 def test_two_processes_train_as_one(started, flags, rows, tmp_path):
     """LAMB, four pieces a step, clipping and dropout on."""
     run, alone = tmp_path / "two", tmp_path / "one"
-    changes = {"optimizer": "lamb", "accumulate": 4, **rows}
+    changes = {"optimizer": "lamb", "accumulate": 4, "steps": 12, "save_every": 6, **rows}
     out = finished(started(flags(run, **changes), 2))
     assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
     finished(started(flags(alone, **changes), 1))
-    assert same_run(run, alone)
+    assert same_run(run, alone, steps=12)
 
 
 @pytest.mark.slow
@@ -195,19 +198,31 @@ def test_when_the_first_fails_before_training_the_others_stop_with_its_message(
     assert not run.exists()
 
 
-def test_more_devices_than_there_are_is_an_error(started, flags, rows, tmp_path):
-    process = started(flags(tmp_path / "run", devices=3, **rows), 1, devices=2)[0]
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert re.search(r"3 devices .* JAX sees 2: cpu:0, cpu:1", err)
-    assert not (tmp_path / "run").exists()
+BAD = """
+import json, sys
+from roformer_tf.cli import main
+for flags in json.loads(sys.argv[1]):
+    print(main(["pretrain", *flags]))
+"""
 
 
-def test_a_batch_must_suit_the_devices(started, flags, rows, tmp_path):
-    process = started(flags(tmp_path / "run", accumulate=4, **rows), 1, devices=4)[0]
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "batches of 8 rows cannot be split over 4 devices in 4 pieces" in err
+def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_errors(
+    flags, rows, tmp_path
+):
+    run = tmp_path / "run"
+    bad = [flags(run, devices=5, **rows), flags(run, accumulate=4, **rows)]
+    done = subprocess.run(  # one start for both
+        [sys.executable, "-c", BAD, json.dumps(bad)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ
+        | {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+    )
+    assert done.stdout.split() == ["2", "2"]
+    assert re.search(r"5 devices .* JAX sees 4: cpu:0, cpu:1, cpu:2, cpu:3", done.stderr)
+    assert "batches of 8 rows cannot be split over 4 devices in 4 pieces" in done.stderr
+    assert not run.exists()
 
 
 @pytest.mark.slow
