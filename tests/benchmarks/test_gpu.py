@@ -84,6 +84,7 @@ runpy.run_module("benchmarks.gpu", run_name="__main__")
 
 
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
+@pytest.mark.slow
 def test_it_measures_with_keras_jax_and_numpy_alone():
     case = json.dumps({"size": "tiny", "length": 32, "batch": 4})
     done = subprocess.run(

@@ -20,7 +20,7 @@ def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrained, pretrai
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
 
-    assert "2 layers of 32, 2 heads" in out
+    assert "1 layers of 32, 2 heads" in out
     assert re.search(r"step 0: held-out loss [\d.]+ \(perplexity [\d.]+\), accuracy [\d.]+%", out)
     assert re.search(r"step 6: held-out loss", out)
     assert str(tmp_path / "run" / "model") in out

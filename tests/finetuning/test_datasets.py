@@ -19,8 +19,8 @@ def reviews(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def model(released):
-    return RoFormerForSequenceClassification.from_pretrained(released("char"), num_labels=2)
+def model(shallow):
+    return RoFormerForSequenceClassification.from_pretrained(shallow, num_labels=2)
 
 
 def rows_of(batches):
@@ -69,12 +69,10 @@ def test_the_parts_are_all_and_share_nothing(reviews):
     assert data.split(0.25, seed=1)[1].examples != valid.examples
 
 
-def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(
-    reviews, released, tmp_path
-):
+def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(reviews, shallow, tmp_path):
     keras.utils.set_random_seed(0)
     train, valid = LabelledDataset.from_file(reviews, max_length=64).split(valid=0.2)
-    model = RoFormerForSequenceClassification.from_pretrained(released("char"), num_labels=2)
+    model = RoFormerForSequenceClassification.from_pretrained(shallow, num_labels=2)
     model.compile(
         keras.optimizers.Adam(1e-3),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -102,9 +100,9 @@ def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(
         np.testing.assert_array_equal(one.scores, other.scores)
 
 
-def test_a_model_without_tokenizer_is_refused(reviews, released):
+def test_a_model_without_tokenizer_is_refused(reviews, shallow):
     data = LabelledDataset.from_file(reviews)
-    model = RoFormerForSequenceClassification.from_pretrained(released("char"), num_labels=2)
+    model = RoFormerForSequenceClassification.from_pretrained(shallow, num_labels=2)
     model.tokenizer = None
     with pytest.raises(InputError, match="has no tokenizer"):
         data.predict(model)

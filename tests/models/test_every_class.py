@@ -167,7 +167,14 @@ if keras.backend.backend() != "jax":  # which has float64 only if told so
     WHOLE.append("float64")
 
 
-@pytest.mark.parametrize("dtype", WHOLE)
+def quick(*dtypes):
+    """Both trainings are tested in each dtype, but each of them quickly in two."""
+    return pytest.mark.parametrize(
+        "dtype", [pytest.param(x, marks=[] if x in dtypes else pytest.mark.slow) for x in WHOLE]
+    )
+
+
+@quick("bfloat16", "float64")
 def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs):
     model = make("of_first", "v1", dtype, num_hidden_layers=1, hidden_dropout_prob=0.1)
     config = FinetuneOptimizerConfig(learning_rate=0.02, warmup=0.0, ema=0.5)
@@ -178,7 +185,7 @@ def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs):
     assert {keras.backend.standardize_dtype(w.dtype) for w in model.trainable_variables} == {dtype}
 
 
-@pytest.mark.parametrize("dtype", WHOLE)
+@quick("bfloat16", "float16")
 def test_in_every_dtype_pretraining_learns_and_its_losses_are_float32(dtype, make, inputs):
     masked = {"masked_positions": np.array([[1, 4]] * SIZES["B"], "int32")}
     masked["labels"] = np.take_along_axis(inputs["token_ids"], masked["masked_positions"], 1)

@@ -126,7 +126,7 @@ def test_the_learning_rate_rises_and_falls_in_each(six):
 
 def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
     run = tmp_path / "run"
-    flags = pretrain_flags(run, steps=None, log_every=1, warmup=0)
+    flags = pretrain_flags(run, steps=None, log_every=1, warmup=0, held_out=0)
     stages = ["steps=4", "steps=6 batch-size=4"]
     assert main(["pretrain", *flags, "--one-schedule", "--stages", *stages]) == 0
     rates = [line["learning_rate"] for line in read_metrics(run / "metrics.jsonl")]
