@@ -114,14 +114,14 @@ def written(path, count, seed):
 
 
 def test_a_task_made_here_is_trained_reported_predicted_and_served(
-    released, tmp_path, monkeypatch, capsys
+    shallow, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(TASKS, Stars.name, Stars)
     train, _ = written(tmp_path / "train.tsv", 120, 0)
     test, stars = written(tmp_path / "test.tsv", 40, 1)
     finetune(
         FinetuneConfig(
-            checkpoint=str(released("char")),
+            checkpoint=str(shallow),
             train=str(train),
             test=str(test),
             output=str(tmp_path / "run"),
