@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 QUICK = (  # every operation once; JAX compiles each anew for every shape
-    *("-k", "not keras-"),  # the fused layer of attention, which goes Keras' way as well
-    "tests/kernels/test_gelu.py",
+    # The fused layer of attention goes Keras' way as well; twenty steps of training have gradients.
+    *("-k", "not keras- and not central_differences and not bfloat16"),
     "tests/kernels/test_forms.py",
     "tests/kernels/test_flash.py",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",

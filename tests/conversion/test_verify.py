@@ -60,7 +60,7 @@ def installed(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "flags", "heads"),
     [
-        ("word_adam", {}, {"pooled", "logits"}),
+        pytest.param("word_adam", {}, {"pooled", "logits"}, marks=slow),
         pytest.param("word", {}, {"logits"}, marks=slow),
         pytest.param("gpt_char", {"attention_type": "causal"}, {"logits"}, marks=slow),
         pytest.param("sim_char", {}, {"pooled", "logits"}, marks=slow),
