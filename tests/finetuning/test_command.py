@@ -1,8 +1,12 @@
 """What `finetune` makes of its settings before anything is trained."""
 
+import numpy as np
 import pytest
 
+from roformer_tf.cli import main
 from roformer_tf.finetuning.command import FinetuneConfig, make_start
+from roformer_tf.finetuning.fgm import AdversarialModel
+from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.table import TASKS
 
 
@@ -20,3 +24,45 @@ def test_an_answer_is_read_from_where_it_is_asked_for(released, given, task, poo
         checkpoint=str(released("char")), train="", output="", pooling=given, precision="float32"
     )
     assert make_start(config, TASKS[task]).architecture.pooling == pooling
+
+
+@pytest.fixture
+def given_to_fit(released, tmp_path, monkeypatch):
+    """given_to_fit(*flags) → the model whose `fit` is called, and the first batch that it gets."""
+    train = tmp_path / "train.tsv"
+    rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(16)]
+    train.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+
+    def run(*flags):
+        seen = []
+
+        def fit(model, batches, **_):
+            seen.extend([model, next(iter(batches))])
+            raise KeyboardInterrupt  # seen enough
+
+        monkeypatch.setattr(PretrainedModel, "fit", fit)
+        given = ["--checkpoint", released("char"), "--train", train, "--batch-size", 4]
+        output = tmp_path / f"run{'-'.join(flags)}"
+        assert main(["finetune", *map(str, given), "--output", str(output), *flags]) == 130
+        return seen
+
+    return run
+
+
+def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to_fit):
+    """Of R-Drop the loss knows, and each row comes twice; of FGM the model that is trained."""
+    model, (inputs, *_) = given_to_fit("--precision", "mixed_bfloat16")
+    assert model.dtype_policy.name == "mixed_bfloat16"
+    assert not isinstance(model, AdversarialModel)
+    assert model.loss.r_drop == 0
+    assert len(np.unique(inputs["token_ids"], axis=0)) == len(inputs["token_ids"]) == 4
+
+    dear = ("--precision", "float32", "--r-drop", "2", "--fgm", "0.5")
+    model, (inputs, *others) = given_to_fit(*dear)
+    assert model.dtype_policy.name == "float32"
+    assert isinstance(model, AdversarialModel)
+    assert model.epsilon == 0.5
+    assert model.loss.r_drop == 2
+    for array in (*inputs.values(), *others):
+        np.testing.assert_array_equal(array[:4], array[4:])
+    assert len(inputs["token_ids"]) == 8
