@@ -393,19 +393,23 @@ def test_text_is_prepared_and_read_without_keras_or_a_backend():
     assert {"keras", "tensorflow", "torch", "jieba"}.isdisjoint(run_python(code))
 
 
-def test_every_public_name_is_loaded_in_half_a_second_beyond_keras():
+SLOW_TO_LOAD = {
+    *("matplotlib", "sklearn", "scipy", "pandas", "pyarrow", "tensorboard", "jieba", "fastapi"),
+    *("onnx", "onnxruntime", "dask", "requests", "fsspec", "jinja2", "fontTools", "openpyxl"),
+}
+
+
+def test_no_public_name_loads_what_is_slow_and_keras_does_not_load():
     code = """
-import json, time
+import json, sys
 import keras
-start = time.perf_counter()
+before = set(sys.modules)
 import roformer_tf
 for name in roformer_tf.__all__:
     getattr(roformer_tf, name)
-print(json.dumps({"seconds": time.perf_counter() - start}))
+print(json.dumps([name.partition(".")[0] for name in set(sys.modules) - before]))
 """
-    # The best of a few: a busy machine only ever adds.
-    runs = (run_python(code, **JAX_OR_DEFAULT)["seconds"] for _ in range(4))
-    assert any(seconds < 0.5 for seconds in runs)
+    assert SLOW_TO_LOAD.isdisjoint(run_python(code, **JAX_OR_DEFAULT))
 
 
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
