@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.errors import InputError
     from roformer_tf.finetuning.datasets import LabelledDataset
+    from roformer_tf.inference.predictor import load
     from roformer_tf.layers.attention import RotaryMultiHeadAttention
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.models.heads import (
@@ -36,6 +37,7 @@ _HOME = {
     "RoFormerForTokenClassification": "models.heads",
     "RoFormerTokenizer": "tokenizers.tokenizer",
     "RotaryMultiHeadAttention": "layers.attention",
+    "load": "inference.predictor",
 }
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "RoFormerForTokenClassification",
     "RoFormerTokenizer",
     "RotaryMultiHeadAttention",
+    "load",
 ]
 
 

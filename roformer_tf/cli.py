@@ -21,7 +21,15 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
 )
-from roformer_tf.flags import RENAMED, nearest, parsed, with_new_names, with_yaml
+from roformer_tf.flags import (
+    RENAMED,
+    check_names,
+    nearest,
+    parsed,
+    with_flag,
+    with_new_names,
+    with_yaml,
+)
 
 
 class Command(NamedTuple):
@@ -32,6 +40,8 @@ class Command(NamedTuple):
     help: str
     loads: tuple[str, ...] = ()
     """Modules that take long to load, which is done, quietly, before the function is called."""
+    alone: str = ""
+    """A flag whose value may also be typed alone, without the flag."""
 
 
 _TENSORFLOW = ("tensorflow",)
@@ -53,6 +63,13 @@ COMMANDS = {
         "roformer_tf.inference.predict_file:predict_file",
         "answer for each text of a file, with a fine-tuned model",
         _MODELS,
+        alone="model",
+    ),
+    "evaluate": Command(
+        "roformer_tf.finetuning.evaluation:evaluate",
+        "judge a fine-tuned model by a labelled file",
+        _MODELS,
+        alone="model",
     ),
     "runs": Command(
         "roformer_tf.runs.comparison:compare", "compare runs, finished or still training"
@@ -66,9 +83,13 @@ COMMANDS = {
         "roformer_tf.inference.export:export_model",
         "write a fine-tuned model as SavedModel, ONNX or int8",
         _MODELS,
+        alone="model",
     ),
     "serve": Command(
-        "roformer_tf.inference.serve:serve", "answer over HTTP with a fine-tuned model", _MODELS
+        "roformer_tf.inference.serve:serve",
+        "answer over HTTP with a fine-tuned model",
+        _MODELS,
+        alone="model",
     ),
     "fill-mask": Command(
         "roformer_tf.inference.fill_mask:fill_mask",
@@ -125,8 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if flags else BAD_INPUT
     try:
         if name not in COMMANDS:
-            near = nearest(name, {*COMMANDS, *_groups()})
-            raise InputError(f"there is no command {name!r}.{near}\n\n{_usage()}")
+            raise InputError(f"there is no command {name!r}.{_guess(name, flags)}\n\n{_usage()}")
         run(name, flags)
     except (InputError, DivergedError, DifferenceError) as error:
         print(f"roformer-tf {name}: {error}", file=sys.stderr)
@@ -163,6 +183,20 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
     return name, arguments[words:]
 
 
+def _guess(name: str, flags: Sequence[str]) -> str:
+    """Ask which command was meant: one that is spelled alike, or one of a group without its group.
+
+    Of `checkpoint list` the name is "checkpoint", for it is no group, and "list" seems a flag.
+    """
+    of_groups = {command for command in COMMANDS if " " in command}
+    last_words = {command.rpartition(" ")[2]: command for command in of_groups}
+    return (
+        (nearest(f"{name} {flags[0]}", of_groups) if flags else "")
+        or nearest(name, {*COMMANDS, *_groups()})
+        or nearest(last_words.get(name, ""), of_groups)
+    )
+
+
 def _groups() -> set[str]:
     """What stands before the last word of a command: "" and "checkpoints"."""
     return {name.rpartition(" ")[0] for name in COMMANDS}
@@ -174,6 +208,8 @@ def run(name: str, flags: Sequence[str]) -> None:
     function, settings = load(name)
     program, renamed = f"roformer-tf {name}", RENAMED.get(name, {})
     typed = with_new_names(list(flags), renamed, program)
+    typed = with_flag(typed, COMMANDS[name].alone, settings)
+    check_names(typed, settings, program)
     given = parsed(settings, with_yaml(typed, settings, renamed), program)
     for module in COMMANDS[name].loads:
         with _quiet(), suppress(ModuleNotFoundError):  # who needs it says what is missing

@@ -5,9 +5,9 @@ import difflib
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from roformer_tf.errors import InputError
 
@@ -54,6 +54,57 @@ def with_new_names(flags: list[str], renamed: Mapping[str, str], program: str) -
         f"--{renamed[name]}{word[len(name) + 2 :]}" if name in renamed else word
         for name, word in zip(names, flags, strict=True)
     ]
+
+
+def with_flag(flags: list[str], name: str, settings: Any) -> list[str]:
+    """Write out a flag whose value was typed alone: "x --port 80" → "--model x --port 80".
+
+    `name` is such a flag, or "" where a command has none. What follows another flag is its value.
+    """
+    if not name or name in map(_flag_name, flags):
+        return flags
+    for place in _alone(flags, flag_types(settings) | {"config": str}):
+        return [*flags[:place], f"--{name}", *flags[place:]]
+    return flags
+
+
+def _alone(flags: Sequence[str], types: Mapping[str, Any]) -> Iterator[int]:
+    """Places of the words that are neither flags nor values of one."""
+    values = 0
+    for place, word in enumerate(flags):
+        if word == "--":
+            return
+        if word.startswith("-") and word != "-":
+            values = 0 if "=" in word else _most_values(types.get(_flag_name(word), bool))
+        elif values:
+            values -= 1
+        else:
+            yield place
+
+
+def _most_values(kind: Any) -> int:
+    """How many words a flag of this type takes at most."""
+    if kind is bool:  # --flag or --no-flag
+        return 0
+    several = any(get_origin(one) in (tuple, dict) for one in (kind, *get_args(kind)))
+    return sys.maxsize if several else 1
+
+
+def check_names(flags: Sequence[str], settings: Any, program: str) -> None:
+    """Raise InputError for flags that a command does not have, each with the one it is most like.
+
+    tyro does so too, but not where a flag that is needed is missing: because it is mistyped.
+    """
+    typed = list(takewhile(lambda word: word != "--", flags))
+    if {"-h", "--help"} & set(typed):
+        return
+    types = flag_types(settings)
+    known = {*types, *(f"no-{name}" for name, kind in types.items() if kind is bool), "config"}
+    names = dict.fromkeys(filter(None, map(_flag_name, typed)))
+    wrong = [name for name in names if name not in known and not name.startswith("tyro-")]
+    if wrong:
+        told = " ".join(f"There is no flag --{x}.{nearest(x, known, '--')}" for x in wrong)
+        raise InputError(f"{told[0].lower()}{told[1:]} `{program} --help` lists the flags.")
 
 
 def new_keys(
@@ -217,7 +268,10 @@ def flag_types(settings: Any) -> dict[str, Any]:
     return types
 
 
-def nearest(word: str, words: Any) -> str:
-    """Ask whether the most similar of the words was meant; "" if none is similar."""
-    near = difflib.get_close_matches(word, list(words), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+def nearest(word: str, words: Any, prefix: str = "") -> str:
+    """Ask whether the most similar of the words was meant; "" if none is similar.
+
+    `prefix` is what all of them are spelled with, which makes none more similar.
+    """
+    near = difflib.get_close_matches(word, sorted(words), n=1)
+    return f" Did you mean {prefix}{near[0]}?" if near else ""

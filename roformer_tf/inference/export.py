@@ -60,7 +60,7 @@ class ExportConfig:
     """Write a fine-tuned model as a folder that runs without roformer_tf."""
 
     model: str
-    """The model/ folder of a run of `finetune`."""
+    """The model/ folder of a run of `finetune`; --model itself may be left out."""
     to: Format
     """savedmodel: for TensorFlow Serving; onnx: for ONNX Runtime; int8: smaller, for CPUs."""
     output: Path

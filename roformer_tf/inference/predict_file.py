@@ -45,7 +45,7 @@ class PredictConfig:
     """
 
     model: str
-    """The model/ folder of a run of `roformer-tf finetune`."""
+    """The model/ folder of a run of `roformer-tf finetune`; --model itself may be left out."""
     input: str = STANDARD
     """One text a line, or a .tsv, .csv, .jsonl, .parquet, .xlsx or .conll file with the columns
     that the model was trained on, at a path or a URL; "-" is the standard input."""

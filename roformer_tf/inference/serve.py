@@ -27,11 +27,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
-import tyro
-
 from roformer_tf.errors import InputError
-from roformer_tf.inference.export import MEGABYTE, ONNX, load_exported
-from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
+from roformer_tf.inference.export import MEGABYTE
+from roformer_tf.inference.predict import InferencePrecision, predict
+from roformer_tf.inference.predictor import open_finetuned
 from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
@@ -80,8 +79,9 @@ class Limits:
 class ServeConfig:
     """Answer requests over HTTP with a fine-tuned model, and show a page to try it."""
 
-    model: Annotated[Path, tyro.conf.Positional]
-    """The model/ folder of a run of `finetune`, or an export to onnx or int8."""
+    model: Path
+    """The model/ folder of a run of `finetune`, or an export to onnx or int8; --model itself may be
+    left out."""
     host: str = "127.0.0.1"
     """Address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all that reach it."""
     port: int = 8000
@@ -131,11 +131,7 @@ def load_served(
 
     Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.
     """
-    model: Any
-    if (folder / ONNX).exists():
-        model, tokenizer, task = load_exported(folder)
-    else:
-        model, tokenizer, task = load_finetuned(folder, precision)
+    model, tokenizer, task = open_finetuned(folder, precision)
 
     def answer(examples: list[Example]) -> list[Prediction]:
         return predict(model, tokenizer, task, examples, batch_size)

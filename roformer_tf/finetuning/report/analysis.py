@@ -102,7 +102,7 @@ def analyse(data: ReportData) -> JsonObject:
         "text_columns": list(task.text_columns),
         "max_length": task.max_length,
         "long_texts": task.long_texts,
-        "data": [_describe(name, one, task) for name, one in _sets(data).items()],
+        "data": [describe_set(name, one, task) for name, one in _sets(data).items()],
         "leaks": _leaks(evaluated),
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **_figures(data, judged, evaluated),
@@ -123,7 +123,7 @@ def _sets(data: ReportData) -> dict[str, EvaluatedSet]:
     return sets | {"test": data.test} if data.test else sets
 
 
-def _describe(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
+def describe_set(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
     """How many examples a set has, how long they are, and what labels."""
     levels = {"median": 50, "90th": 90, "99th": 99, "longest": 100}
     return {
@@ -155,12 +155,12 @@ def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> JsonObje
     """Metrics and intervals of the validation set and the judged one, with and without leaks."""
     sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.predictions))
     valid = {"valid": Answers(data.valid.gold, data.valid.predictions)}
-    report = _metrics(data.task, valid | sets)
+    report = with_intervals(data.task, valid | sets)
     if data.no_baseline:
         report["no_baseline"] = data.no_baseline
     if evaluated.baseline:
         sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.baseline))
-        report["baseline"] = {"name": data.baseline, **_metrics(data.task, sets)}
+        report["baseline"] = {"name": data.baseline, **with_intervals(data.task, sets)}
     return report
 
 
@@ -176,9 +176,11 @@ def _unleaked(judged: str, evaluated: EvaluatedSet, answers: Answers) -> dict[st
     return sets
 
 
-def _metrics(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
+def with_intervals(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
     """Every metric of each set, and its interval."""
-    metrics: JsonObject = {name: task.compute_metrics(*answers) for name, answers in sets.items()}
+    metrics: JsonObject = {
+        name: task.compute_metrics(*answers) for name, answers in sets.items()
+    }
     return metrics | {
         "intervals": {
             name: {metric: list(ends) for metric, ends in task.intervals(*answers).items()}

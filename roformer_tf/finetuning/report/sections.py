@@ -52,7 +52,7 @@ def sections(report: Report) -> dict[str, list[Block]]:
         "Figures": _figures,
         "Data": _data,
         "Training": _training,
-        "Each label": _each_label,
+        "Each label": each_label,
     }
     last: dict[str, Callable[[Report], Iterable[Block]]] = {
         "Calibration": _calibration,
@@ -223,7 +223,7 @@ def _training(report: Report) -> Iterable[Block]:
     )
 
 
-def _each_label(report: Report) -> Iterable[Block]:
+def each_label(report: Report) -> Iterable[Block]:
     """Precision, recall and F1 by label, the worst of many."""
     rows = report.get("per_class", [])
     if len(rows) > MOST_LABELS:

@@ -33,6 +33,11 @@ def warnings(report: Report) -> list[str]:
     return [sentence for check in checks for sentence in check(report)]
 
 
+def warnings_of_answers(report: Report) -> list[str]:
+    """Those that need no training: of a finished model's answers to a labelled file."""
+    return [sentence for check in (_few, _never, _unsure) for sentence in check(report)]
+
+
 def _metric(report: Report) -> Metric:
     """The one that the best weights were kept by."""
     return TASKS[report["task"]].metric(report["metric"])

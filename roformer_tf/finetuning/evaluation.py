@@ -1,0 +1,199 @@
+"""The body of `evaluate --data`: a finished model, a labelled file → the figures of a report."""
+
+import dataclasses
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import check_writable, write_text
+from roformer_tf.finetuning.report import words
+from roformer_tf.finetuning.report.analysis import (
+    Answers,
+    EvaluatedSet,
+    describe_set,
+    with_intervals,
+)
+from roformer_tf.finetuning.report.sections import each_label
+from roformer_tf.finetuning.report.warnings import warnings_of_answers
+from roformer_tf.inference.predict import InferencePrecision, predict_encoded
+from roformer_tf.inference.predictor import open_finetuned
+from roformer_tf.inference.rows import BATCH_SIZE
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.runs.comparison import printable, table
+from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.blocks import ReportTable
+from roformer_tf.tasks.details import JsonObject
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+JUDGED = "test"
+"""What the file is called, as the set is that a report judges by: one shape for both."""
+SHOWN = 10  # labels that an error names
+WIDTH = 100  # of a table where no terminal tells
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Judge a fine-tuned model by a labelled file, and say how far chance may move the figures.
+
+    Columns have the names of training. Where the file has none such they are found, and said, as
+    `finetune` does it.
+    """
+
+    model: str
+    """The model/ folder of a run of `finetune`, or an export to onnx or int8; --model itself may be
+    left out."""
+    data: str
+    """Labelled examples that the model was not trained on, in a file as `finetune` takes them."""
+    output: Path | None = None
+    """File of JSON to write: the figures, intervals and mistakes, named as in report.json."""
+    columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
+    batch_size: int = BATCH_SIZE
+    """Most texts that the model reads at once; of long ones it reads fewer."""
+    precision: InferencePrecision = "float32"
+    """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
+    export keeps the precision that it has."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
+
+
+def evaluate(config: EvaluateConfig) -> None:
+    """Print how well the model answers, and write what is asked for."""
+    if config.output is not None:
+        check_writable(config.output)
+    model, tokenizer, task = open_finetuned(config.model, config.precision)
+    layout, columns = find_columns(config.data, config.columns, task)
+    print(layout.said)
+    read = read_examples(config.data, layout, columns)
+    examples = [task.for_prediction(example) for example in read]
+    check_labels(config.data, task, examples)
+    report = judge(model, tokenizer, task, examples, config.batch_size)
+    report = {"model": config.model, "file": config.data} | report
+    if config.output is not None:
+        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+        write_text(config.output, text.encode("utf-8", "backslashreplace").decode())
+    print("\n".join(lines(report, task, shutil.get_terminal_size((WIDTH, 0)).columns)))
+
+
+def find_columns(
+    path: str, columns: ColumnsConfig, task: Task
+) -> tuple[Layout[Task], ColumnsConfig]:
+    """Where texts and labels stand: as the user says, as in training, or as it can be found.
+
+    Raises InputError where none of that gives an answer.
+    """
+    if columns.label_separator == ColumnsConfig.label_separator:
+        columns = dataclasses.replace(columns, label_separator=task.label_separator)
+    as_trained = dataclasses.replace(
+        columns,
+        text_columns=columns.text_columns or task.text_columns,
+        label_column=columns.label_column or task.label_column,
+    )
+    try:
+        return find_layout(path, as_trained, task.name, {task.name: task}), columns
+    except InputError:
+        if columns.text_columns or columns.label_column:
+            raise
+    return find_layout(path, columns, task.name, {task.name: task}), columns
+
+
+def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
+    """Raise InputError, naming them, for labels that the model does not know.
+
+    A number is none, and of a ranking the labels are the same for all.
+    """
+    if not task.labels:
+        return
+    found = Counter(
+        label
+        for example in examples
+        for label in sorted(task.labels_in(example.label))
+        if label not in task.labels
+    )
+    if not found:
+        return
+    first = {
+        label: example.place
+        for example in reversed(examples)
+        for label in task.labels_in(example.label)
+    }
+    told = [
+        f"{label!r} ({words.several(number, 'row')}, first {first[label]})"
+        for label, number in found.most_common(SHOWN)
+    ]
+    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    known = ", ".join(task.labels[:SHOWN]) + ("…" if len(task.labels) > SHOWN else "")
+    raise InputError(
+        f"{path} has labels that the model does not know: {', '.join(told)}{more}. It knows "
+        f"{known}. Correct them, name the right column by --label-column, or fine-tune with "
+        "examples of them."
+    )
+
+
+def judge(
+    model: Any,
+    tokenizer: RoFormerTokenizer,
+    task: Task,
+    examples: Sequence[Example],
+    batch_size: int = BATCH_SIZE,
+) -> JsonObject:
+    """Have the examples answered, and compare: what a report has of the set that it judges by.
+
+    `model` as `open_finetuned` gives it. → {"task": …, "judged": "test", "test": {"accuracy":
+    0.93, …}, "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes":
+    […], "warnings": […], …}
+    """
+    encoded = task.encode(examples, tokenizer)
+    predictions = predict_encoded(model, task, encoded, batch_size)
+    judged = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
+    report: JsonObject = {
+        "task": task.name,
+        "judged": JUDGED,
+        "text_columns": list(task.text_columns),
+        "max_length": task.max_length,
+        "long_texts": task.long_texts,
+        "data": [describe_set(JUDGED, judged, task)],
+        "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
+        **with_intervals(task, {JUDGED: Answers(judged.gold, predictions)}),
+        **task.details(examples, predictions),
+    }
+    return report | {"warnings": warnings_of_answers(report)}
+
+
+def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
+    """The figures with their intervals, those of each label, and what to know of them."""
+    (described,) = report["data"]
+    cut = words.CUT.get(report["long_texts"], "all is read, in windows")
+    yield (
+        f"{words.several(described['examples'], 'example')}; {described['longer']:.1%} of them are "
+        f"longer than {report['max_length']} tokens: {cut}"
+    )
+    yield ""
+    metrics = [task.metric(name) for name in report[JUDGED]]
+    figures = [
+        [
+            metric.title,
+            words.figure(metric, report[JUDGED][metric.name]),
+            words.interval(metric, report["intervals"][JUDGED][metric.name]),
+        ]
+        for metric in metrics
+    ]
+    yield from table([["", "figure", "95 % interval"], *figures], width)
+    for block in each_label(report):
+        yield ""
+        if isinstance(block, ReportTable):
+            rows = [[printable(row[0]), *row[1:]] for row in block.rows]
+            yield from table([block.head, *rows], width)
+        else:
+            yield str(getattr(block, "words", ""))
+    if report["warnings"]:
+        yield ""
+    for warning in report["warnings"]:
+        yield f"! {warning}"

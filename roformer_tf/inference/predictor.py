@@ -1,0 +1,325 @@
+"""A model, whatever it is for → a function of texts, which answers with dictionaries.
+
+    >>> classify = roformer_tf.load("runs/reviews/model")
+    >>> classify(["很好", "太差了"])
+    [{"label": "好", "scores": {"坏": 0.02, "好": 0.98}}, {"label": "坏", "scores": {…}}]
+
+what the model is                      what an answer holds
+classification, pair, ranking          `label`, and `scores` by label
+several labels                         `labels`, and `scores` by label
+a number                               `score`
+tagging                                `tags`, and `entities`: start, end, label, text
+a masked language model                `filled`, and for each [MASK] `scores` by token
+a sim model; an encoder; a gpt model   `vector` (H,) float32 of length 1
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.inference.export import ONNX, load_exported
+from roformer_tf.inference.fill_mask import MASK, Candidate, candidates
+from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
+from roformer_tf.inference.rows import BATCH_SIZE, run_rows, runner
+from roformer_tf.labelled.encoding import encode_texts
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import FILE, Task
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.models.pretrained import PretrainedModel
+
+logger = logging.getLogger(__name__)
+
+Answer: TypeAlias = dict[str, Any]
+Texts: TypeAlias = tuple[str, ...]
+"""The texts of one example: one, a pair, or A, B and C."""
+
+NAMES = {"probabilities": "scores", "value": "score"}
+"""What a service's answer calls otherwise: one name for whatever a model weighs its answer by."""
+PROBLEMS: dict[str, type[Task]] = {
+    "regression": Regression,
+    "single_label_classification": Classification,
+    "multi_label_classification": Multilabel,
+}
+"""By the `problem_type` of transformers' config, the task of a model that was trained there."""
+SHOWN = 3  # bad texts that an error tells one by one
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A loaded model as a function of texts; `load` makes it."""
+
+    answer: Callable[[Sequence[Texts]], list[Answer]]
+    """Examples, each of as many texts as it takes → an answer to each."""
+    text_columns: Texts
+    """Names of the texts of an example, as training had them."""
+    text_counts: tuple[int, ...]
+    """How many texts an example may have."""
+
+    def __call__(self, texts: str | Texts | Iterable[str | Sequence[str]]) -> Any:
+        """Answer each of several texts, in their order: a list of dictionaries.
+
+        A pair or a triple is a tuple. One text by itself, or one tuple, gives one dictionary.
+        Raises InputError, naming the first of them, for what is no text, a blank one, and an
+        example that has more or fewer texts than the model takes.
+        """
+        alone = isinstance(texts, str | tuple)
+        answers = self.answer(self._examples([texts] if alone else texts, alone))
+        return answers[0] if alone else answers
+
+    def _examples(self, texts: Any, alone: bool) -> list[Texts]:
+        """What was asked, each as a tuple of texts."""
+        unordered = isinstance(texts, bytes | Mapping | Set) or hasattr(texts, "columns")
+        if unordered or not isinstance(texts, Iterable):
+            raise InputError(
+                f"the texts are {_shown(texts)}, but must be one text or a list of texts. Give "
+                f"{self._example}, or several of them in a list."
+            )
+        found = [(one,) if isinstance(one, str) else one for one in texts]
+        problems = [(number, self._problem(one)) for number, one in enumerate(found)]
+        wrong = [(number, problem) for number, problem in problems if problem]
+        if wrong:
+            told = [f"the text {x}" if alone else f"text {n} {x}" for n, x in wrong[:SHOWN]]
+            more = f"; and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
+            raise InputError(
+                f"{'; '.join(told)}{more}. An example is {self._example}: correct what is none, or "
+                "leave it out."
+            )
+        return [tuple(one) for one in found]
+
+    def _problem(self, example: Any) -> str:
+        """What is wrong with an example; "" if nothing."""
+        if not isinstance(example, tuple | list | np.ndarray):
+            return f"is {_shown(example)}"
+        for text in example:
+            if not isinstance(text, str):
+                return f"holds {_shown(text)}" if len(example) > 1 else f"is {_shown(text)}"
+        if len(example) not in self.text_counts:
+            return f"is {_shown(example[0] if len(example) == 1 else tuple(example))}"
+        return "" if all(map(str.strip, example)) else "is blank"
+
+    @property
+    def _example(self) -> str:
+        """What one example is, as it is typed: a str, or ("text_a", "text_b")."""
+        names = ", ".join(f'"{name}"' for name in self.text_columns)
+        if len(self.text_columns) > 1:
+            return f"a tuple of {len(self.text_columns)} texts, ({names})"
+        return "a str" + (", or a tuple of two for a pair" if 2 in self.text_counts else "")
+
+
+def load(
+    source: str | Path,
+    *,
+    precision: InferencePrecision = "float32",
+    batch_size: int = BATCH_SIZE,
+    top: int = 5,
+) -> Predictor:
+    """Open any model as a function of texts: `load(source)(texts)` → a list of dictionaries.
+
+    source: the `model/` of a run, an export to onnx or int8, the name of a released checkpoint,
+    its zip or folder, or a folder that transformers wrote. What was fine-tuned answers as
+    `predict` and `serve` do. A masked language model fills the `[MASK]`s of a text, a sim model
+    gives vectors; so does, by the mean of its hidden states, what has neither, and that is said.
+    precision: of weights and products; an export keeps its own. batch_size: most texts that the
+    model reads at once. top: tokens to give for each `[MASK]`.
+    Raises InputError where there is no model, a damaged one, or one without its vocabulary.
+    """
+    for name, value in (("batch_size", batch_size), ("top", top)):
+        if value < 1:
+            raise InputError(f"{name} is {value}, but must be at least 1.")
+    if (Path(source) / FILE).is_file():
+        model, tokenizer, task = open_finetuned(source, precision)
+        counts = (len(task.text_columns),)
+        return _warm(model, _of_task(model, tokenizer, task, counts, batch_size))
+    with OpenedSource(source) as opened:
+        return _open_checkpoint(opened, precision, batch_size, top)
+
+
+def open_finetuned(
+    folder: str | Path, precision: InferencePrecision = "float32"
+) -> tuple[Any, RoFormerTokenizer, Task]:
+    """Read what `finetune` wrote, or `export` to onnx or int8: what answers, and its parts.
+
+    The first is a Keras model or another `Forward`. Raises InputError as `load_finetuned` does.
+    """
+    if (Path(folder) / ONNX).is_file():
+        return load_exported(folder)
+    return load_finetuned(folder, precision)
+
+
+def _open_checkpoint(
+    source: OpenedSource, precision: InferencePrecision, batch_size: int, top: int
+) -> Predictor:
+    """Open what `finetune` did not write, for what its config and its parts speak for."""
+    from roformer_tf.models.embedder import SentenceEmbedder
+    from roformer_tf.models.encoder import RoFormerEncoder
+    from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
+
+    if source.read(FILE) is not None:
+        raise InputError(f"{source.name} holds a fine-tuned model: unpack it, and give the folder.")
+    checkpoint = source.checkpoint()
+    parts = {name.split("/")[0] for name in checkpoint.arrays}
+    if parts & {"classifier", "token_classifier"}:
+        task = _task_of(checkpoint.config, "token_classifier" in parts)
+        model = task.model_class().from_source(source, dtype=precision)
+        counts = (1,) if task.has_units else (1, 2)  # nothing tells which of them it was trained on
+        return _warm(model, _of_task(model, _tokenizer(model, source), task, counts, batch_size))
+    attention = _attention_type(checkpoint, parts, source.name)
+    if attention == "unilm" and parts >= {"pooler", "mlm"}:
+        sim = RoFormerForSentenceSimilarity.from_source(source, dtype=precision)
+        tokenizer = _tokenizer(sim, source)
+        embedder = SentenceEmbedder(sim.encoder, sim.pooler)
+        return _warm(embedder, _of_vectors(embedder, tokenizer, sim.config, batch_size))
+    if attention == "bidirectional" and _scores_vocabulary(checkpoint, parts):
+        masked = RoFormerForMaskedLM.from_source(source, dtype=precision)
+        _tokenizer(masked, source)
+        return _warm(masked, _of_masks(masked, top), MASK)
+    encoder = RoFormerEncoder.from_source(source, dtype=precision, attention_type=attention)
+    tokenizer = _tokenizer(encoder, source)
+    writes = _scores_vocabulary(checkpoint, parts)
+    kind = "a model that writes from left to right" if writes else "an encoder without a head"
+    logger.warning(
+        "%s is %s: it answers with vectors, the means of its hidden states. Fine-tune it for other "
+        "answers.",
+        source.name,
+        kind,
+    )
+    embedder = SentenceEmbedder(encoder)
+    return _warm(embedder, _of_vectors(embedder, tokenizer, encoder.config, batch_size))
+
+
+def _attention_type(checkpoint: Checkpoint, parts: set[str], name: str) -> str:
+    """The mask that a checkpoint was trained with; of a released gpt model only the name tells."""
+    if checkpoint.config.attention_type is not None:
+        return checkpoint.config.attention_type
+    if parts >= {"pooler", "mlm"}:
+        return "unilm"
+    return "causal" if "gpt" in Path(name).name.casefold() else "bidirectional"
+
+
+def _scores_vocabulary(checkpoint: Checkpoint, parts: set[str]) -> bool:
+    """Whether it has a language model's head; a RoFormerV2's is its word embeddings alone."""
+    config = checkpoint.config
+    bare = "RoFormerModel" in (config.unknown.get("architectures") or ())
+    tied = config.is_v2 and config.embedding_size == config.hidden_size
+    return "mlm" in parts or (tied and not bare)
+
+
+def _task_of(config: RoFormerConfig, of_tokens: bool) -> Task:
+    """What a classifier that was trained elsewhere answers, as its config has it."""
+    names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
+    labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
+    length = config.max_position_embeddings
+    if of_tokens:
+        return Tagging(labels=labels, max_length=length, long_texts="windows")
+    usual = "regression" if len(labels) == 1 else "single_label_classification"
+    kind = PROBLEMS.get(config.unknown.get("problem_type") or usual, Classification)
+    return kind(labels=() if kind is Regression else labels, max_length=length)
+
+
+def _tokenizer(model: "PretrainedModel", source: OpenedSource) -> RoFormerTokenizer:
+    """The tokenizer that came with a model. Raises InputError where none did, or another's."""
+    tokenizer, size = model.tokenizer, model.config.vocab_size
+    if tokenizer is None:
+        raise InputError(f"{source.name} has no vocab.txt: put the one there that belongs to it.")
+    if tokenizer.vocab_size > size:
+        raise InputError(
+            f"{source.name}: its vocabulary has {tokenizer.vocab_size:,} ids, but its model only "
+            f"{size:,} embeddings. Put the vocab.txt there that belongs to it."
+        )
+    return tokenizer
+
+
+def _of_task(
+    model: Any,
+    tokenizer: RoFormerTokenizer,
+    task: Task,
+    text_counts: tuple[int, ...],
+    batch_size: int,
+) -> Predictor:
+    """Answers of a task, as a service gives them, under the names of `NAMES`."""
+
+    def answer(texts: Sequence[Texts]) -> list[Answer]:
+        examples = [
+            task.for_prediction(Example(one, None, f"text {number}"))
+            for number, one in enumerate(texts)
+        ]
+        predictions = predict(model, tokenizer, task, examples, batch_size)
+        found = map(task.as_json, examples, predictions)
+        return [{NAMES.get(key, key): _plain(x) for key, x in one.items()} for one in found]
+
+    return Predictor(answer, task.text_columns, text_counts)
+
+
+def _of_masks(model: Any, top: int) -> Predictor:
+    """The likeliest tokens of each mask, and the text with the likeliest of all."""
+
+    def answer(texts: Sequence[Texts]) -> list[Answer]:
+        found = candidates(model, [text for (text,) in texts], top)
+        return [
+            {
+                "filled": _filled(text, masks),
+                "scores": [{x.token: shortest(x.probability) for x in mask} for mask in masks],
+            }
+            for (text,), masks in zip(texts, found, strict=True)
+        ]
+
+    return Predictor(answer, ("text",), (1,))
+
+
+def _filled(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
+    """The likeliest token in the place of each mask."""
+    words = [mask[0].token.removeprefix("##") for mask in masks]
+    return "".join(chain.from_iterable(zip_longest(text.split(MASK), words, fillvalue="")))
+
+
+def _of_vectors(
+    embedder: Any, tokenizer: RoFormerTokenizer, config: RoFormerConfig, batch_size: int
+) -> Predictor:
+    """A vector of each text, of which no more is read than the longest row of pretraining."""
+
+    def answer(texts: Sequence[Texts]) -> list[Answer]:
+        examples = [Example(one, None, "") for one in texts]
+        encoded = encode_texts(examples, tokenizer, config.max_position_embeddings)
+        vectors = run_rows(embedder, encoded.token_ids, encoded.segment_ids, batch_size)
+        return [{"vector": vector} for vector in vectors]
+
+    return Predictor(answer, ("text",), (1,))
+
+
+def _warm(model: Any, predictor: Predictor, with_mask: str = "") -> Predictor:
+    """Have a model answer before anyone asks.
+
+    Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.
+    Where every shape is compiled, these two would not be those that are asked for.
+    """
+    if not runner(model).compiled:
+        for count in (1, 2):
+            text = "好" * 20 * count + with_mask * count
+            predictor.answer([(text,) * predictor.text_counts[0]] * count)
+    return predictor
+
+
+def _plain(value: Any) -> Any:
+    """A tuple as the list that it is in JSON."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _shown(value: Any) -> str:
+    """What stands in the place of a text, cut to what an error has room for."""
+    spelled = repr(value)
+    return spelled if len(spelled) <= 60 else f"{spelled[:59]}…"
