@@ -1,7 +1,10 @@
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from roformer_tf import __version__, cli
 from roformer_tf.cli import main
 from roformer_tf.errors import DifferenceError, DivergedError, InputError
+from roformer_tf.flags import flag_types
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,96 @@ def test_wrong_flags_end_in_a_message_and_exit_code_2(run, words, said):
     assert (code, settings) == (2, None)
     assert said in words_of(err)
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--outptu", "x"], "there is no flag --outptu. Did you mean --output?"),  # and none is
+        (["--output", "x", "--learning_rat=3"], "--learning-rat. Did you mean --learning-rate?"),
+        (["--output", "x", "--no-strickt"], "--no-strickt. Did you mean --no-strict?"),
+        (
+            ["--output", "x", "--stepz", "3", "--colour", "red"],
+            "there is no flag --stepz. Did you mean --steps? There is no flag --colour. "
+            "`roformer-tf try --help` lists the flags.",
+        ),
+    ],
+)
+def test_a_mistyped_flag_is_told_with_the_one_that_was_meant(run, words, said):
+    code, settings, err = run(*words)
+    assert (code, settings) == (2, None)
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
+    words = ["--output", "x", "--no-strict", "--save_every=3", "--config", yaml("steps: 3")]
+    assert run(*words)[0] == 0
+    for name in cli.COMMANDS:
+        _, settings = cli.load(name)
+        shown = re.findall(r"--([a-z][a-z0-9-]*)", help_of(name))
+        cli.check_names([f"--{flag}" for flag in shown if flag != "help"], settings, name)
+
+
+# A value without its flag
+
+
+@pytest.fixture
+def run_alone(run, monkeypatch):
+    """As `run`, with a command whose --output may be left out."""
+    monkeypatch.setitem(
+        cli.COMMANDS, "try", cli.Command(f"{__name__}:command", "for tests", alone="output")
+    )
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--output", "x", "--steps", "3"],
+        ["x", "--steps", "3"],
+        ["--steps", "3", "x"],
+        ["--steps=3", "x"],
+        ["--strict", "x", "--no-strict", "--steps", "3"],
+        ["--lower-case", "None", "x", "--steps", "3"],
+        ["x", "--corpus", "a", "b", "--corpus", "--steps", "3"],
+    ],
+)
+def test_a_value_may_be_typed_without_its_flag_wherever_it_stands(run_alone, words):
+    code, settings, err = run_alone(*words)
+    assert (code, err) == (0, "")
+    assert settings == Settings(output="x", steps=3)
+
+
+def test_a_value_without_its_flag_wins_over_a_yaml_file(run_alone, yaml):
+    file = yaml("output: y\nsteps: 3\n")
+    for words in (["x", "--config", file], ["--config", file, "x"]):
+        assert run_alone(*words)[1] == Settings(output="x", steps=3)
+    assert run_alone("--config", file)[1] == Settings(output="y", steps=3)
+
+
+@pytest.mark.parametrize("words", [["x", "y"], ["--output", "x", "y"], ["--steps", "3", "x", "y"]])
+def test_one_value_too_many_is_refused(run_alone, words):
+    code, settings, err = run_alone(*words)
+    assert (code, settings) == (2, None)
+    assert "y" in words_of(err)
+
+
+def test_every_command_that_reads_a_finished_model_takes_it_by_its_flag():
+    for name, entry in cli.COMMANDS.items():
+        _, settings = cli.load(name)
+        if "model" not in flag_types(settings):
+            assert name.split()[0] not in ("predict", "serve", "export", "evaluate", "fill-mask")
+            continue
+        assert entry.alone == ("" if name == "fill-mask" else "model")  # which has a TEXT
+        assert "--model " in help_of(name)
+
+
+def help_of(name):
+    out = io.StringIO()
+    with redirect_stdout(out), suppress(SystemExit):
+        main([*name.split(), "--help"])
+    return out.getvalue()
 
 
 # YAML
@@ -237,9 +331,23 @@ def test_without_a_command_the_commands_are_listed(capsys):
         assert entry.help in usage
 
 
-def test_an_unknown_command_is_refused_with_a_guess(capsys):
-    assert main(["pretrian"]) == 2
-    assert "there is no command 'pretrian'. Did you mean pretrain?" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("pretrian", "pretrain"),
+        ("fillmask", "fill-mask"),
+        ("evaluation --data x", "evaluate"),
+        ("checkpoint", "checkpoints"),
+        ("checkpoint list", "checkpoints list"),
+        ("checkpoints lst", "checkpoints list"),
+        ("convert a b --to own", "checkpoints convert"),
+    ],
+)
+def test_an_unknown_command_is_refused_with_a_guess(typed, meant, capsys):
+    assert main(typed.split()) == 2
+    (first, *_) = capsys.readouterr().err.splitlines()
+    assert "there is no command " in first
+    assert first.endswith(f"Did you mean {meant}?")
 
 
 def test_the_version_is_the_packages(capsys):

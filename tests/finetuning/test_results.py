@@ -196,3 +196,17 @@ def test_the_labels_have_one_order_everywhere(run, answered):
         assert found["label"] == row["label"]
         assert list(found["probabilities"]) == list(LABELS)
         assert [*found["probabilities"].values()] == pytest.approx(scores, abs=1e-5)
+
+
+def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
+    """To the last digit: both are made by the same lines."""
+    output = tmp_path / "figures.json"
+    flags = ["--data", run.parent / "test.tsv", "--output", output]
+    assert main(["evaluate", *map(str, [run / "model", *flags])]) == 0
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert found["test"] == pytest.approx(report["test"])
+    assert found["intervals"]["test"] == {
+        name: pytest.approx(ends) for name, ends in report["intervals"]["test"].items()
+    }
+    for part in ("per_class", "confusion", "thresholds", "text_columns"):
+        assert found[part] == report[part]

@@ -15,6 +15,7 @@ from roformer_tf.models.heads import (
 )
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
@@ -25,6 +26,7 @@ TOKENS = [*SPECIAL_TOKENS, *dict.fromkeys("今天天气很好我们去公园学�
 TASKS = {
     "classification": Classification(labels=("坏", "好")),
     "multilabel": Multilabel(labels=("甲", "乙", "丙")),
+    "pair": Pair(labels=("0", "1"), text_columns=("句一", "句二")),
     "regression": Regression(mean=3.0, deviation=1.5),
     "ranking": Ranking(text_columns=("a", "b", "c")),
     "tagging": Tagging(labels=("O", "B-LOC", "I-LOC")),

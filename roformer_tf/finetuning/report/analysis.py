@@ -178,9 +178,7 @@ def _unleaked(judged: str, evaluated: EvaluatedSet, answers: Answers) -> dict[st
 
 def with_intervals(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
     """Every metric of each set, and its interval."""
-    metrics: JsonObject = {
-        name: task.compute_metrics(*answers) for name, answers in sets.items()
-    }
+    metrics: JsonObject = {name: task.compute_metrics(*answers) for name, answers in sets.items()}
     return metrics | {
         "intervals": {
             name: {metric: list(ends) for metric, ends in task.intervals(*answers).items()}

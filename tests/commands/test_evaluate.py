@@ -1,0 +1,227 @@
+"""`roformer-tf evaluate --data`: a labelled file, a finished model, figures counted by hand.
+
+The models are random; what they answer is read from what `predict` writes.
+"""
+
+import json
+from itertools import chain
+
+import keras
+import numpy as np
+import pytest
+from seqeval.metrics import f1_score
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
+LABELS = ("坏", "好", "一般")
+TAGS = ("B-LOC", "I-LOC", "O")
+TASKS = {
+    "classification": Classification(labels=LABELS, text_columns=("话",), label_column="情绪"),
+    "multilabel": Multilabel(labels=("甲", "乙"), label_column="label", label_separator="|"),
+    "tagging": Tagging(labels=TAGS, max_length=20),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """models[name] → the folder of a random model for that task."""
+    tokenizer = RoFormerTokenizer({t: i for i, t in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
+    config = RoFormerConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.5,
+    )
+    made = {}
+    keras.utils.set_random_seed(2)
+    for name, task in TASKS.items():
+        tagging = name == "tagging"
+        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
+        model = kind(config, num_labels=task.outputs)
+        model.tokenizer = tokenizer
+        made[name] = tmp_path_factory.mktemp(name) / "model"
+        model.save_pretrained(made[name])
+        task.save(made[name])
+    return made
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    """60 texts and labels by chance, in a file with the columns of training."""
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(list(LETTERS), rng.integers(3, 30))) for _ in range(60)]
+    labels = [str(label) for label in rng.choice(LABELS, 60)]
+    file = tmp_path_factory.mktemp("reviews") / "reviews.tsv"
+    lines = [f"7\t{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
+    file.write_text("\n".join(["id\t话\t情绪", *lines]) + "\n", encoding="utf-8")
+    return file, texts, labels
+
+
+def answers(model, source, target):
+    """What `predict` answers: rows of cells."""
+    flags = ["--model", model, "--input", source, "--output", target]
+    assert main(["predict", *map(str, flags)]) == 0
+    return [line.split("\t") for line in target.read_text(encoding="utf-8").splitlines()[1:]]
+
+
+def evaluated(capsys, tmp_path, *words):
+    """What `evaluate` writes, and what it prints."""
+    output = tmp_path / "new" / "figures.json"
+    assert main(["evaluate", *map(str, words), "--output", str(output)]) == 0
+    assert [path.name for path in output.parent.iterdir()] == ["figures.json"]
+    return json.loads(output.read_text(encoding="utf-8")), capsys.readouterr().out
+
+
+def share(pairs):
+    return np.mean([one == other for one, other in pairs])
+
+
+def test_figures_intervals_and_labels_are_those_counted_by_hand(models, reviews, capsys, tmp_path):
+    file, _, labels = reviews
+    given = [row[0] for row in answers(models["classification"], file, tmp_path / "a.tsv")]
+    pairs = list(zip(labels, given, strict=True))
+    report, printed = evaluated(capsys, tmp_path, models["classification"], "--data", file)
+    assert (report["task"], report["judged"], report["file"]) == (
+        "classification",
+        "test",
+        str(file),
+    )
+    accuracy = share(pairs)
+    assert 0.1 < accuracy < 0.9
+    assert report["test"]["accuracy"] == pytest.approx(accuracy)
+    low, high = report["intervals"]["test"]["accuracy"]
+    half = 1.96 * np.sqrt(accuracy * (1 - accuracy) / len(pairs))  # of a binomial
+    assert (low, high) == pytest.approx((accuracy - half, accuracy + half), abs=half / 4)
+    by_label = {}
+    for label in LABELS:
+        right = pairs.count((label, label))
+        by_label[label] = 2 * right / max(1, labels.count(label) + given.count(label))
+    assert report["test"]["macro_f1"] == pytest.approx(np.mean(list(by_label.values())))
+    assert {one["label"]: one["f1"] for one in report["per_class"]} == pytest.approx(by_label)
+    wrong = {f"{file}:{n}" for n, (one, other) in enumerate(pairs, start=2) if one != other}
+    assert {one["place"] for one in report["mistakes"]} <= wrong
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["accuracy", f"{accuracy:.1%}", f"[{low:.1%},", f"{high:.1%}]"] in rows
+    for label in LABELS:
+        counts = [str(labels.count(label)), str(given.count(label))]
+        assert any(row[:1] == [label] and row[-2:] == counts for row in rows)
+    assert "text in column 话, label in column 情绪" in printed
+    assert "! The test set has only 60 examples" in printed
+
+
+def test_without_output_only_the_table_is_given(models, reviews, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--data", str(reviews[0]), "--model", str(models["classification"])]
+    assert main(["evaluate", *flags]) == 0
+    out, err = capsys.readouterr()
+    assert "macro F1" in out
+    assert err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("header", "flags"),
+    [
+        ("文本\t标签", []),  # as `finetune` finds them
+        ("话\tgold", ["--label-column", "gold"]),
+        ("a\tb", ["--text-columns", "1", "--label-column", "b"]),
+    ],
+)
+def test_columns_are_found_as_in_training(header, flags, models, reviews, capsys, tmp_path):
+    _, texts, labels = reviews
+    lines = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "x.tsv").write_text("\n".join([header, *lines]), encoding="utf-8")
+    words = [models["classification"], "--data", tmp_path / "x.tsv", *flags]
+    report, printed = evaluated(capsys, tmp_path, *words)
+    text, label = header.split("\t")
+    assert f"text in column {text}, label in column {label}" in printed
+    want, _ = evaluated(capsys, tmp_path, models["classification"], "--data", reviews[0])
+    assert (report["test"], report["intervals"]) == (want["test"], want["intervals"])
+
+
+def test_labels_that_the_model_does_not_know_are_named(models, reviews, capsys, tmp_path):
+    _, texts, labels = reviews
+    labels = ["很好", *labels[1:5], "中", "很好", *labels[7:]]
+    lines = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
+    file = tmp_path / "x.tsv"
+    file.write_text("\n".join(["话\t情绪", *lines]), encoding="utf-8")
+    output = tmp_path / "figures.json"
+    flags = ["--model", models["classification"], "--data", file, "--output", output]
+    assert main(["evaluate", *map(str, flags)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    for part in (
+        f"{file} has labels that the model does not know",
+        f"'很好' (2 rows, first {file}:2), '中' (1 row, first {file}:7)",
+        "It knows 坏, 好, 一般.",
+    ):
+        assert part in said
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tsv"]
+
+
+def test_several_labels_stand_between_the_separators_of_training(models, capsys, tmp_path):
+    rows = [("今天", "甲|乙"), ("天气", "乙"), ("很好", ""), ("公园", "甲")]
+    lines = [f"{text}\t{labels}" for text, labels in rows]
+    (tmp_path / "x.tsv").write_text("\n".join(["text\tlabel", *lines]), encoding="utf-8")
+    given = answers(models["multilabel"], tmp_path / "x.tsv", tmp_path / "a.tsv")
+    report, _ = evaluated(capsys, tmp_path, models["multilabel"], "--data", tmp_path / "x.tsv")
+    pairs = [(row[0], labels) for row, (_, labels) in zip(given, rows, strict=True)]
+    assert report["test"]["exact_match"] == pytest.approx(share(pairs))
+
+
+def test_tags_are_judged_by_whole_entities(models, capsys, tmp_path):
+    rng = np.random.default_rng(1)
+    sentences = [
+        (rng.choice(list(LETTERS), size), rng.choice(TAGS, size)) for size in (3, 40, 12, 9, 1)
+    ]
+    blocks = ["\n".join(f"{x} {tag}" for x, tag in zip(*one, strict=True)) for one in sentences]
+    (tmp_path / "x.conll").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    given = answers(models["tagging"], tmp_path / "x.conll", tmp_path / "a.tsv")
+    report, printed = evaluated(capsys, tmp_path, models["tagging"], "--data", tmp_path / "x.conll")
+    gold, tags = [list(tags) for _, tags in sentences], [row[0].split(" ") for row in given]
+    assert report["test"]["f1"] == pytest.approx(f1_score(gold, tags))
+    units = zip(chain.from_iterable(gold), chain.from_iterable(tags), strict=True)
+    assert report["test"]["accuracy"] == pytest.approx(share(units))
+    assert "all is read, in windows" in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--data", "missing.tsv"], "missing.tsv"),
+        (["--data", "x.txt"], "a .txt file holds texts alone"),
+        (["--data", "x.tsv", "--batch-size", "0"], "batch_size is 0"),
+        (["--data", "x.tsv", "--label-column", "z"], "has no column 'z'"),
+        (["--data", "x.tsv", "--output", "x.tsv/y.json"], "cannot write x.tsv/y.json"),
+        (["--data", "empty.tsv"], "empty.tsv"),
+    ],
+)
+def test_what_cannot_be_judged_is_said_in_one_message(
+    flags, said, models, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.txt").write_text("今天\n", encoding="utf-8")
+    (tmp_path / "x.tsv").write_text("话\t情绪\n今天\t好\n", encoding="utf-8")
+    (tmp_path / "empty.tsv").write_text("话\t情绪\n", encoding="utf-8")
+    assert main(["evaluate", str(models["classification"]), *flags]) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert (out, "Traceback" in err) == ("", False)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_model_that_is_not_fine_tuned_is_refused(released, reviews, capsys):
+    assert main(["evaluate", str(released("hf_word")), "--data", str(reviews[0])]) == 2
+    assert "no fine-tuned model" in capsys.readouterr().err
