@@ -170,7 +170,9 @@ def judge(
 def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     """The figures with their intervals, those of each label, and what to know of them."""
     (described,) = report["data"]
-    cut = words.CUT.get(report["long_texts"], "all is read, in windows")
+    of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
+    usual = words.CUT.get(report["long_texts"], "all is read, in windows")
+    cut = task.long_texts_fixed.removesuffix(".") or of_several or usual
     yield (
         f"{words.several(described['examples'], 'example')}; {described['longer']:.1%} of them are "
         f"longer than {report['max_length']} tokens: {cut}"

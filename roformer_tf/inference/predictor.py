@@ -105,11 +105,11 @@ class Predictor:
         """What is wrong with an example; "" if nothing."""
         if not isinstance(example, tuple | list | np.ndarray):
             return f"is {_shown(example)}"
-        for text in example:
-            if not isinstance(text, str):
-                return f"holds {_shown(text)}" if len(example) > 1 else f"is {_shown(text)}"
         if len(example) not in self.text_counts:
             return f"is {_shown(example[0] if len(example) == 1 else tuple(example))}"
+        for text in example:
+            if not isinstance(text, str):
+                return f"holds {_shown(text)}"
         return "" if all(map(str.strip, example)) else "is blank"
 
     @property

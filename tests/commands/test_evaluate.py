@@ -4,6 +4,7 @@ The models are random; what they answer is read from what `predict` writes.
 """
 
 import json
+from functools import cache
 from itertools import chain
 
 import keras
@@ -13,6 +14,9 @@ from seqeval.metrics import f1_score
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning import evaluation
+from roformer_tf.inference import predict_file
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
@@ -56,6 +60,15 @@ def models(tmp_path_factory):
         model.save_pretrained(made[name])
         task.save(made[name])
     return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened_once():
+    """Each model is opened once for all tests: that takes longer than they do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((evaluation, "open_finetuned"), (predict_file, "load_finetuned")):
+            patch.setattr(module, name, cache(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +215,6 @@ def test_tags_are_judged_by_whole_entities(models, capsys, tmp_path):
     [
         (["--data", "missing.tsv"], "missing.tsv"),
         (["--data", "x.txt"], "a .txt file holds texts alone"),
-        (["--data", "x.tsv", "--batch-size", "0"], "batch_size is 0"),
         (["--data", "x.tsv", "--label-column", "z"], "has no column 'z'"),
         (["--data", "x.tsv", "--output", "x.tsv/y.json"], "cannot write x.tsv/y.json"),
         (["--data", "empty.tsv"], "empty.tsv"),
@@ -225,3 +237,8 @@ def test_what_cannot_be_judged_is_said_in_one_message(
 def test_a_model_that_is_not_fine_tuned_is_refused(released, reviews, capsys):
     assert main(["evaluate", str(released("hf_word")), "--data", str(reviews[0])]) == 2
     assert "no fine-tuned model" in capsys.readouterr().err
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(InputError, match="batch_size is 0"):
+        evaluation.EvaluateConfig(model="x", data="y", batch_size=0)
