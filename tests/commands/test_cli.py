@@ -167,13 +167,18 @@ def run_alone(run, monkeypatch):
         ["--steps=3", "x"],
         ["--strict", "x", "--no-strict", "--steps", "3"],
         ["--lower-case", "None", "x", "--steps", "3"],
-        ["x", "--corpus", "a", "b", "--corpus", "--steps", "3"],
     ],
 )
 def test_a_value_may_be_typed_without_its_flag_wherever_it_stands(run_alone, words):
     code, settings, err = run_alone(*words)
     assert (code, err) == (0, "")
     assert settings == Settings(output="x", steps=3)
+
+
+def test_what_follows_a_flag_of_several_values_is_one_of_them(run_alone):
+    for words in (["x", "--corpus", "a", "b"], ["--corpus", "a", "b", "--steps", "100", "x"]):
+        assert run_alone(*words)[1] == Settings(output="x", corpus=("a", "b"))
+    assert run_alone("--corpus", "a", "x")[0] == 2
 
 
 def test_a_value_without_its_flag_wins_over_a_yaml_file(run_alone, yaml):
