@@ -173,10 +173,10 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
     usual = words.CUT.get(report["long_texts"], "all is read, in windows")
     cut = task.long_texts_fixed.removesuffix(".") or of_several or usual
-    yield (
-        f"{words.several(described['examples'], 'example')}; {described['longer']:.1%} of them are "
-        f"longer than {report['max_length']} tokens: {cut}"
-    )
+    longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
+    none = f"none is longer than {report['max_length']} tokens"
+    examples = words.several(described["examples"], "example")
+    yield f"{examples}; {longer if described['longer'] else none}"
     yield ""
     metrics = [task.metric(name) for name in report[JUDGED]]
     figures = [
