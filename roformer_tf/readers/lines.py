@@ -25,6 +25,7 @@ NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK = "\ufeff"
+_QUOTED = re.compile(r'"[^"]*(?:"|\Z)')
 _THREE_BYTES = re.compile("[\u0800-\U0010ffff]")  # or four in UTF-8: Chinese, among others
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_TEXT = {"Cn", "Co", "Cs"}  # characters not assigned, private ones, halves
@@ -46,6 +47,9 @@ class TextLines:
         """Take lines of bytes. `sample`: how many bytes may be read ahead to find the encoding."""
         self.encoding = None if encoding == "auto" else encoding
         """That the lines are in, once it is known: to find it lines have to be read."""
+        self.ends_in_cr = False
+        """Whether lines end in CR alone, as old programs of the Mac have it; then, too, what is
+        given ends in LF."""
         self._stream = stream
         self._sample = sample
 
@@ -57,14 +61,19 @@ class TextLines:
         yield from lines
 
     def _decoded(self) -> Iterator[str]:
-        if self.encoding is not None:
-            wide = _is_wide(self.encoding)
-            return (_wide_lines if wide else _narrow_lines)(self._stream, self.encoding)
         head, rest = _look_ahead(self._stream, self._sample)
+        start = b"".join(head)
+        self.encoding = self.encoding or utf16_codec(start[:_WIDE_SAMPLE])
+        if self.encoding and _is_wide(self.encoding):
+            self.ends_in_cr = _ends_in_cr(start.decode(self.encoding, "replace"))
+            end = "\r" if self.ends_in_cr else "\n"
+            return _wide_lines(chain(head, rest), self.encoding, end)
+        self.ends_in_cr = _ends_in_cr(start.decode("latin-1"))
+        if self.ends_in_cr:
+            head, rest = _look_ahead(_cut_at_cr(chain(head, rest)), self._sample)
         lines = chain(head, rest)
-        self.encoding = utf16_codec(b"".join(head)[:_WIDE_SAMPLE])
         if self.encoding:
-            return _wide_lines(lines, self.encoding)
+            return _narrow_lines(lines, self.encoding)
         self.encoding = _elected(head)
         if self.encoding is None:
             return self._undecided(lines)
@@ -106,10 +115,15 @@ def text_lines(path: str | Path, encoding: str = "auto") -> Iterator[str]:
 
 def find_encoding(path: str | Path) -> str:
     """Tell the encoding that `text_lines` finds; of pure ASCII, "utf-8"."""
+    return find_format(path)[0]
+
+
+def find_format(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
+    """Tell the encoding, as `find_encoding` does, and whether lines end in CR alone."""
     with opened(path) as stream:
-        lines = TextLines(stream)
+        lines = TextLines(stream, encoding)
         any(lines.encoding for _ in lines)  # reads on until it is known
-        return lines.encoding or "utf-8"
+        return lines.encoding or "utf-8", lines.ends_in_cr
 
 
 def utf16_codec(head: bytes) -> str | None:
@@ -247,20 +261,42 @@ def _is_wide(encoding: str) -> bool:
     return len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1
 
 
-def _wide_lines(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
+def _wide_lines(chunks: Iterable[bytes], encoding: str, end: str) -> Iterator[str]:
     r"""Decode first, and split into lines then.
 
-    Lines end in \n, whose byte may as well be half of a character: 上 is 0A 4E.
+    Lines end in \n (or \r), whose byte may as well be half of a character: 上 is 0A 4E.
     """
     rest = ""
     try:
         for text in codecs.iterdecode(chunks, encoding, "surrogatepass"):
-            *lines, rest = (rest + text).split("\n")
+            *lines, rest = (rest + text).split(end)
             yield from (_checked(f"{line}\n") for line in lines)
     except UnicodeDecodeError:  # it ends in the middle of a character
         rest += "\ud800"
     if rest:
         yield _checked(rest)
+
+
+def _ends_in_cr(head: str) -> bool:
+    """Tell from the first lines of a file, split at LF, that CR alone ends its lines.
+
+    Then LF is only in quoted cells, as Excel on a Mac writes a line break in one. Where a text
+    holds a CR, a line of it ends in LF.
+    """
+    if head.count("\r") == head.count("\r\n"):
+        return False
+    bare = _QUOTED.sub("", head)
+    return "\r" in bare and "\n" not in bare
+
+
+def _cut_at_cr(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines that end in CR, with LF in its place; neither byte is part of a GB18030 character."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\r")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
 
 
 def _checked(line: str) -> str:

@@ -6,6 +6,7 @@ A record that cannot be read says why, and the next one is read.
 import csv
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -50,28 +51,56 @@ def json_records(lines: Iterable[str]) -> Iterator[Record]:
             yield Record(number, {}, "is not a JSON object")
 
 
-def quoted_records(lines: Iterable[str], dialect: str) -> Iterator[Record]:
+def quoted_records(
+    lines: Iterable[str], dialect: str, delimiter: str | None = None
+) -> Iterator[Record]:
     """Read records that may span lines, by the rules of the csv module, strictly.
 
-    Lines are with their ends; dialect: "excel" or "excel-tab".
+    Lines are with their ends; dialect: "excel" or "excel-tab"; delimiter: another than its own.
+    Of a record that breaks the rules the first line alone is lost: a quote that is never closed
+    takes no line after it along.
     """
     csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))  # the whole process's
-    reader = csv.reader(lines, dialect, strict=True)
+    source = _ReturnedLines(lines)
+    settings: dict[str, Any] = {"strict": True} | ({"delimiter": delimiter} if delimiter else {})
+    reader = csv.reader(source, dialect, **settings)
+    number = 1
     while True:
-        line = reader.line_num + 1
+        source.taken.clear()
         try:
-            yield Record(line, next(reader))
+            yield Record(number, next(reader))
         except StopIteration:
             return
         except csv.Error as error:
             advice = "double the quotes in a quoted cell, and close every cell that a quote opens"
-            yield Record(line, [], f"breaks the rules of quoting ({error}): {advice}")
+            yield Record(number, [], f"breaks the rules of quoting ({error}): {advice}")
+            source.give_back()
+            reader = csv.reader(source, dialect, **settings)  # the old one may have seen the end
+        number += len(source.taken)
 
 
-def tabbed_records(lines: Iterable[str]) -> Iterator[Record]:
-    """Cut every line at its tabs; quotes are text."""
+class _ReturnedLines(Iterator[str]):
+    """Lines of which those taken last can be given back, but for the first."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._again: deque[str] = deque()
+        self.taken: list[str] = []
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._lines)
+        self.taken.append(line)
+        return line
+
+    def give_back(self) -> None:
+        self._again.extendleft(reversed(self.taken[1:]))
+        del self.taken[1:]
+
+
+def tabbed_records(lines: Iterable[str], delimiter: str = "\t") -> Iterator[Record]:
+    """Cut every line at its tabs, or at another delimiter; quotes are text."""
     for number, line in enumerate(lines, start=1):
-        yield Record(number, line.removesuffix("\n").removesuffix("\r").split("\t"))
+        yield Record(number, line.removesuffix("\n").removesuffix("\r").split(delimiter))
 
 
 def sentences(lines: Iterable[str], tagged: bool) -> Iterator[Record]:

@@ -37,9 +37,10 @@ _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 def sheet_records(path: str | Path, sheet: str | None = None) -> tuple[str, Iterator[Record]]:
     """Open a sheet: its name where it is one of several, else "", and its rows that are not blank.
 
-    None is the first sheet that is not hidden. All rows have at least as many cells as the first.
-    Raises InputError for a file that is none, encrypted or damaged, would unpack to what no
-    such file does, has no such sheet, and where openpyxl is not installed.
+    None is the first sheet that is not hidden and has a cell that is not empty. All rows have at
+    least as many cells as the first. Raises InputError for a file that is none, encrypted or
+    damaged, would unpack to what no such file does, has no such sheet, and where openpyxl is not
+    installed.
     """
     try:
         from openpyxl import load_workbook
@@ -61,12 +62,14 @@ def sheet_records(path: str | Path, sheet: str | None = None) -> tuple[str, Iter
     sheets = {one.title: one for one in book.worksheets}
     if not sheets:
         raise InputError(f"{path} has no sheet with cells. Give a file that has one.")
+    for one in sheets.values():
+        one.reset_dimensions()  # what a file says of them may be wrong
     if sheet is None:
         visible = [name for name, one in sheets.items() if one.sheet_state == "visible"]
-        sheet = [*visible, *sheets][0]
+        some = visible or list(sheets)
+        sheet = next((name for name in some if any(_records(_rows(sheets[name], path)))), some[0])
     if sheet not in sheets:
         raise InputError(f"{path} has no sheet {sheet!r}. It has: {', '.join(sheets)}.")
-    sheets[sheet].reset_dimensions()  # what a file says of them may be wrong
     return sheet * (len(sheets) > 1), _records(_rows(sheets[sheet], path))
 
 

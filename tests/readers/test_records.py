@@ -47,6 +47,19 @@ def test_a_quote_that_never_closes_ends_after_the_longest_cell():
     assert LONGEST_CELL < 40 << 20
 
 
+def test_a_quote_that_never_closes_takes_no_line_but_its_own_along():
+    lines = ["a,b\n", '"x,1\n', "c,d\n", '"y\n', 'z",2\n', '"p"q,\n', "e,f\n"]
+    found = list(quoted_records(lines, "excel"))
+    assert [(number, cells) for number, cells, _ in found] == [
+        *((1, ["a", "b"]), (2, []), (3, ["c", "d"]), (4, ["y\nz", "2"]), (6, []), (7, ["e", "f"]))
+    ]
+
+
+def test_another_delimiter_can_be_named():
+    assert [r.cells for r in quoted_records(['"a;b";c\n'], "excel", ";")] == [["a;b", "c"]]
+    assert [r.cells for r in tabbed_records(["a;b\tc\n"], ";")] == [["a", "b\tc"]]
+
+
 cell = st.text(st.characters(exclude_characters="\t\n\r", codec="utf-8"))
 
 

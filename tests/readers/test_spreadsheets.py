@@ -155,6 +155,13 @@ def test_the_first_sheet_that_is_not_hidden_or_the_one_that_is_named(tmp_path):
         sheet_records(path, "Test")
 
 
+def test_of_sheets_that_show_the_first_with_cells_is_read(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", old_=[["a"]], Sheet1=[], 说明=[[None, " "]], 数据=[["b"]])
+    assert (sheet_records(path)[0], cells(path)) == ("数据", {1: ["b"]})
+    path = workbook(tmp_path / "b.xlsx", Sheet1=[], Sheet2=[])
+    assert (sheet_records(path)[0], cells(path)) == ("Sheet1", {})
+
+
 def test_without_the_library_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx", a=ROWS)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
