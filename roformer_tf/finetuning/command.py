@@ -134,7 +134,7 @@ class FinetuneConfig:
             )
 
 
-MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline", "first_line")
+MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline", "first_line", "strict")
 """Settings that may differ when a run continues, since they change no weight, or show in the
 examples, which are compared. Beside --valid, so
 may --test, which then judges the same model anew: nothing is split off for it."""

@@ -4,34 +4,23 @@ What the user names is taken; what is left is found by the columns' names, or by
 them, and refused where there is more than one possibility.
 """
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import to_number
-from roformer_tf.readers.tables import Table, open_table
+from roformer_tf.labelled.cells import is_missing, to_number
+from roformer_tf.labelled.column_names import KNOWN, LABELS, PAIRS, SEVERAL, TEXTS, TRIPLES, folded
+from roformer_tf.readers.tables import Table, Top, open_table
 
-TEXTS = (
-    *("text", "sentence", "content", "review", "comment", "document", "body", "title"),
-    *("query", "question", "文本", "内容", "句子", "评论", "正文", "标题"),
-)
-"""Names of a column that holds a single text; upper and lower case are alike."""
-PAIRS = (
-    *(("text_a", "text_b"), ("text1", "text2"), ("sentence1", "sentence2")),
-    *(("sentence_a", "sentence_b"), ("question1", "question2"), ("query", "title")),
-    *(("premise", "hypothesis"), ("文本1", "文本2"), ("句子1", "句子2")),
-)
-TRIPLES = (("a", "b", "c"), ("text_a", "text_b", "text_c"))
-LABELS = (
-    *("label", "labels", "tag", "tags", "class", "category", "target"),
-    *("score", "rating", "标签", "类别", "分类", "分数", "评分", "得分"),
-)
-SEVERAL = ("labels", "tags")
-"""Of these, the names that say that an example may have several."""
+SAMPLE = 10_000
+"""Rows that a guess rests on."""
 
 FEW_LABELS = 50
 """Distinct values that are labels even where none repeats."""
@@ -43,36 +32,108 @@ FirstLine: TypeAlias = Literal["auto", "header", "example"]
 """What the first line of a tsv, csv or xlsx is; "auto" finds out."""
 
 
+FEW_NUMBERS = 5
+"""Distinct numbers that are labels where nothing but the numbers tells so."""
+
+LONGER = 4
+"""Times the others' mean length that a column of texts has, where its length alone tells it."""
+
+_TITLES = 5  # rows above a header, at most
+_CELL, _CELLS = 20, 12  # characters of a cell, and cells of a line, that a message shows
+_CODE = re.compile(r"(?=.*\d)[\w.@:/+-]+", re.ASCII)  # a number of something, a phone, an address
+_DATE = re.compile(r"\d{2,4}\s*[-/.年:]\s*\d{1,2}\b.*")
+_LINK = re.compile(r"(https?://|www\.)\S+")
+
+
 def open_named(
     path: str | Path,
     encoding: str,
     named: Iterable[str | None],
     first_line: FirstLine = "auto",
     sheet: str | None = None,
+    labelled: bool = True,
 ) -> Table:
-    """Open a table whose header has a known name, or one of those named, unless told what is."""
-    names = {name.casefold() for name in named if name and not name.isdecimal()}
+    """Open a table whose header has a known name, or one of those named, unless told what is.
 
-    def is_header(rows: list[list[str]]) -> bool:
-        return _is_header(rows, names) if first_line == "auto" else first_line == "header"
-
-    return open_table(path, is_header, encoding, sheet)
-
-
-def _is_header(rows: list[list[str]], named: Collection[str]) -> bool:
-    """Tell whether the first row names columns.
-
-    It does if a cell is a name that the user gave, or a known one that no row under it repeats:
-    then it is a label that happens to be called so.
+    Rows above the header are no part of it if they have fewer cells than it. In a file with labels
+    a single cell above rows of several is a title even where no name is known.
     """
-    names = [cell.strip().casefold() for cell in rows[0]]
-    if set(named) & set(names) or set(TRIPLES[0]) <= set(names):
-        return True
-    known = {*TEXTS, *LABELS, *(name for group in (*PAIRS, TRIPLES[1]) for name in group)}
-    return any(
-        name in known and not any(row[i : i + 1] == rows[0][i : i + 1] for row in rows[1:])
+    names = {folded(name) for name in named if name and not name.isdecimal()}
+
+    def find_top(rows: list[list[str]]) -> Top:
+        titles, known = _find_header(rows, names)
+        if not known and labelled:
+            titles = _title_rows(rows)
+        if first_line == "auto":
+            return Top(titles, known)
+        titles = 0 if first_line == "example" else titles
+        return Top(titles, first_line == "header")
+
+    return open_table(path, find_top, encoding, sheet)
+
+
+def _find_header(rows: list[list[str]], named: Collection[str]) -> tuple[int, bool]:
+    """Tell which of the first rows names columns, as its place, and whether one does.
+
+    The first row does if a cell is a name that the user gave, or a known one that no row under it
+    repeats: then it is a label that happens to be called so. One further down does with more such
+    names, of which it has all that the user gave or two that are known, below rows with gaps.
+    """
+    counts = [_count_names(rows, i, named) for i in range(min(len(rows), 1 + _TITLES))]
+    best = counts.index(max(counts))
+    if best:
+        names = {folded(cell) for cell in rows[best]}
+        widest = max(_filled(row) for row in rows[:best])
+        sure = counts[best] > 1 or (bool(named) and set(named) <= names)
+        if not sure or widest >= _filled(rows[best]):
+            best = 0
+    return best, counts[best] > 0
+
+
+def _count_names(rows: list[list[str]], place: int, named: Collection[str]) -> int:
+    """How many cells of a row name columns."""
+    names = [folded(cell) for cell in rows[place]]
+    given = len(set(named) & set(names))
+    if set(TRIPLES[0]) <= set(names):
+        given += len(TRIPLES[0])
+    return given + sum(
+        name in KNOWN
+        and name not in named
+        and not any(row[i : i + 1] == rows[place][i : i + 1] for row in rows[place + 1 :])
         for i, name in enumerate(names)
     )
+
+
+def _title_rows(rows: list[list[str]]) -> int:
+    """How many rows at the beginning have a single cell, where nearly all others have more."""
+    filled = [_filled(row) for row in rows]
+    titles = next((i for i, count in enumerate(filled) if count > 1), 0)
+    others = filled[titles:]
+    several = sum(count > 1 for count in others)
+    is_table = len(others) > 2 and several >= 0.8 * len(others)
+    return titles if titles <= _TITLES and is_table else 0
+
+
+def _filled(row: list[str]) -> int:
+    return sum(bool(cell.strip()) for cell in row)
+
+
+def header_by_content(table: Table, rows: Sequence[dict[str, Any]], separator: str) -> str:
+    """Tell by what stands in the columns that the first row names them: a cell that says so.
+
+    It does if it stands nowhere else in a column of labels or numbers, and no such column speaks
+    against it (see `names_labels`). "" where nothing tells so.
+    """
+    told = []
+    for column in table.columns:
+        first, *others = [str(row.get(column, "")) for row in rows]
+        found = profile(others)
+        if not first.strip() or len(others) < 2 or not (found.numbers or _look_like_labels(found)):
+            continue
+        told.append((names_labels([first, *others], separator), first))
+    if any(verdict is False for verdict, _ in told):
+        return ""
+    return next((first.strip() for verdict, first in reversed(told) if verdict), "")
 
 
 def names_labels(labels: Sequence[str], separator: str) -> bool | None:
@@ -106,9 +167,10 @@ def find_column(path: str | Path, table: Table, wanted: str) -> str:
     """Find a column by its name, in any case, or its number. Raises InputError without it."""
     if wanted in table.columns:
         return wanted
-    alike = [name for name in table.columns if name.casefold() == wanted.casefold()]
-    if len(alike) == 1:
-        return alike[0]
+    for alike in (str.casefold, folded):
+        found = [name for name in table.columns if alike(name) == alike(wanted) != ""]
+        if len(found) == 1:
+            return found[0]
     if wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
         return table.columns[int(wanted) - 1]
     there = f"its columns are {', '.join(table.columns)}"
@@ -120,43 +182,93 @@ def find_column(path: str | Path, table: Table, wanted: str) -> str:
     )
 
 
+class Profile(NamedTuple):
+    """What stands in a column, missing cells left out."""
+
+    filled: int
+    distinct: int
+    numbers: bool
+    """Whether all are numbers."""
+    counted: bool
+    """Whether they number rows or things: whole numbers, consecutive, or many and all different."""
+    other: bool
+    """Whether nearly all are dates, links, or codes such as an order's number or an address."""
+    mean_length: float
+    """Characters of a cell."""
+
+
+def profile(values: Iterable[Any]) -> Profile:
+    """Look at the cells of a column."""
+    cells = [value for value in values if not is_missing(value)]
+    texts = [str(cell).strip() for cell in cells]
+    numbers = [to_number(cell) for cell in cells]
+    distinct = len(set(texts))
+    all_numbers = bool(cells) and None not in numbers
+    whole = [int(x) for x in numbers if x is not None and x == int(x)]
+    counted = all_numbers and len(whole) == len(cells) == distinct
+    steps = {after - before for before, after in pairwise(whole)}
+    other = sum(bool(_CODE.fullmatch(t) or _DATE.fullmatch(t) or _LINK.fullmatch(t)) for t in texts)
+    return Profile(
+        filled=len(cells),
+        distinct=distinct,
+        numbers=all_numbers,
+        counted=counted and len(cells) > 2 and (steps == {1} or len(cells) >= 20),
+        other=not all_numbers and bool(texts) and other >= 0.9 * len(texts),
+        mean_length=sum(map(len, texts)) / max(1, len(texts)),
+    )
+
+
+def _look_like_labels(found: Profile) -> bool:
+    """Tell labels from texts: numbers that are measured, or few values."""
+    few = 1 < found.distinct <= min(FEW_LABELS, found.filled / 2)
+    return found.filled > 0 and not found.counted and (found.numbers or few)
+
+
+def _look_like_texts(found: Profile) -> bool:
+    """Tell texts from labels, numbers, dates, links and codes: most are different."""
+    return not (found.numbers or found.other) and 2 * found.distinct > found.filled > 0
+
+
 def find_label(
     path: str | Path,
     table: Table,
     rows: list[dict[str, Any]],
     texts: Iterable[str],
     label: str | None,
-) -> str:
-    """The label's column: the one given, by its name, or what is left beside the texts given.
+) -> tuple[str, str]:
+    """The label's column, and how it was told, unless it was given or is known by its name.
 
-    Without a header, by what stands in it.
+    It is the one given, the one with a known name, what is left beside the texts given, or what
+    alone holds labels. Raises InputError where that may be more than one, or none.
     """
     if label is not None:
-        return find_column(path, table, label)
+        return find_column(path, table, label), ""
     given = {find_column(path, table, name) for name in texts}
     free = [name for name in table.columns if name not in given]
     if given and len(free) == 1:
-        found = free
-    elif table.has_header:
-        found = [name for name in free if name.casefold() in LABELS]
+        return free[0], ""
+    profiles = {name: profile(row.get(name) for row in rows) for name in free}
+    likely = [name for name in free if _look_like_labels(profiles[name])]
+    if not table.has_header:  # an unknown name of the column would stand once among the labels
+        rest = [[row.get(name) for row in rows] for name in likely]
+        found = [
+            name
+            for name, (first, *others) in zip(likely, rest, strict=True)
+            if profiles[name].numbers or first in others
+        ]
+    elif named := [name for name in free if folded(name) in LABELS]:
+        if len(named) == 1:
+            return named[0], ""
+        free = named
+        found = [name for name in named if name in likely or profiles[name].numbers]
     else:
-        found = [name for name in free if _look_like_labels([row.get(name) for row in rows])]
+        found = [name for name in likely if folded(name) not in TEXTS]
+        if len(found) == 1 and len(free) > 2 and profiles[found[0]].numbers:
+            found *= profiles[found[0]].distinct <= FEW_NUMBERS  # else a price, or a count of likes
     if len(found) == 1:
-        return found[0]
-    raise InputError(
-        f"{path}: cannot tell which column holds the labels: {_candidates(found or free, table)}. "
-        "Give --label-column, by name or by number from 1."
-    )
-
-
-def _look_like_labels(values: list[Any]) -> bool:
-    """Tell labels from texts: numbers, or few values, of which the first one comes again.
-
-    One that does not is more likely a header of an unknown name.
-    """
-    numbers = all(to_number(value) is not None for value in values)
-    few = len(set(values)) <= min(FEW_LABELS, len(values) / 2)
-    return numbers or (few and values[0] in values[1:])
+        return found[0], _BY_CONTENT
+    candidates = [(name,) for name in found or free]
+    raise _unclear(path, table, rows, "column holds the labels", candidates, "--label-column")
 
 
 def find_texts(
@@ -164,43 +276,167 @@ def find_texts(
     table: Table,
     rows: list[dict[str, Any]],
     texts: Iterable[str],
-    label: str,
-) -> tuple[str, ...]:
-    """The texts' columns: those given, by their names, or what is left beside the label."""
+    label: str | None,
+) -> tuple[tuple[str, ...], str]:
+    """The texts' columns, and how they were told, unless they were given or known by their names.
+
+    They are those given, those with known names, what is left beside the label, or what alone
+    holds texts. Raises InputError where that may be more than one, or none.
+    """
     given = tuple(find_column(path, table, name) for name in texts)
     if given:
-        return given
+        return given, ""
     free = tuple(name for name in table.columns if name != label)
-    if table.has_header:
-        found = _named_texts(free) or [free] * (len(free) == 1)
-    else:  # a column of numbers is no text
-        found = [free] * (1 <= len(free) <= 3 and not any(_all_numbers(n, rows) for n in free))
+    profiles = {name: profile(row.get(name) for row in rows) for name in free}
+    found, why = _named_texts(free) if table.has_header else [], ""
+    if len(found) > 1:  # one of them is no text, whatever it is called
+        found = [names for names in found if _look_like_texts(profiles[names[0]])] or found
+        why = _BY_CONTENT
+    elif len(found) == 1 == len(found[0]) and profiles[found[0][0]].numbers:
+        found += [(name,) for name in free if _look_like_texts(profiles[name])]  # the texts, rather
+    if not found:
+        why = _BY_CONTENT
+        free = tuple(name for name in free if profiles[name].filled) or free
+        found = _texts_by_content(free, profiles, table.has_header)
     if len(found) == 1:
-        return found[0]
-    shown = [" ".join(names) for names in found] or free
-    raise InputError(
-        f"{path}: cannot tell which columns hold the texts: {_candidates(shown, table)}. "
-        "Give --text-columns, by names or by numbers from 1."
+        return found[0], "" if len(free) == len(found[0]) else why
+    candidates = found or [(name,) for name in free]
+    raise _unclear(path, table, rows, "columns hold the texts", candidates, "--text-columns")
+
+
+def check_roles(
+    path: str | Path, table: Table, rows: list[dict[str, Any]], texts: Sequence[str], label: str
+) -> None:
+    """Raise InputError where names tell the text and the label, but what stands there the opposite.
+
+    Many different values in the label's column, and a few that come again in the text's.
+    """
+    if len(texts) == 1:
+        text, labels = (profile(row.get(name) for row in rows) for name in (*texts, label))
+        if _look_like_labels(text) and _look_like_texts(labels) and labels.distinct > FEW_LABELS:
+            raise InputError(
+                f"{path}{sheet_of(table)}: cannot tell which column holds the labels: {label} by "
+                f"its name, {texts[0]} by what stands in it. {shown_lines(table, rows)} Give "
+                f"--text-columns and --label-column, by name or by number from 1."
+            )
+
+
+_BY_CONTENT = "by what stands in it"
+
+
+def _texts_by_content(
+    free: tuple[str, ...], profiles: dict[str, Profile], has_header: bool
+) -> list[tuple[str, ...]]:
+    """The columns that may hold the texts, by what stands in them."""
+    if has_header and len(free) == 1:
+        return [free]
+    if not has_header:  # nothing but texts, for all that can be seen
+        texts = tuple(
+            name
+            for name in free
+            if not (profiles[name].numbers or profiles[name].other) and profiles[name].filled
+        )
+        return [texts] * (1 <= len(texts) <= 3)
+    likely = sorted(
+        (name for name in free if _look_like_texts(profiles[name])),
+        key=lambda name: -profiles[name].mean_length,
+    )
+    lengths = [profiles[name].mean_length for name in likely]
+    if len(likely) == 1 or (len(likely) > 1 and lengths[0] >= LONGER * lengths[1]):
+        return [(likely[0],)]
+    return [(name,) for name in likely]
+
+
+def _unclear(
+    path: str | Path,
+    table: Table,
+    rows: Sequence[dict[str, Any]],
+    what: str,
+    candidates: Sequence[tuple[str, ...]],
+    flag: str,
+) -> InputError:
+    """Ask for a column: with the lines that were seen, and the flags to type."""
+    shown = " or ".join(" ".join(names) for names in candidates) or "none is left"
+    typed = " or ".join(f"{flag} {_typed(names)}" for names in candidates[:4]) or flag
+    return InputError(
+        f"{path}{sheet_of(table)}: cannot tell which {what}: {shown}. {shown_lines(table, rows)} "
+        f"Give {typed}, by name or by number from 1.{sheet_hint(table)}"
     )
 
 
-def _candidates(columns: Sequence[str], table: Table) -> str:
-    shown = " or ".join(columns) or "none is left"
-    return shown if table.has_header else f"{shown}; the first line names no columns"
+def _typed(names: Iterable[str]) -> str:
+    """Names as they are typed in a shell."""
+    return " ".join(name if re.fullmatch(r"[\w.-]+", name) else shlex.quote(name) for name in names)
 
 
-def _all_numbers(column: str, rows: list[dict[str, Any]]) -> bool:
-    return all(to_number(row.get(column)) is not None for row in rows)
+def sheet_of(table: Table) -> str:
+    """Which sheet a table is, where there are several."""
+    return f" of the sheet {table.sheet}" if table.sheet else ""
+
+
+def sheet_hint(table: Table) -> str:
+    """That other sheets can be named, where there are some."""
+    return " Or name another sheet with --sheet." if table.sheet else ""
+
+
+def shown_lines(table: Table, rows: Sequence[dict[str, Any]]) -> str:
+    """The header and the first example, or the first line where that names nothing."""
+    first = [_shown_cell(rows[0].get(name)) for name in table.columns[:_CELLS]] if rows else []
+    more = " | …" * (len(table.columns) > _CELLS)
+    example = " | ".join(first) + more
+    if not table.has_header:
+        return f"Its first line, which names no column, is: {example}."
+    names = " | ".join(_shown_cell(name) for name in table.columns[:_CELLS]) + more
+    return f"Its first line is: {names}." + f" Below it: {example}." * bool(rows)
+
+
+def _shown_cell(value: Any) -> str:
+    text = "" if value is None else " ".join(str(value).split())
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
 
 
 def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Columns with known names: three if there are, else two, else each that may be the one."""
-    by_name = {column.casefold(): column for column in columns}
-    for groups in (TRIPLES, PAIRS, tuple((name,) for name in TEXTS)):
+    by_name = {folded(column): column for column in columns}
+    for groups in (TRIPLES, PAIRS, tuple((name,) for name in by_name if name in TEXTS)):
         found = [names for names in groups if by_name.keys() >= set(names)]
         if found:
             return [tuple(by_name[name] for name in names) for names in found]
     return []
+
+
+def find_texts_to_predict(
+    path: str | Path,
+    table: Table,
+    wanted: Sequence[str],
+    first_line: FirstLine,
+) -> tuple[tuple[str, ...], str]:
+    """The columns of what to predict, and how they were told; `wanted` are those of training.
+
+    Where the file has other names, they are found as in training, if they are as many; where it
+    has none, only if the user says so. Raises InputError where they are not certain.
+    """
+    try:
+        return tuple(find_column(path, table, name) for name in wanted), ""
+    except InputError as error:
+        missing = error
+    rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
+    if table.has_header or first_line != "auto":
+        try:
+            labels = [n for n in table.columns if folded(n) in LABELS and folded(n) not in TEXTS]
+            found, why = find_texts(path, table, rows, (), labels[0] if len(labels) == 1 else None)
+        except InputError:
+            found = ()
+        if len(found) == len(wanted):
+            return found, why or ("by its name" if table.has_header else "")
+    several = len(wanted) > 1
+    candidates = [table.columns[: len(wanted)]] if several else [(n,) for n in table.columns[:4]]
+    flags = " or ".join(f"--text-columns {_typed(names)}" for names in candidates)
+    asked = "" if table.has_header else ", and --first-line header or --first-line example"
+    reason = str(missing).split(". Give --text")[0]
+    raise InputError(
+        f"{reason}. {shown_lines(table, rows)} Give {flags}{asked}.{sheet_hint(table)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -244,9 +480,11 @@ class LabelSample:
             return ""
         if any(isinstance(value, list | tuple) for value in self.labels):
             return "the labels are lists"
-        if self.label.casefold() in SEVERAL:
+        if folded(self.label) in SEVERAL:
             return f"the column is called {self.label}"
         texts = [str(value) for value in self.labels]
+        if not texts:
+            return ""
         parted = sum(self.separator in text for text in texts)
         parts = {part.strip() for text in texts for part in text.split(self.separator)}
         if 10 * parted >= len(texts) and len(parts) <= len(set(texts)):

@@ -6,8 +6,10 @@ text,label
 What a cell means is the task's to say: `Reads` is all that is asked of one here.
 """
 
+import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -18,25 +20,31 @@ from roformer_tf.labelled.cells import (
     find_cell,
     is_missing,
     read_text,
+    to_number,
     without_nan,
 )
+from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
+    SAMPLE,
     FirstLine,
     LabelSample,
+    check_roles,
     find_column,
     find_label,
     find_texts,
+    find_texts_to_predict,
+    header_by_content,
     names_labels,
     open_named,
+    sheet_of,
+    shown_lines,
 )
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.lines import check_encoding, find_encoding, text_lines
 from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row, Table, kind_of, read_sentences
-
-SAMPLE = 10_000
-"""Rows that a guess rests on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +62,9 @@ class ColumnsConfig:
     encoding: str = "auto"
     """Encoding of the files, such as gb18030; "auto" tells UTF-8, UTF-16 and GB18030."""
     sheet: str | None = None
-    """Sheet of an .xlsx file, by its name. Unset: the first that is not hidden."""
+    """Sheet of an .xlsx file, by its name. Unset: the first that is not hidden, nor empty."""
+    strict: bool = False
+    """Stop at rows that give no example; unset, they are skipped, and named all at once."""
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
@@ -128,13 +138,6 @@ class Layout(Generic[T]):
     """For the user: what was found, and what of it is a guess."""
 
 
-class BadLine(NamedTuple):
-    """What of a file gives no example."""
-
-    place: str
-    problem: str
-
-
 def find_layout(
     path: str | Path, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, T]
 ) -> Layout[T]:
@@ -146,42 +149,91 @@ def find_layout(
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
         return _conll_layout(path, columns, task, tasks)
-    if kind == "txt":
+    if kind == "txt" and not _has_tabs(path, columns.encoding):
         raise InputError(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
             "and one with a tag for every character or word .conll."
         )
     table, by_labels = _open(path, columns)
     rows = _readable(path, islice(table.rows, SAMPLE))
-    label = find_label(path, table, rows, columns.text_columns, columns.label_column)
-    texts = find_texts(path, table, rows, columns.text_columns, label)
+    label, why_label = find_label(path, table, rows, columns.text_columns, columns.label_column)
+    texts, why_texts = find_texts(path, table, rows, columns.text_columns, label)
     if label in texts:
         raise InputError(f"{path}: the column {label} is given both as text and as label.")
+    if not (columns.text_columns or columns.label_column):
+        check_roles(path, table, rows, texts, label)
     labels = [row[label] for row in rows if label in row and not is_missing(row[label])]
     sample = LabelSample(texts, label, without_nan(labels), columns.label_separator)
     found, why = (tasks[task], "") if task else _guess_task(path, sample, tasks)
     _check_texts(path, found, texts, tasks)
-    said = _say(path, found.name, why, table, texts, label)
+    said = _say(path, found.name, why, table, texts, label, (why_texts, why_label))
     if by_labels:
         said += (
-            f" {label!r} stands nowhere among the labels: the first line is a header "
+            f" {by_labels!r} stands nowhere among the labels: the first line is a header "
             "(--first-line example, if it is not)."
         )
-    return Layout(found, texts, label, said + _say_encoding(path, kind, columns.encoding))
+    said += _say_spellings(found, labels, columns.label_separator)
+    return Layout(found, texts, label, said + _say_format(path, kind, columns.encoding, table))
 
 
 def read_examples(path: str | Path, layout: Layout[Any], columns: ColumnsConfig) -> list[Example]:
-    """Read all examples with their labels. Blank rows are skipped.
+    """Read all examples with their labels. Rows that give none are skipped, and told on stderr.
 
-    Raises InputError at the first row that gives no example, naming file and line, and for a file
-    without any.
+    Raises InputError that names them all where `columns.strict` is set or too many cannot be read,
+    and for a file without any example.
     """
-    found = _examples(path, layout, columns, labelled=True)
-    examples = [_example_or_error(one) for one in found if one != BadLine(one.place, BLANK)]
-    if not examples:
+    examples = []
+    skipped = SkippedRows(path)
+    for one in _examples(path, layout, columns, labelled=True):
+        if isinstance(one, Example):
+            examples.append(one)
+        else:
+            skipped.add(one)
+    if not examples and not skipped.bad:
         raise InputError(f"{path} has no example. Add some.")
+    if skipped.bad and (columns.strict or not examples):
+        raise InputError(f"{skipped}. Correct {skipped.them}, or take {skipped.them} out.")
+    if skipped.unreadable > len(examples):
+        raise InputError(
+            f"{path}: most rows cannot be read, {skipped.unreadable:,} beside {len(examples):,} "
+            f"that can:\n{skipped}\nMend what is wrong with the file, or take them out."
+        )
+    if skipped.rows:
+        print(skipped.notice(len(examples)), file=sys.stderr)
     completed: list[Example] = layout.task.complete(examples)
     return completed
+
+
+class Unanswered(NamedTuple):
+    """What is to be predicted."""
+
+    said: str
+    """For the user: which columns the texts are taken from; "" where that goes without saying."""
+    examples: Iterator[Example | BadLine]
+    """One a row, in order; to be read once."""
+
+
+def open_unanswered(path: str | Path, task: ReadsTexts, columns: ColumnsConfig) -> Unanswered:
+    """Open what to predict; labels are not read.
+
+    A .txt file, or stdin for "-", has one text a line, or the task's two or three with tabs
+    between; other files, and a .txt whose first line names columns of training between tabs, have
+    the columns of training, or ones that can be nothing else, or the units of CoNLL. Raises
+    InputError for a file that cannot be read.
+    """
+    kind = "txt" if is_stdin(path) else kind_of(path, columns.sheet)
+    if kind == "txt" and not _names_columns(path, task, columns.encoding):
+        found, said = _plain_examples(path, task, columns.encoding), ""
+    elif kind == "conll":
+        layout = Layout(task, task.text_columns, None, "")
+        found, said = _examples(path, layout, columns, labelled=False), ""
+    else:
+        texts, said = _find_unanswered(path, kind, task, columns)
+        columns = replace(columns, text_columns=texts)
+        found = _examples(path, Layout(task, texts, None, said), columns, labelled=False)
+    return Unanswered(
+        said, (one if isinstance(one, BadLine) else task.for_prediction(one) for one in found)
+    )
 
 
 def stream_examples(
@@ -191,20 +243,43 @@ def stream_examples(
     first_line: FirstLine = "auto",
     sheet: str | None = None,
 ) -> Iterator[Example | BadLine]:
-    """Yield what to predict, in order, one Example or BadLine a row; labels are not read.
+    """Yield what to predict, as `open_unanswered` opens it, one Example or BadLine a row."""
+    columns = ColumnsConfig(encoding=encoding, first_line=first_line, sheet=sheet)
+    return open_unanswered(path, task, columns).examples
 
-    A .txt file, or stdin for "-", has one text a line, or the task's two or three with tabs
-    between; other files have the columns of the training data, or the units of CoNLL. Raises
-    InputError for a file that cannot be read.
-    """
-    check_encoding(encoding)
-    if is_stdin(path) or kind_of(path, sheet) == "txt":
-        found = _plain_examples(path, task, encoding)
-    else:
-        layout = Layout(task, task.text_columns, None, "")
-        columns = ColumnsConfig(encoding=encoding, first_line=first_line, sheet=sheet)
-        found = _examples(path, layout, columns, labelled=False)
-    return (one if isinstance(one, BadLine) else task.for_prediction(one) for one in found)
+
+def _find_unanswered(
+    path: str | Path, kind: str, task: ReadsTexts, columns: ColumnsConfig
+) -> tuple[tuple[str, ...], str]:
+    """The columns of the texts to predict, by their names in the file, and what to say of them."""
+    wanted = columns.text_columns or task.text_columns
+    if len(wanted) != len(task.text_columns):
+        raise InputError(
+            f"--text-columns names {len(wanted)} columns, but the model was trained on "
+            f"{len(task.text_columns)}: {', '.join(task.text_columns)}. Name as many."
+        )
+    table = open_named(
+        path, columns.encoding, wanted, columns.first_line, columns.sheet, labelled=False
+    )
+    texts, why = find_texts_to_predict(path, table, wanted, columns.first_line)
+    return texts, _say_texts(path, table, texts, why) + _say_format(
+        path, kind, columns.encoding, table
+    )
+
+
+def _has_tabs(path: str | Path, encoding: str) -> bool:
+    """Whether a .txt file has columns, as Excel's "Unicode text" has."""
+    first = next((line for line in text_lines(path, encoding) if line.strip()), "")
+    return "\t" in first.strip()
+
+
+def _names_columns(path: str | Path, task: ReadsTexts, encoding: str) -> bool:
+    """Whether the first line of a .txt file names the columns of training, between tabs."""
+    if is_stdin(path) or not _has_tabs(path, encoding):
+        return False
+    first = next(line for line in text_lines(path, encoding) if line.strip())
+    names = {folded(name) for name in first.split("\t")}
+    return all(not n.isdecimal() and folded(n) in names for n in task.text_columns)
 
 
 def _guess_task(path: str | Path, sample: LabelSample, tasks: Mapping[str, T]) -> tuple[T, str]:
@@ -239,36 +314,37 @@ def _check_texts(path: str | Path, task: Reads, texts: Sequence[str], tasks: Ite
         )
 
 
-def _open(path: str | Path, columns: ColumnsConfig) -> tuple[Table, bool]:
-    """Open a file with labels; tell whether its labels alone say that it has a header.
+def _open(path: str | Path, columns: ColumnsConfig) -> tuple[Table, str]:
+    """Open a file with labels; tell what, if content alone says that it has a header, stands in it.
 
-    Where columns go by number no name may be known: then the labels' own column tells. Raises
-    InputError where it does not.
+    Where no name is known, or columns go by number, what stands in them tells: of a label's column
+    that goes by number always. Raises InputError where it does not.
     """
     named = (*columns.text_columns, columns.label_column)
     table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
+    if table.has_header or columns.first_line != "auto":
+        return table, ""
     label = _label_by_number(table, columns)
     if label is None:
-        return table, False
-    labels = [row.cells[label] for row in table.rows if not row.problem]
-    header = names_labels(labels, columns.label_separator) if labels else False
-    if header is None:
-        raise InputError(
-            f"{path}: cannot tell whether the first line is a header: {labels[0]!r} stands nowhere "
-            "else in the column of the labels, but others do so, too. Give --first-line header, or "
-            "--first-line example."
-        )
-    first_line: FirstLine = "header" if header else "example"
-    return open_named(path, columns.encoding, named, first_line, columns.sheet), header
+        rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
+        said = header_by_content(table, rows, columns.label_separator) if rows else ""
+    else:
+        rows = [row.cells for row in table.rows if not row.problem]
+        labels = [row[label] for row in rows]
+        header = names_labels(labels, columns.label_separator) if labels else False
+        if header is None:
+            raise InputError(
+                f"{path}: cannot tell whether the first line is a header: {labels[0]!r} stands "
+                "nowhere else in the column of the labels, but others do so, too. "
+                f"{shown_lines(table, rows)} Give --first-line header, or --first-line example."
+            )
+        said = labels[0].strip() if header else ""
+    first_line: FirstLine = "header" if said else "auto"
+    return open_named(path, columns.encoding, named, first_line, columns.sheet), said
 
 
 def _label_by_number(table: Table, columns: ColumnsConfig) -> str | None:
-    """The labels' column, given by its number or left beside those of texts; None if it has a name.
-
-    Nor is it asked for where the user says what the first line is.
-    """
-    if table.has_header or columns.first_line != "auto":
-        return None
+    """The labels' column, given by its number or left beside those of texts; None if it is not."""
     free = [name for name in table.columns if name not in columns.text_columns]
     left = free[0] if columns.text_columns and len(free) == 1 else None
     label = columns.label_column or left
@@ -297,28 +373,65 @@ def _conll_layout(
         )
     found = of_units[0]
     said = f"{path}: task {found.name}, units in the first column and tags in the last."
-    return Layout(found, ("text",), None, said + _say_encoding(path, "conll", columns.encoding))
+    encoding = "" if columns.encoding != "auto" else find_encoding(path)
+    said += f" It is read as {encoding.upper()}." * (encoding not in ("", "utf-8"))
+    return Layout(found, ("text",), None, said)
 
 
 def _say(
-    path: str | Path, task: str, why: str, table: Table, texts: Sequence[str], label: str
+    path: str | Path,
+    task: str,
+    why: str,
+    table: Table,
+    texts: Sequence[str],
+    label: str,
+    told: tuple[str, str],
 ) -> str:
     guessed = f" (a guess: {why})" if why else ""
     header = "" if table.has_header else "; the first line is an example, not a header"
     many = "columns" if len(texts) > 1 else "column"
-    sheet = f" of the sheet {table.sheet}" if table.sheet else ""
+    by_text, by_label = (f" ({one})" if one else "" for one in told)
     return (
-        f"{path}{sheet}: task {task}{guessed}, text in {many} {', '.join(texts)}, "
-        f"label in column {label}{header}."
+        f"{path}{sheet_of(table)}: task {task}{guessed}, text in {many} {', '.join(texts)}"
+        f"{by_text}, label in column {label}{by_label}{header}."
     )
 
 
-def _say_encoding(path: str | Path, kind: str, encoding: str) -> str:
-    """Name an encoding that was found, unless it is the usual one."""
-    if kind in ("parquet", "xlsx") or encoding != "auto":
+def _say_texts(path: str | Path, table: Table, texts: Sequence[str], why: str) -> str:
+    """Name the columns of what to predict."""
+    many = "columns" if len(texts) > 1 else "column"
+    by = f" ({why})" if why else ""
+    header = "" if table.has_header else "; the first line is a text, not a header"
+    return f"{path}{sheet_of(table)}: text in {many} {', '.join(texts)}{by}{header}."
+
+
+def _say_format(path: str | Path, kind: str, encoding: str, table: Table) -> str:
+    """Name an encoding that was found, unless it is the usual one, and what else is unusual."""
+    told = table.told
+    if kind not in ("parquet", "xlsx") and encoding == "auto":
+        found = find_encoding(path)
+        told = (*told, *([] if found == "utf-8" else [f"It is read as {found.upper()}."]))
+    return "".join(f" {sentence}" for sentence in told)
+
+
+def _say_spellings(task: Reads, labels: Sequence[Any], separator: str) -> str:
+    """Name labels that are different in spelling alone: 1 and 1.0, A and a, １ and 1."""
+    alike: dict[str, set[str]] = {}
+    for value in labels:
+        try:
+            found = task.read_label(value, separator)
+        except BadCellError:
+            continue
+        for one in found if isinstance(found, tuple) else (found,):
+            if isinstance(one, str):
+                text = unicodedata.normalize("NFKC", one).casefold()
+                number = to_number(text)
+                alike.setdefault(text if number is None else f"{number:g}", set()).add(one)
+    twice = sorted(sorted(spelled) for spelled in alike.values() if len(spelled) > 1)
+    if not twice:
         return ""
-    found = find_encoding(path)
-    return "" if found == "utf-8" else f" It is read as {found.upper()}."
+    shown = "; ".join(" and ".join(map(repr, spelled)) for spelled in twice[:3])
+    return f" Labels that differ in spelling alone are different labels here: {shown}."
 
 
 # Rows → examples
@@ -337,7 +450,9 @@ def _examples(
     if labelled:
         _check_columns(path, layout.task)
     named = (*layout.text_columns, layout.label_column)
-    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
+    table = open_named(
+        path, columns.encoding, named, columns.first_line, columns.sheet, labelled=labelled
+    )
     texts = [find_column(path, table, name) for name in layout.text_columns]
     label = find_column(path, table, layout.label_column or "") if labelled else None
     return (_example(row, texts, label, layout.task, columns.label_separator) for row in table.rows)
@@ -377,9 +492,3 @@ def _sentence_example(row: Row) -> Example | BadLine:
         return BadLine(row.place, row.problem)
     units = row.cells["units"]
     return Example(("".join(units),), row.cells.get("tags"), row.place, units)
-
-
-def _example_or_error(found: Example | BadLine) -> Example:
-    if isinstance(found, BadLine):
-        raise InputError(f"{found.place} {found.problem}. Correct it, or take it out of the file.")
-    return found

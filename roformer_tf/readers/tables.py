@@ -1,16 +1,16 @@
 """Files of examples → rows: tsv, csv, jsonl, Parquet, xlsx and CoNLL.
 
-A file is read a row at a time. A row that cannot be read says why, and the next one is read:
-training stops there, prediction marks it and goes on.
+A file is read a row at a time. A row that cannot be read says why, and the next one is read.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.lines import damage, text_lines
+from roformer_tf.readers.lines import damage, find_format, text_lines
 from roformer_tf.readers.records import (
     BLANK,
     ParquetRecords,
@@ -45,6 +45,19 @@ SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
 
 _SEEN_FIRST = 100
 """Rows that tell whether the first is a header, and which columns a .jsonl file has."""
+_ALIKE = 0.9
+"""Share of rows that are of the same length where another delimiter than the usual one is meant."""
+_DELIMITERS = {  # of each kind: the usual one, those that are seen too
+    "csv": (",", "\t", ";", "，"),
+    "tsv": ("\t", ",", ";", "，"),
+}
+_IN_TEXTS = (",", "，")
+"""Delimiters that stand in texts, too: they are meant only above known names of columns."""
+_CALLED = {",": "commas", "\t": "tabs", ";": "semicolons", "，": "full-width commas"}
+
+_ZIP = b"PK\x03\x04"
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""How an .xlsx and an .xls file begin, whatever their name."""
 
 
 class Row(NamedTuple):
@@ -69,6 +82,21 @@ class Table(NamedTuple):
     """To be read once."""
     sheet: str = ""
     """The sheet that it is, where the file has several."""
+    told: tuple[str, ...] = ()
+    """Sentences on what is unusual in how it was read, for the user."""
+
+
+class Top(NamedTuple):
+    """What stands above the examples of a table."""
+
+    titles: int = 0
+    """Rows at the beginning that are no part of it, such as a title above the header."""
+    has_header: bool = False
+    """Whether the next one names the columns."""
+
+
+FindTop: TypeAlias = Callable[[list[list[str]]], Top]
+"""Tells what stands above the examples, from the first rows that are not blank."""
 
 
 def kind_of(path: str | Path, sheet: str | None = None) -> str:
@@ -79,50 +107,127 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     if not is_url(path) and Path(path).is_dir():
         raise InputError(f"{path} is a folder. Give a file in it.")
     file = StoredFile(str(path), 0, "")
-    if file.kind in SPREADSHEETS:
+    is_here = not is_url(path) and Path(path).exists()
+    kind = _by_content(path, file) if is_here else ""
+    if file.kind in SPREADSHEETS and not kind:
         raise InputError(f"{path} is of no kind that can be read. Save it as .xlsx or .csv.")
-    kind = KINDS.get(file.kind)
-    if kind is None or (kind in ("parquet", "xlsx") and file.compression):
+    kind = kind or KINDS.get(file.kind, "")
+    if not kind or (kind in ("parquet", "xlsx") and file.compression):
         raise InputError(
             f"{path} is of no kind that can be read. Its name has to end in one of "
             f"{', '.join(KINDS)}; all but Parquet and xlsx may be compressed, with "
             f"{', '.join(DECOMPRESSORS)} behind."
         )
-    if not is_url(path) and not Path(path).exists():
+    if not is_here and not is_url(path):
         raise InputError(f"there is no file {path}. Check the path and the spelling.")
     if sheet is not None and kind != "xlsx":
         raise InputError(f"{path} has no sheets, as an .xlsx file has: leave --sheet out.")
     return kind
 
 
+def _by_content(path: str | Path, file: StoredFile) -> str:
+    """The kind of a file whose name is of another, as exports of web sites are; "" for no such.
+
+    Raises InputError for an old spreadsheet, or a web page, under another name.
+    """
+    text = KINDS.get(file.kind) in ("csv", "tsv", "txt")
+    if file.compression or not (text or file.kind == ".xls"):
+        return ""
+    with opened_as_stored(path) as raw:
+        head = raw.read(4096)
+    if head.startswith(_ZIP):
+        return "xlsx"
+    if head.startswith(_OLE) and text:
+        raise InputError(
+            f"{path} is a spreadsheet of the old kind, .xls, by another name. Open it in Excel or "
+            "WPS, and save it as .xlsx."
+        )
+    if text or not head or head.startswith(_OLE[:4]):
+        return ""
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        raise InputError(
+            f"{path} is a web page that is called .xls. Open it in Excel or WPS, and save it as "
+            ".xlsx."
+        )
+    return "tsv" if b"\t" in head else ""
+
+
 def open_table(
     path: str | Path,
-    is_header: Callable[[list[list[str]]], bool],
+    find_top: FindTop,
     encoding: str = "auto",
     sheet: str | None = None,
 ) -> Table:
-    """Open a tsv, csv, jsonl, Parquet or xlsx file.
+    """Open a tsv, csv, jsonl, Parquet or xlsx file, or a .txt with the cells of a tsv.
 
-    `is_header` tells from the first rows of a tsv, csv or xlsx whether the first is a header. A
-    tsv's quotes are text unless the file keeps the rules of quoting throughout (see `_is_quoted`).
-    `sheet` is of an xlsx; None for the first. Raises InputError for a file that is empty, or cannot
-    be read at all.
+    A tsv's quotes are text unless the file keeps the rules of quoting throughout (see
+    `_is_quoted`). Cells may be separated by what is not usual for the kind, if all rows speak for
+    it. `sheet` is of an xlsx; None for the first. Raises InputError for a file that is empty, or
+    cannot be read at all.
     """
     kind = kind_of(path, sheet)
     if kind == "parquet":
         return _parquet(path)
     if kind == "jsonl":
         return _json_lines(path, encoding)
-    name = ""
+    told = []
+    name = delimiter = ""
+    if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":
+        told.append(f"It is read as .{kind}, whatever its name.")
     if kind == "xlsx":
         name, records = sheet_records(path, sheet)
-    elif kind == "csv":
-        records = quoted_records(text_lines(path, encoding), "excel")
-    elif _is_quoted(path, encoding):
-        records = quoted_records(text_lines(path, encoding), "excel-tab")
     else:
-        records = tabbed_records(text_lines(path, encoding))
-    return _delimited(path, records, is_header)._replace(sheet=name)
+        usual, delimiter = _find_delimiter(path, kind, encoding, find_top)
+        if delimiter != usual:
+            told.append(f"Its cells are separated by {_CALLED[delimiter]}.")
+        if find_format(path, encoding)[1]:
+            told.append("Its lines end in CR.")
+        lines = text_lines(path, encoding)
+        if kind == "csv":
+            records = map(_without_guard, quoted_records(lines, "excel", delimiter))
+        elif _is_quoted(path, encoding, delimiter):
+            records = quoted_records(lines, "excel-tab", delimiter)
+        else:
+            records = tabbed_records(lines, delimiter)
+    return _delimited(path, records, find_top, pad=kind == "xlsx")._replace(
+        sheet=name, told=tuple(told)
+    )
+
+
+def _find_delimiter(
+    path: str | Path, kind: str, encoding: str, find_top: FindTop
+) -> tuple[str, str]:
+    """The delimiter that is usual for a kind of file, and the one that this file has."""
+    usual, *others = _DELIMITERS["csv" if kind == "csv" else "tsv"]
+    lines = list(islice(text_lines(path, encoding), _SEEN_FIRST))
+
+    def records(delimiter: str) -> list[list[str]]:
+        found = quoted_records(lines, "excel", delimiter)
+        return [record.cells for record in found if any(map(str.strip, record.cells))]
+
+    first = next((line for line in lines if line.strip()), "")
+    if usual in first:
+        return usual, usual
+    for delimiter in others:
+        if delimiter not in first:
+            continue
+        rows = records(delimiter)
+        alike = sum(len(row) == len(rows[0]) for row in rows) if rows else 0
+        if not rows or len(rows[0]) < 2 or alike < _ALIKE * len(rows):
+            continue
+        if delimiter not in _IN_TEXTS or find_top(rows).has_header:
+            return usual, delimiter
+    return usual, usual
+
+
+def _without_guard(record: Record) -> Record:
+    """Take ="0012", as exports keep Excel from making 12 of it, for the text that it shows."""
+    return record._replace(
+        cells=[
+            cell[2:-1] if cell.startswith('="') and cell.endswith('"') and len(cell) > 2 else cell
+            for cell in record.cells
+        ]
+    )
 
 
 def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True) -> Iterator[Row]:
@@ -133,27 +238,32 @@ def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True
     )
 
 
-def _delimited(
-    path: str | Path,
-    records: Iterator[Record],
-    is_header: Callable[[list[list[str]]], bool],
-) -> Table:
-    """Take the header off, and give every row's cells their columns."""
+def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, pad: bool) -> Table:
+    """Take titles and header off, and give every row's cells their columns.
+
+    `pad`: a row with fewer cells than the first has empty ones behind.
+    """
     records = (r if r.problem or any(map(str.strip, r.cells)) else _blank(r) for r in records)
     start = list(islice(records, _SEEN_FIRST))
     readable = [record for record in start if record.cells]
     if not readable:
-        raise _nothing(path, [_row(path, record, ()) for record in start])
-    first = readable[0]
-    if broken := damage("".join(first.cells)):
-        raise InputError(f"{path}:{first.number} {broken}.")
-    has_header = is_header([record.cells for record in readable])
+        raise _nothing(path, [_row(path, record, (), pad) for record in start])
+    top = find_top([record.cells for record in readable])
+    first = readable[top.titles]
     columns = tuple(str(i + 1) for i in range(len(first.cells)))
-    if has_header:
+    if top.has_header:
+        if broken := damage("".join(first.cells)):
+            raise InputError(f"{path}:{first.number} {broken}.")
         columns = _checked_names(path, [cell.strip() for cell in first.cells])
-        start.remove(first)
-    rows = (_row(path, record, columns) for record in chain(start, records))
-    return Table(columns, has_header, rows)
+    if top.has_header or top.titles:  # what is blank above them is no example either
+        numbers = {r.number for r in readable[: top.titles + top.has_header]}
+        start = [
+            r
+            for r in start
+            if r.number not in numbers and (r.problem != BLANK or r.number > first.number)
+        ]
+    rows = (_row(path, record, columns, pad) for record in chain(start, records))
+    return Table(columns, top.has_header, rows)
 
 
 def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
@@ -167,48 +277,79 @@ def _blank(record: Record) -> Record:
 
 
 def _checked_names(path: str | Path, names: list[str]) -> tuple[str, ...]:
+    """Names of columns; one without, as beside a merged cell, is called by its number."""
     twice = {name for name in names if name and names.count(name) > 1}
     if twice:
         raise InputError(
             f"{path} has two columns named {min(twice)!r}. Give each a name of its own."
         )
-    return tuple(names)
+    return tuple(
+        name or (str(i) if str(i) not in names else f"{i}.") for i, name in enumerate(names, 1)
+    )
 
 
-def _row(path: str | Path, record: Record, columns: tuple[str, ...]) -> Row:
-    place, found = f"{path}:{record.number}", len(record.cells)
+def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) -> Row:
+    place, cells = f"{path}:{record.number}", record.cells
     if record.problem:
         return Row(place, {}, record.problem)
-    if found != len(columns):
-        what = "line break" if found < len(columns) else "delimiter"
-        many = f"{found} column{'s' * (found != 1)}"
+    if pad:
+        cells = cells + [""] * (len(columns) - len(cells))
+    if not any(map(str.strip, cells[len(columns) :])):  # as Excel writes for a formatted cell
+        cells = cells[: len(columns)]
+    if len(cells) != len(columns):
+        what = "line break" if len(cells) < len(columns) else "delimiter"
+        many = f"{len(cells)} column{'s' * (len(cells) != 1)}"
         return Row(
             place, {}, f"has {many}, the first line {len(columns)} (is there a {what} in a text?)"
         )
-    return Row(place, dict(zip(columns, record.cells, strict=True)))
+    return Row(place, dict(zip(columns, cells, strict=True)))
 
 
-def _is_quoted(path: str | Path, encoding: str) -> bool:
+def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     """Tell whether a tsv quotes cells as a csv does, rather than that texts hold quotes.
 
-    It does if some cell begins with a quote, the csv module reads the file without an error, and
-    all records are of the same length. If all lines are, too, the two readings have to agree on
-    where a row ends: else one text's opening quote would swallow lines up to another's.
+    It does if some cell begins with a quote, and the rules of the csv module leave fewer rows
+    broken or of another length than the others. If none is left the two readings have to agree on
+    where a row ends, else each line that a row takes along on how long it should be: or one text's
+    opening quote would swallow lines up to another's.
     """
-    if not any(line.startswith('"') or '\t"' in line for line in text_lines(path, encoding)):
+    begins = f'{delimiter}"'
+    if not any(line.startswith('"') or begins in line for line in text_lines(path, encoding)):
         return False
-    records = list(_widths(quoted_records(text_lines(path, encoding), "excel-tab")))
-    if len(set(records)) != 1 or records[0] == 0:
+
+    def quoted() -> Iterator[Record]:
+        return quoted_records(text_lines(path, encoding), "excel-tab", delimiter)
+
+    seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))
+    usual = max(seen, key=seen.__getitem__, default=0)
+    lines = end = 0
+    broken_lines = set()
+    for line in tabbed_records(text_lines(path, encoding), delimiter):
+        end = line.number + 1
+        if _is_filled(line):
+            lines += 1
+            if len(line.cells) != usual:
+                broken_lines.add(line.number)
+    records = broken = 0
+    start = 1
+    spans = []  # of records with several lines
+    for record in chain(quoted(), [Record(end, [])]):  # each shows where the one before it ends
+        if record.number - start > 1:
+            spans.append(range(start, record.number))
+        start = record.number
+        if _is_filled(record):
+            records += 1
+            broken += len(record.cells) != usual
+    if usual == 0 or (broken > 0 and broken >= len(broken_lines)):
         return False
-    lines = list(_widths(tabbed_records(text_lines(path, encoding))))
-    return len(set(lines)) > 1 or len(lines) == len(records)
+    if not broken:
+        return bool(broken_lines) or lines == records
+    return not any(broken_lines.isdisjoint(span) for span in spans)
 
 
-def _widths(records: Iterable[Record]) -> Iterator[int]:
-    """Number of cells of each record that is not blank; 0 where it cannot be read."""
-    for record in records:
-        if record.problem or any(map(str.strip, record.cells)):
-            yield len(record.cells)
+def _is_filled(record: Record) -> bool:
+    """Whether a record is not blank."""
+    return bool(record.problem) or any(map(str.strip, record.cells))
 
 
 def _json_lines(path: str | Path, encoding: str) -> Table:

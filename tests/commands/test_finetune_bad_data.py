@@ -68,13 +68,13 @@ BAD = {  # flags: what the message has to name
     "--train good.tsv --text-columns review": ["good.tsv", "review"],
     "--train one_label.tsv": ["'1'", "nothing can be learnt"],
     "--train good.tsv --test unseen.tsv": ["unseen.tsv", "'2'", "0, 1"],
-    "--train blank.tsv": ["blank.tsv:5"],
-    "--train nan.tsv --task regression": ["nan.tsv:5"],
-    "--train cells.tsv": ["cells.tsv:5"],
-    "--train mixed.tsv": ["mixed.tsv"],
-    "--train word.tsv --task regression": ["word.tsv:22", "很高"],
+    "--strict --train blank.tsv": ["blank.tsv:5"],
+    "--strict --train nan.tsv --task regression": ["nan.tsv:5"],
+    "--strict --train cells.tsv": ["cells.tsv:5"],
+    "--strict --train mixed.tsv": ["mixed.tsv"],
+    "--strict --train word.tsv --task regression": ["word.tsv:22", "很高"],
     "--train cut.tsv.gz": ["cut.tsv.gz"],
-    "--train untagged.conll": ["untagged.conll:2"],
+    "--strict --train untagged.conll": ["untagged.conll:2"],
     "--train three.tsv": ["3 examples"],
     "--train good.tsv --task ranking": ["good.tsv", "3 columns"],
     "--train good.tsv --task tagging": ["good.tsv"],
@@ -128,12 +128,29 @@ def test_bad_data_end_in_one_message(flags, named, folder, released, tmp_path, m
     assert not output.exists()
 
 
-def test_a_line_break_in_quotes_and_an_endless_text_are_read(folder, released, tmp_path):
+def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skipped(
+    folder, released, tmp_path, capsys
+):
     path, output = tmp_path / "both.tsv", tmp_path / "run"
-    broken = (folder / "newline.tsv").read_text(encoding="utf-8")
-    path.write_text(f"{broken}{'长' * 100_000}\t1\n", encoding="utf-8")
-    flags = ["--checkpoint", released("char"), "--train", path, "--epochs", 1]
-    assert run(*flags, "--output", output, "--max-length", 32, "--no-baseline") == 0
+    broken = (folder / "newline.tsv").read_text(encoding="utf-8").replace("text", "评论内容", 1)
+    bad = "没有标签\t\n\t1\n多一列\t1\t1\n也没有\t \n"
+    content = f"{broken}{bad}{'长' * 100_000}\t1\n"
+    path.write_bytes(content.encode("gb18030"))
+    flags = ["--checkpoint", released("char"), "--train", path, "--output", output]
+    flags += ["--epochs", 1, "--max-length", 32, "--no-baseline"]
+    assert run(*flags, "--strict") == 2
+    told = capsys.readouterr().err
+    assert run(*flags) == 0
+    out, err = capsys.readouterr()
+    assert "text in column 评论内容, label in column label. It is read as GB18030." in out
+    assert "4 of 25 rows are skipped:\n" in err
+    for place, problem in [
+        ("23,26", "has no label"),
+        ("24", "has an empty text in '评论内容'"),
+        ("25", "has 3 columns, the first line 2"),
+    ]:
+        assert f"{path}:{place} {problem}" in told
+        assert f"  {path}:{place} {problem}" in err
     assert (output / "report.html").exists()
 
 

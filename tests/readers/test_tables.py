@@ -1,7 +1,7 @@
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.tables import BLANK, kind_of, open_table
+from roformer_tf.readers.tables import BLANK, Top, kind_of, open_table
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,76 @@ def test_rows_have_the_names_of_their_columns_or_numbers(tmp_path, suffix, has_h
     between = {".tsv": "\t", ".csv": ","}[suffix]
     path = tmp_path / f"a{suffix}"
     path.write_text(f"text{between} n \n\n甲{between}1\n乙\n", encoding="utf-8")
-    table = open_table(path, lambda rows: has_header and rows[0] == ["text", " n "])
+    table = open_table(path, lambda rows: Top(0, has_header and rows[0] == ["text", " n "]))
     names = ("text", "n") if has_header else ("1", "2")
     assert (table.columns, table.has_header, table.sheet) == (names, has_header, "")
     rows = list(table.rows)[not has_header :]
     assert rows[0] == (f"{path}:2", {}, BLANK)
     assert rows[1] == (f"{path}:3", dict(zip(names, ["甲", "1"], strict=True)), "")
     assert rows[2].problem.startswith("has 1 column, the first line 2")
+
+
+def found(path, top, **settings):
+    """A table's columns and its rows' cells."""
+    table = open_table(path, lambda rows: top, **settings)
+    return table.columns, [list(row.cells.values()) or row.problem for row in table.rows]
+
+
+def test_what_stands_above_the_header_is_no_row(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("\n标题,\n\na,b\n\n1,2\n", encoding="utf-8")
+    assert found(path, Top(1, True)) == (("a", "b"), [BLANK, ["1", "2"]])
+    assert found(path, Top(1, False)) == (("1", "2"), [["a", "b"], BLANK, ["1", "2"]])
+    assert found(path, Top(0, False))[1][:2] == [BLANK, ["标题", ""]]
+
+
+def test_a_column_without_a_name_has_its_number_and_a_padded_row_its_cells(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a,,2\n1,x,y,, \n3,4\n5,6,7,8\n", encoding="utf-8")
+    columns, rows = found(path, Top(0, True))
+    assert columns == ("a", "2.", "2")
+    assert rows[0] == ["1", "x", "y"]
+    assert rows[1].startswith("has 2 columns, the first line 3 (is there a line break")
+    assert rows[2].startswith("has 4 columns, the first line 3 (is there a delimiter")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "told"),
+    [
+        ("a.csv", "a;b\n1,5;x\n2,5;y\n", ("a", "b"), ("Its cells are separated by semicolons.",)),
+        ("a.csv", "a\tb\n1\tx\n", ("a", "b"), ("Its cells are separated by tabs.",)),
+        ("a.csv", "a,b\n1;x\n", ("a", "b"), ()),
+        ("a.csv", "a;b\n1\n2\n", ("a;b",), ()),  # no other row says so
+        ("a.tsv", "a,b\n1,x\n", ("a", "b"), ("Its cells are separated by commas.",)),
+        ("a.tsv", "a\n1,x\n", ("a",), ()),
+    ],
+)
+def test_another_delimiter_is_told_from_all_rows(tmp_path, name, content, columns, told):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    table = open_table(path, lambda rows: Top(0, True))
+    assert (table.columns, table.told) == (columns, told)
+
+
+def test_commas_in_texts_separate_nothing_where_no_column_is_known(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("好，好\n坏，坏\n", encoding="utf-8")
+    assert open_table(path, lambda rows: Top(0, False)).columns == ("1",)
+
+
+def test_a_name_that_belies_the_content_is_seen_through(tmp_path):
+    for name, content, kind in [
+        ("a.csv", b"PK\x03\x04", "xlsx"),
+        ("a.xls", b"PK\x03\x04", "xlsx"),
+        ("b.xls", b"a\tb\n", "tsv"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        assert kind_of(tmp_path / name) == kind
+    for name, content, cure in [
+        ("c.xls", b"\xef\xbb\xbf<html>", "web page .*save it as .xlsx"),
+        ("d.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Save it as .xlsx or .csv"),
+        ("e.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "old kind, .xls, .*save it as .xlsx"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=cure):
+            kind_of(tmp_path / name)

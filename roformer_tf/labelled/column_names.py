@@ -1,0 +1,56 @@
+"""Names that columns of texts and labels have in the files of others, English and Chinese."""
+
+import re
+import unicodedata
+
+
+def folded(name: str) -> str:
+    """A column's name as names are compared.
+
+    "Text A " and "text_a" are alike, and so are 情感（0/1） and 情感.
+    """
+    name = unicodedata.normalize("NFKC", name).casefold()
+    name = re.sub(r"(?<=.)\s*[(\[【〔].*$", "", name.strip())
+    return re.sub(r"[\W_]", "", name) or name
+
+
+def _folded(names: str) -> tuple[str, ...]:
+    return tuple(map(folded, names.split()))
+
+
+TEXTS = _folded("""
+    text texts sentence content contents review reviews comment comments document body title
+    query question message utterance post abstract feedback raw_text review_text comment_text
+    文本 内容 句子 评论 正文 标题 原文 语句 文章 留言 弹幕 点评 帖子 问题 提问 问句 反馈 摘要
+    描述 短信 对话 语料 评论内容 评价内容 评论正文 评论文本 评论详情 评价详情 评价正文 点评内容
+    用户评论 用户评价 商品评论 文本内容 文章内容 文章标题 新闻 新闻内容 新闻标题 新闻正文 微博
+    微博内容 微博正文 微博文本 帖子内容 留言内容 弹幕内容 回复内容 回答内容 问题内容 问题描述
+    反馈内容 意见内容 短信内容 消息内容 聊天内容 发言内容 咨询内容 投诉内容 工单内容 客户留言
+    用户留言 用户反馈 用户输入 句子内容 文本数据 数据内容
+""")
+"""Names of a column that holds a single text, as `folded` gives them."""
+PAIRS = tuple(
+    map(
+        _folded,
+        (
+            *("text_a text_b", "text1 text2", "sentence1 sentence2", "sentence_a sentence_b"),
+            *("question1 question2", "query1 query2", "query title", "premise hypothesis"),
+            *("文本1 文本2", "句子1 句子2", "问题1 问题2", "问句1 问句2", "文本a 文本b"),
+            *("句子a 句子b", "文本一 文本二", "句子一 句子二", "问题一 问题二", "前提 假设"),
+        ),
+    )
+)
+TRIPLES = (_folded("a b c"), _folded("text_a text_b text_c"))
+SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
+"""Names of labels that say that an example may have several."""
+LABELS = SEVERAL + _folded("""
+    label tag class category target score rating sentiment polarity emotion stars intent topic
+    标签 类别 分类 分数 评分 得分 情感 情绪 极性 倾向 类型 种类 类目 类标 标注 打分 星级 评级
+    等级 意图 主题 领域 情感倾向 情感极性 情感标签 情感分类 情感类别 情感类型 情感得分 情感分数
+    情感值 情感标注 情绪标签 情绪类别 标签名称 标注结果 标注标签 人工标注 分类标签 分类结果
+    类别标签 类别名称 所属类别 所属分类 文本类别 文本分类 新闻类别 新闻分类 文章分类 问题类型
+    问题分类 意图标签 意图类别 用户评分 评论评分 评价星级 评分星级 相似度 是否相似 是否相关
+    是否正面 是否好评 正负面
+""")
+KNOWN = frozenset((*TEXTS, *LABELS, *(name for group in (*PAIRS, TRIPLES[1]) for name in group)))
+"""All that tell a header; that of A, B and C does so only with all three."""

@@ -1,0 +1,387 @@
+"""Files as people send them: each works and says what it took, or says what to do, in one message.
+
+Each is read as `finetune` reads it, and as `predict` does with a model that knows other columns.
+"""
+
+import csv
+import gzip
+import io
+import json
+
+import openpyxl
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.reading import (
+    ColumnsConfig,
+    find_layout,
+    open_unanswered,
+    read_examples,
+)
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.table import TASKS
+
+GOOD = ["房间很干净，下次还来", "早餐丰富", "前台热情，位置也好", "性价比很高", "床很舒服"]
+BAD = ["隔音太差，一夜没睡", "早餐冷了", "等了很久才入住", "设施陈旧", "不会再来了"]
+ROWS = [row for pair in zip(GOOD, BAD, strict=True) for row in zip(pair, "10", strict=True)]
+LONG = "这家酒店" * 5000  # 20,000 characters
+
+
+def as_csv(*rows, delimiter=",", end="\r\n"):
+    target = io.StringIO()
+    csv.writer(target, delimiter=delimiter).writerows(rows)
+    return target.getvalue().replace("\r\n", end)
+
+
+def as_lines(*rows, delimiter="\t"):
+    return "".join(delimiter.join(row) + "\n" for row in rows)
+
+
+def as_xlsx(*rows, merge=(), before=()):
+    """A workbook with these rows in its last sheet; `merge`: ranges; `before`: other sheets."""
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, others in [*before, ("数据", rows)]:
+        sheet = book.create_sheet(name)
+        for row in others:
+            sheet.append(row)
+    for cells in merge:
+        sheet.merge_cells(cells)
+    target = io.BytesIO()
+    book.save(target)
+    return target.getvalue()
+
+
+def unicode_text(*rows):
+    """What Excel saves as "Unicode text"."""
+    return as_csv(*rows, delimiter="\t").encode("utf-16")
+
+
+HEAD = ("评论内容", "情感")
+HARD = [("第一行\n第二行", "1"), ("有\t制表符", "0"), ('他说"很好"', "1"), *ROWS]
+EXPORT = [
+    ("序号", "昵称", "评论内容", "评论时间", "点赞数", "情感倾向(0负1正)"),
+    *(
+        (i, f"用户{i}", a, f"2024-05-{i:02} 08:00", i * 7 % 5, b)
+        for i, (a, b) in enumerate(ROWS, 1)
+    ),
+]
+UNKNOWN = [
+    ("单号", "买家的话", "好坏"),
+    *((f"SO{i:05}", text, label) for i, (text, label) in enumerate(ROWS)),
+]
+HOLES = [HEAD, ROWS[0], ("", "1"), ROWS[1], ("没有标签", ""), ("也没有", " "), ("", ""), *ROWS[2:]]
+PAIRED = [(a, b, str(i % 2)) for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
+
+WORKS = {  # name: content, the column of the texts, that of the labels, what is said, examples
+    "gb18030.csv": (as_csv(HEAD, *ROWS).encode("gb18030"), *HEAD, "read as GB18030"),
+    "bom.csv": (as_csv(HEAD, *ROWS).encode("utf-8-sig"), *HEAD, ""),
+    "unicode.txt": (unicode_text(HEAD, *HARD), *HEAD, "read as UTF-16", HARD),
+    "unicode.csv": (unicode_text(HEAD, *HARD), *HEAD, "separated by tabs", HARD),
+    "sheet.xlsx": (as_xlsx(("内容", "标签"), *ROWS), "内容", "标签", ""),
+    "title.xlsx": (
+        as_xlsx(
+            ("五月评论汇总", None), ("导出时间：2024-06-01",), (), HEAD, *ROWS, merge=["A1:B1"]
+        ),
+        *HEAD,
+        "",
+    ),
+    "two_headers.xlsx": (
+        as_xlsx(
+            ("客户", None, "标注"),
+            ("姓名", "评论", "类别"),
+            *(("王", a, b) for a, b in ROWS),
+            merge=["A1:B1"],
+        ),
+        "评论",
+        "类别",
+        "",
+    ),
+    "merged_header.xlsx": (
+        as_xlsx(("文本", None, "分类"), *((a, None, b) for a, b in ROWS), merge=["A1:B1"]),
+        "文本",
+        "分类",
+        "",
+    ),
+    "empty_first.xlsx": (
+        as_xlsx(("正文", "得分"), *ROWS, before=[("Sheet1", [])]),
+        "正文",
+        "得分",
+        "of the sheet 数据",
+    ),
+    "numbers_as_text.xlsx": (
+        as_xlsx(
+            ("标题", "得分"), *((a, b if i % 2 else float(b)) for i, (a, b) in enumerate(ROWS))
+        ),
+        "标题",
+        "得分",
+        "",
+    ),
+    "long.xlsx": (as_xlsx(HEAD, (LONG, "1"), *ROWS), *HEAD, "", [(LONG, "1"), *ROWS]),
+    "long.csv": (as_csv(HEAD, (LONG, "1"), *ROWS), *HEAD, "", [(LONG, "1"), *ROWS]),
+    "mac.csv": (as_csv(HEAD, *HARD, end="\r"), *HEAD, "Its lines end in CR.", HARD),
+    "mac_gbk.csv": (as_csv(HEAD, *ROWS, end="\r").encode("gbk"), *HEAD, "GB18030"),
+    "mac.txt": (
+        as_csv(HEAD, *HARD, delimiter="\t", end="\r").encode("utf-16"),
+        *HEAD,
+        "Its lines end in CR.",
+        HARD,
+    ),
+    "quoted.tsv": (as_csv(HEAD, *HARD, delimiter="\t"), *HEAD, "", HARD),
+    "semicolons.csv": (as_csv(HEAD, *ROWS, delimiter=";"), *HEAD, "separated by semicolons"),
+    "commas.tsv": (as_csv(HEAD, *ROWS), *HEAD, "separated by commas"),
+    "wide_commas.csv": (
+        as_lines(HEAD, *((a.replace("，", "、"), b) for a, b in ROWS), delimiter="，"),
+        *HEAD,
+        "separated by full-width commas",
+        [(a.replace("，", "、"), b) for a, b in ROWS],
+    ),
+    "holes.csv": (as_csv(*HOLES), *HEAD, ""),
+    "open_quote.csv": (
+        as_csv(HEAD, *ROWS[:4]) + '"没有关上,1\r\n' + as_csv(*ROWS[4:]),
+        *HEAD,
+        "",
+    ),
+    "two_encodings.csv": (
+        as_csv(HEAD, *ROWS).encode() + "另一种编码,1\r\n".encode("gb18030"),
+        *HEAD,
+        "",
+    ),
+    "export.xlsx": (as_xlsx(*EXPORT), EXPORT[0][2], EXPORT[0][5], ""),
+    "unknown_names.csv": (
+        as_csv(*UNKNOWN),
+        "买家的话",
+        "好坏",
+        "(by what stands in it), label in column 好坏 (by what stands in it). '好坏' stands now",
+    ),
+    "no_header.csv": (
+        as_csv(*ROWS),
+        "1",
+        "2",
+        "the first line is an example, not a header",
+    ),
+    "guarded.csv": (
+        as_csv(("微博内容", "标签")) + "".join(f'{a},="{b}"\r\n' for a, b in ROWS),
+        "微博内容",
+        "标签",
+        "",
+    ),
+    "padded.csv": (
+        as_csv((*HEAD, "", ""), *((*row, "", "") for row in ROWS)),
+        *HEAD,
+        "",
+    ),
+    "half_padded.csv": (as_csv(HEAD, *((*row, "") for row in ROWS)), *HEAD, ""),
+    "title.csv": (
+        as_csv(("2024年评论导出", "", ""), ("id", *HEAD), *(("7", *row) for row in ROWS)),
+        *HEAD,
+        "",
+    ),
+    "called.xls": (as_xlsx(HEAD, *ROWS), *HEAD, "read as .xlsx, whatever its name"),
+    "text.xls": (as_lines(HEAD, *ROWS).encode("gbk"), *HEAD, "read as .tsv, whatever its name"),
+    "called.csv": (as_xlsx(HEAD, *ROWS), *HEAD, "read as .xlsx, whatever its name"),
+    "packed.csv.gz": (gzip.compress(as_csv(HEAD, *ROWS).encode("gbk")), *HEAD, "GB18030"),
+    "lines.jsonl": (
+        "".join(json.dumps({"内容": a, "类别": b}, ensure_ascii=False) + "\n" for a, b in ROWS),
+        "内容",
+        "类别",
+        "",
+    ),
+    "spaced_names.csv": (as_csv((" Ｔｅｘｔ ", " 标签 "), *ROWS), "Ｔｅｘｔ", "标签", ""),
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def read(path, **columns):
+    config = ColumnsConfig(**columns)
+    layout = find_layout(path, config, None, TASKS)
+    return layout, [(e.texts, e.label) for e in read_examples(path, layout, config)]
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_a_file_works_and_says_what_it_took(write, name, capsys):
+    content, text, label, said, *rows = WORKS[name]
+    path = write(name, content)
+    layout, examples = read(path)
+    assert layout.task.name == "classification"
+    assert (layout.text_columns, layout.label_column) == ((text,), label)
+    assert f"text in column {text}" in layout.said
+    assert f"label in column {label}" in layout.said
+    assert said in layout.said
+    assert examples == [((a,), b) for a, b in (rows[0] if rows else ROWS)]
+    assert bool(capsys.readouterr().err) == (name in SKIPPED)
+
+
+@pytest.mark.parametrize("name", sorted(WORKS.keys() - {"no_header.csv", "unknown_names.csv"}))
+def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
+    content, text, _, _, *rows = WORKS[name]
+    path = write(name, content)
+    said, found = open_unanswered(path, Classification(labels=("0", "1")), ColumnsConfig())
+    texts = [one.texts[0] for one in found if isinstance(one, Example)]
+    if name == "unicode.txt" or name == "mac.txt":  # a text a line, unless it names the column
+        known = Classification(labels=("0", "1"), text_columns=(text,))
+        said, found = open_unanswered(path, known, ColumnsConfig())
+        texts = [one.texts[0] for one in found if isinstance(one, Example)]
+    assert f"text in column {text}" in said
+    want = [a for a, _ in (rows[0] if rows else ROWS)]
+    if name == "holes.csv":  # of these the labels alone are missing
+        want[2:2] = ["没有标签", "也没有"]
+    assert texts == want
+
+
+SKIPPED = {  # what is said of the rows that give no example
+    "holes.csv": [
+        "holes.csv: 4 of 14 rows are skipped:",
+        "holes.csv:3 has an empty text in '评论内容'",
+        "holes.csv:5-6 has no label",
+        "holes.csv:7 is blank",
+        "--strict",
+    ],
+    "open_quote.csv": ["1 of 11 rows is skipped", "open_quote.csv:6 breaks the rules of quoting"],
+    "two_encodings.csv": ["two_encodings.csv:12 is not in the encoding"],
+}
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_rows_that_give_no_example_are_named_all_at_once_or_stop(write, name, capsys):
+    path = write(name, WORKS[name][0])
+    read(path)
+    told = capsys.readouterr().err
+    for part in SKIPPED[name]:
+        assert part in told
+    with pytest.raises(InputError) as error:
+        read(path, strict=True)
+    for part in SKIPPED[name]:
+        assert (part in str(error.value)) == (
+            f"{name}:" in part and "rows" not in part and "blank" not in part
+        )
+
+
+def test_a_pair_is_told_from_its_columns(write):
+    path = write("pairs.xlsx", as_xlsx(("句子1", "句子2", "是否相似"), *PAIRED))
+    layout, examples = read(path)
+    assert (layout.task.name, layout.text_columns) == ("pair", ("句子1", "句子2"))
+    assert examples == [((a, b), label) for a, b, label in PAIRED]
+    said, found = open_unanswered(path, Pair(text_columns=("a", "b")), ColumnsConfig())
+    assert "text in columns 句子1, 句子2 (by its name)" in said
+    assert [one.texts for one in found] == [(a, b) for a, b, _ in PAIRED]
+
+
+OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+COLUMNS = {  # name: content, what the message says, flags that help
+    "two_labels.csv": (
+        as_csv(
+            ("分类", "情感", "评论"),
+            *(("酒店书"[:2] if i % 3 else "图书", b, a) for i, (a, b) in enumerate(ROWS)),
+        ),
+        ["分类 or 情感", "分类 | 情感 | 评论", "Give --label-column 分类 or --label-column 情感"],
+        {"label_column": "情感"},
+    ),
+    "two_texts.csv": (
+        as_csv(("标题", "内容", "标签"), *((f"第{i}条", a, b) for i, (a, b) in enumerate(ROWS))),
+        ["标题 or 内容", "标题 | 内容 | 标签", "--text-columns 标题"],
+        {"text_columns": ("内容",)},
+    ),
+    "numbered.csv": (
+        as_csv(("问题", "说明", "标签"), *((i, a, b) for i, (a, b) in enumerate(ROWS))),
+        ["which columns hold the texts: 问题 or 说明", "--text-columns 说明"],
+        {"text_columns": ("说明",)},
+    ),
+    "no_label.xlsx": (
+        as_xlsx(("用户", "评论"), *((f"用户{i}", a) for i, (a, _) in enumerate(ROWS))),
+        ["cannot tell which column holds the labels", "用户 | 评论", "--label-column"],
+        {},
+    ),
+    "swapped.csv": (
+        as_csv(("标签", "内容"), *((f"{i}{a}", b) for i in range(9) for a, b in ROWS)),
+        ["标签 by its name, 内容 by what stands in it", "--text-columns and --label-column"],
+        {"text_columns": ("标签",), "label_column": "内容"},
+    ),
+    "no_names.csv": (
+        as_csv(*((str(i % 3), a, b) for i, (a, b) in enumerate(ROWS))),
+        [
+            "Its first line, which names no column, is: 0 | 房间很干净，下次还来 | 1",
+            "--label-column 1",
+        ],
+        {"label_column": "3"},
+    ),
+}
+ENDS = {
+    "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
+    "old.csv": (OLD + bytes(600), ["old kind, .xls", "save it as .xlsx"]),
+    "page.xls": ("<html><table><tr><td>评论</td></tr></table>", ["web page", "save it as .xlsx"]),
+    "secret.xlsx": (OLD + bytes(600), ["encrypted", "without a password"]),
+    "wps.et": ("", ["Save it as .xlsx or .csv"]),
+    "texts.txt": ("很好\n不好\n", ["a .txt file holds texts alone", ".tsv or .csv"]),
+    "unlabelled.csv": (as_csv(HEAD, *((a, "") for a, _ in ROWS)), ["has no label"]),
+    "twice.csv": (
+        as_csv(("内容", "标签", "标签"), *((a, b, b) for a, b in ROWS)),
+        ["two columns named '标签'"],
+    ),
+    "torn.csv": (
+        as_lines(
+            HEAD,
+            *((a.replace("，", ","), b) for a, b in ROWS * 2),
+            *[("好,很好,太好", "1")] * 30,
+            delimiter=",",
+        ),
+        ["most rows cannot be read", "is there a delimiter in a text?", "Mend"],
+    ),
+    "header.xlsx": (as_xlsx(HEAD), ["has a header, but no example"]),
+    "utf16_cut.csv": ("评论,标签\n".encode("utf-32"), ["--encoding"]),
+}
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, *ENDS])
+def test_a_file_that_is_not_certain_ends_in_a_message_that_names_the_cure(write, name):
+    content, parts, *_ = (COLUMNS | ENDS)[name]
+    path = write(name, content)
+    with pytest.raises(InputError) as error:
+        read(path)
+    for part in [str(path), *parts]:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("name", [name for name, (*_, cure) in COLUMNS.items() if cure])
+def test_the_flags_that_a_message_names_cure_it(write, name):
+    content, _, cure = COLUMNS[name]
+    assert len(read(write(name, content), **cure)[1]) >= len(ROWS)
+
+
+def test_what_to_predict_is_asked_for_where_it_is_not_certain(write):
+    task = Classification(labels=("0", "1"))
+    path = write("one.csv", as_csv(*((a,) for a in GOOD)))
+    with pytest.raises(
+        InputError, match=r"no column 'text'.*Its first line.*房间很干净.*--text-col"
+    ):
+        open_unanswered(path, task, ColumnsConfig())
+    columns = ColumnsConfig(first_line="example")
+    assert [one.texts[0] for one in open_unanswered(path, task, columns).examples] == GOOD
+    path = write("two.csv", as_csv(("标题", "内容"), *zip(GOOD, BAD, strict=True)))
+    with pytest.raises(InputError, match="--text-columns 标题 or --text-columns 内容"):
+        open_unanswered(path, task, ColumnsConfig())
+    columns = ColumnsConfig(text_columns=("标题",))
+    assert [one.texts[0] for one in open_unanswered(path, task, columns).examples] == GOOD
+
+
+def test_labels_that_differ_in_spelling_alone_are_told(write):
+    rows = [(a, {"1": "正面", "0": "负面 "}[b]) for a, b in ROWS] + [
+        ("好", "1.0"),
+        ("坏", "１"),
+        ("差", "1"),
+    ]
+    layout, _ = read(write("a.csv", as_csv(HEAD, *rows)))
+    assert (
+        "differ in spelling alone are different labels here: '1' and '1.0' and '１'" in layout.said
+    )
