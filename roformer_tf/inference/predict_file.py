@@ -1,36 +1,34 @@
 """The body of `predict`: lines of texts → lines of answers, some thousands at a time."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, file_beside, is_folder
-from roformer_tf.inference.answers import (
-    bad_cells,
-    cell_names,
-    cells,
-    json_line,
-    one_line,
-    tsv_line,
-)
-from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
+from roformer_tf.files import check_writable, is_folder
+from roformer_tf.inference.answer_files import STANDARD, answer_file, check_format
+from roformer_tf.inference.answers import bad_cells, cell_names, cells, text_names
+from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict_encoded
 from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import BadLine, stream_examples
+from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
+from roformer_tf.labelled.skipped import BadLine, SkippedRows
+from roformer_tf.readers.streams import is_stdin
+from roformer_tf.tasks.base import Prediction, Task
 
-STANDARD = "-"
 CHUNK = 4096
 """Texts that are read before they are answered, those of like length together."""
 CHUNK_CHARACTERS = 500_000
 """Or fewer, if they are as long as that together."""
-SHOWN = 5  # bad lines that are told one by one
+TOKENS_CUT = "tokens_cut"
+"""Column of how many tokens of a text, or of a pair, were too many to be read."""
+SHOWN = 5  # labels whose answers are counted in the summary
 
 Chunk: TypeAlias = Sequence[Example | BadLine]
 
@@ -40,8 +38,9 @@ class PredictConfig:
     """Answer texts with a fine-tuned model: a line for each, in their order.
 
     The answers are a TSV with a header: the label as it was spelled in training and the
-    probability of every label, or a number, or tags. A line that cannot be read is answered by
-    what is wrong with it, in the column `error`.
+    probability of every label, or a number, or tags. A row that is empty or cannot be read has a
+    line, too: without an answer, and with what is wrong in the column `error`. How many tokens were
+    cut off a text longer than the model reads stands in the column `tokens_cut`.
     """
 
     model: str
@@ -50,7 +49,15 @@ class PredictConfig:
     """One text a line, or a .tsv, .csv, .jsonl, .parquet, .xlsx or .conll file with the columns
     that the model was trained on, at a path or a URL; "-" is the standard input."""
     output: str = STANDARD
-    """File to write, of JSON lines if its name ends in .jsonl; "-" is the standard output."""
+    """File to write: a TSV, or, by its name, .jsonl, .csv or .xlsx, both as Excel opens them; "-"
+    is the standard output."""
+    with_text: bool = False
+    """Write the text beside its answer."""
+    text_columns: tuple[str, ...] = ()
+    """Columns of the texts in the input, by name or by number from 1, where they are not called as
+    in training."""
+    strict: bool = False
+    """Stop, with nothing written, if a row is empty or cannot be read; all such rows are named."""
     batch_size: int = BATCH_SIZE
     """Most texts that the model reads at once; of long ones it reads fewer."""
     precision: InferencePrecision = "float32"
@@ -60,7 +67,7 @@ class PredictConfig:
     first_line: FirstLine = "auto"
     """What the first line of a tsv, csv or xlsx is: a header or an example; "auto" finds out."""
     sheet: str | None = None
-    """Sheet of an .xlsx input, by its name; unset, the first."""
+    """Sheet of an .xlsx input, by its name; unset, the first that is not hidden, nor empty."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -69,62 +76,137 @@ class PredictConfig:
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 
 
-@dataclass
 class Tally:
-    """What was read so far."""
+    """What was read and answered so far."""
 
-    lines: int = 0
-    bad: int = 0
-    examples: list[BadLine] = field(default_factory=list)
+    def __init__(self, source: str, task: Task) -> None:
+        self.task = task
+        self.rows = 0
+        self.cut = 0
+        """Texts that are longer than the model reads."""
+        self.skipped = SkippedRows("stdin" if is_stdin(source) else source)
+        self.kinds: Counter[str] = Counter()
+        """How often each label is answered, or entities of each type are found."""
 
-    def add(self, chunk: Chunk) -> None:
-        """Count a chunk, and keep the first bad lines."""
-        bad = [item for item in chunk if isinstance(item, BadLine)]
-        self.lines += len(chunk)
-        self.bad += len(bad)
-        self.examples += bad[: SHOWN - len(self.examples)]
+    def add(self, chunk: Chunk, predictions: Sequence[Prediction], cut: Sequence[int]) -> None:
+        """Count a chunk."""
+        self.rows += len(chunk)
+        self.cut += sum(map(bool, cut))
+        for item in chunk:
+            if isinstance(item, BadLine):
+                self.skipped.add(item)
+        if self.task.kinds:
+            self.kinds.update(self.task.count_kinds([one.label for one in predictions]))
 
-    def __str__(self) -> str:
-        shown = [f"  {item.place} {item.problem}" for item in self.examples]
-        what = f"{self.bad:,} of {self.lines:,} lines could not be read, the first of them:"
-        return "\n".join([what, *shown])
+    def bad(self) -> str:
+        """Which rows have no answer, and why."""
+        bad = self.skipped.rows
+        rows = "1 row has" if bad == 1 else f"{bad:,} of {self.rows:,} rows have"
+        return "\n".join(
+            [f"{rows} no answer:", *(f"  {line}" for line in self.skipped.lines(with_blank=True))]
+        )
+
+    def summary(self, notes: Sequence[str]) -> str:
+        """What was done, in one line."""
+        good = self.rows - self.skipped.rows
+        facts = [f"{good:,} of {self.rows:,} texts answered"]
+        known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
+        if known:
+            more = ", …" * (sum(map(bool, self.kinds.values())) > SHOWN)
+            facts.append(", ".join(f"{kind} {count:,}" for kind, count in known) + more)
+        if self.cut:
+            length = self.task.max_length
+            facts.append(f"{self.cut:,} longer than {length} tokens and cut (column {TOKENS_CUT})")
+        return "; ".join([*facts, *notes]) + "."
 
 
 def predict_file(config: PredictConfig) -> None:
-    """Answer every line of the input, and tell of the bad ones on stderr.
+    """Answer every row of the input in order, and tell on stderr what was done.
 
-    Raises InputError, and leaves no file, where no line is good.
+    Raises InputError, and leaves no file, where no row is good, or under `strict` one is bad.
     """
     if config.output != STANDARD:
+        check_format(config.output)
         check_writable(config.output)
     model, tokenizer, task = load_finetuned(config.model, config.precision)
-    line = json_line if config.output.endswith(".jsonl") else tsv_line
-
-    def answers(chunk: Chunk) -> Iterator[str]:
-        good = [item for item in chunk if isinstance(item, Example)]
-        predictions = iter(predict(model, tokenizer, task, good, config.batch_size))
-        for item in chunk:
-            if isinstance(item, BadLine):
-                yield line(bad_cells(item.problem, task), task)
-            else:
-                yield line(cells(item, next(predictions), task), task)
-
-    examples = stream_examples(config.input, task, config.encoding, config.first_line, config.sheet)
-    chunks = _chunks(examples)
+    columns = ColumnsConfig(
+        text_columns=config.text_columns,
+        first_line=config.first_line,
+        encoding=config.encoding,
+        sheet=config.sheet,
+    )
+    unanswered = open_unanswered(config.input, task, columns)
+    rows = _all_good(unanswered.examples, config, task) if config.strict else unanswered.examples
+    chunks = _chunks(rows)
     first = next(chunks, [])  # what is wrong with the whole input is said before a line is written
-    tally = Tally()
-    with _opened(config.output) as out, tqdm(unit=" texts", disable=None) as bar:
-        if line is tsv_line:
-            out.write("\t".join(map(one_line, cell_names(task))) + "\n")
+    if unanswered.said:
+        print(unanswered.said, file=sys.stderr)
+    tally = Tally(config.input, task)
+    table = _Table(task, config.with_text)
+    with (
+        answer_file(config.output, table.names, task) as out,
+        tqdm(unit=" texts", disable=None) as bar,
+    ):
         for chunk in chain([first], chunks):
-            out.writelines(f"{answer}\n" for answer in answers(chunk))
+            good = [item for item in chunk if isinstance(item, Example)]
+            encoded = task.encode(good, tokenizer)
+            predictions = predict_encoded(model, task, encoded, config.batch_size)
+            cut = [max(0, n - task.max_length) * table.cuts for n in encoded.lengths.tolist()]
+            answers = iter(zip(predictions, cut, strict=True))
+            for item in chunk:
+                out.write(
+                    table.bad_row(item)
+                    if isinstance(item, BadLine)
+                    else table.row(item, *next(answers))
+                )
             out.flush()
-            tally.add(chunk)
+            tally.add(chunk, predictions, cut)
             bar.update(len(chunk))
-        if 0 < tally.lines == tally.bad:
-            raise InputError(f"{tally}\nMend them, or give a file with the columns of training.")
-    if tally.bad:
-        print(tally, file=sys.stderr)
+        if 0 < tally.rows == tally.skipped.rows:
+            raise InputError(
+                f"{tally.bad()}\nMend them, or give a file with the columns of training."
+            )
+    if tally.skipped.rows:
+        print(tally.bad(), file=sys.stderr)
+    print(tally.summary(out.notes()), file=sys.stderr)
+
+
+class _Table:
+    """The columns of the answers: texts on demand, the task's own, the error, and what was cut."""
+
+    def __init__(self, task: Task, with_text: bool) -> None:
+        self.task = task
+        self.cuts = task.long_texts != "windows" and not task.long_texts_fixed
+        """Whether the task cuts texts: else it reads all of them, and there is nothing to mark."""
+        ours = [*cell_names(task), *[TOKENS_CUT] * self.cuts]
+        several = len(task.text_columns) > 1
+        texts = [
+            f"text{name * several}" if name.isdecimal() else name for name in task.text_columns
+        ]
+        self.texts = text_names(texts, ours) if with_text else ()
+        self.names = [*self.texts, *ours]
+
+    def row(self, example: Example, prediction: Prediction, cut: int) -> dict[str, Any]:
+        """An answer by column."""
+        texts = dict(zip(self.texts, example.texts, strict=bool(self.texts)))
+        found = texts | cells(example, prediction, self.task)
+        return found | ({TOKENS_CUT: cut or None} if self.cuts else {})
+
+    def bad_row(self, line: BadLine) -> dict[str, Any]:
+        """No answer, by column, and the reason."""
+        return dict.fromkeys(self.names) | bad_cells(line.problem, self.task)
+
+
+def _all_good(
+    rows: Iterable[Example | BadLine], config: PredictConfig, task: Task
+) -> list[Example | BadLine]:
+    """All rows, in memory. Raises InputError, naming them all, if some are bad."""
+    found = list(rows)
+    tally = Tally(config.input, task)
+    tally.add(found, [], [])
+    if tally.skipped.rows:
+        raise InputError(f"{tally.bad()}\nMend them, or run without --strict.")
+    return found
 
 
 def _chunks(items: Iterable[Example | BadLine]) -> Iterator[Chunk]:
@@ -139,24 +221,3 @@ def _chunks(items: Iterable[Example | BadLine]) -> Iterator[Chunk]:
             chunk, characters = [], 0
     if chunk:
         yield chunk
-
-
-@contextmanager
-def _opened(output: str) -> Iterator[TextIO]:
-    """A file that is written whole or not at all, or the standard output, in UTF-8.
-
-    A lone surrogate, which JSON may hold, becomes its escape.
-    """
-    text: Any = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}
-    if output == STANDARD:
-        with (
-            suppress(BrokenPipeError),  # as by `| head`: who reads has seen enough
-            open(sys.stdout.fileno(), "w", closefd=False, **text) as out,
-        ):
-            yield out
-        return
-    try:
-        with file_beside(output) as beside, beside.open("w", **text) as out:
-            yield out
-    except OSError as error:
-        raise InputError(f"cannot write {output}: {error.strerror}. Name another file.") from None

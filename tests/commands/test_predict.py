@@ -1,5 +1,6 @@
 """`roformer-tf predict`, as it is typed but in this process: TensorFlow takes long to start."""
 
+import csv
 import dataclasses
 import gzip
 import io
@@ -36,7 +37,7 @@ TASKS = {
     "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
     "tagging": Tagging(labels=("B-LOC", "I-LOC", "O")),
 }
-HEADER = "label\tp(坏)\tp(好)\terror"
+HEADER = "label\tp(坏)\tp(好)\terror\ttokens_cut"
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +99,17 @@ def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
     header, *lines = output.read_text(encoding="utf-8").split("\n")[:-1]
     assert header == HEADER
     rows = [line.split("\t") for line in lines]
-    for (label, probability), (got, _, p_good, error) in zip(
+    for (label, probability), (got, _, p_good, error, _) in zip(
         expected(finetuned("classification"), texts), rows, strict=True
     ):
         assert (got, error) == (label, "")
         assert float(p_good) == pytest.approx(probability, abs=1e-5)
-    assert len({label for label, *_ in rows}) == 2
-    assert capfd.readouterr() == ("", "")
+    labels = [label for label, *_ in rows]
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("100 of 100 texts answered; ")
+    assert err.count("\n") == 1
+    assert all(f"{label} {labels.count(label)}" in err for label in ("好", "坏"))
 
 
 def test_from_stdin_to_stdout(finetuned, type_in, capfd):
@@ -112,14 +117,14 @@ def test_from_stdin_to_stdout(finetuned, type_in, capfd):
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
     out, err = capfd.readouterr()
     header, *lines = out.splitlines()
-    assert (header, len(lines), err) == (HEADER, 2, "")
+    assert (header, len(lines), err[:23]) == (HEADER, 2, "2 of 2 texts answered; ")
     assert all(line.split("\t")[0] in ("坏", "好") for line in lines)
 
 
 def test_nothing_in_is_a_header_out(finetuned, type_in, capfd):
     type_in(b"")
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
-    assert capfd.readouterr() == (HEADER + "\n", "")
+    assert capfd.readouterr() == (HEADER + "\n", "0 of 0 texts answered.\n")
 
 
 def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):
@@ -131,23 +136,34 @@ def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):
     assert main(["predict", *flags, "--input", str(tmp_path / "texts.jsonl.gz")]) == 0
     out, err = capfd.readouterr()
     answers = [line.split("\t") for line in out.splitlines()[1:]]
-    assert [bool(error) for *_, error in answers] == [False, True, True, False, False]
-    assert [len(answer) for answer in answers] == [4] * 5
-    assert answers[1][:3] == ["", "", ""]
-    assert err.startswith("2 of 5 lines could not be read, the first of them:\n")
-    assert "texts.jsonl.gz:2 " in err
-    assert "texts.jsonl.gz:3 " in err
+    assert [bool(error) for *_, error, _ in answers] == [False, True, True, False, False]
+    assert [len(answer) for answer in answers] == [5] * 5
+    assert answers[1] == ["", "", "", "has no 'text'", ""]
+    assert "texts.jsonl.gz: text in column text.\n2 of 5 rows have no answer:\n" in err
+    assert "texts.jsonl.gz:2 has no 'text'\n" in err
+    assert "texts.jsonl.gz:3 is not JSON\n" in err
+    assert "\n3 of 5 texts answered; " in err
 
 
-def test_the_first_bad_lines_are_told_the_others_counted(finetuned, tmp_path, monkeypatch, capfd):
+def test_bad_rows_are_told_all_at_once_over_chunks(finetuned, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(predict_file, "CHUNK", 3)
     (tmp_path / "x.txt").write_text("今天\n" + "\n" * 10, encoding="utf-8")
     flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
     assert main(["predict", *flags]) == 0
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == 12
-    assert err.startswith("10 of 11 lines")
-    assert len(err.splitlines()) == 1 + predict_file.SHOWN
+    path = tmp_path / "x.txt"
+    told, bad, summary = err.splitlines()
+    assert (told, bad) == (
+        "10 of 11 rows have no answer:",
+        f"  {path}:2-11 has an empty text in 'text'",
+    )
+    assert summary.startswith("1 of 11 texts answered; ")
+    output = ["--output", str(tmp_path / "new.tsv")]
+    assert main(["predict", *flags, "--strict", *output]) == 2
+    err = capfd.readouterr().err
+    assert f"{told}\n{bad}\nMend them, or run without --strict." in err
+    assert not (tmp_path / "new.tsv").exists()
 
 
 def test_where_no_line_is_good_nothing_is_written(finetuned, tmp_path, capfd):
@@ -155,7 +171,7 @@ def test_where_no_line_is_good_nothing_is_written(finetuned, tmp_path, capfd):
     output = tmp_path / "answers.tsv"
     flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
     assert main(["predict", *flags, "--output", str(output)]) == 2
-    assert "2 of 2 lines could not be read" in capfd.readouterr().err
+    assert "2 of 2 rows have no answer:" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
 
 
@@ -166,6 +182,7 @@ def test_columns_of_training_and_json_lines(finetuned, tmp_path):
     flags = ["--model", str(finetuned("pair")), "--input", str(tmp_path / "pairs.tsv")]
     assert main(["predict", *flags, "--output", str(output)]) == 0
     found = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert all(one["tokens_cut"] is None for one in found)
     examples = [Example(texts, None, "") for texts in (("天气", "今天"), ("今天", "天气"))]
     for got, want in zip(found, predict(*load_finetuned(finetuned("pair")), examples), strict=True):
         assert (got["label"], got["error"]) == (want.label, None)
@@ -279,3 +296,89 @@ def test_the_user_says_what_the_first_line_is(finetuned, tmp_path, capfd):
     for more, lines in ([], 1), (["--first-line", "example"], 2), (["--first-line", "header"], 1):
         assert main([*flags, *more]) == 0
         assert len(capfd.readouterr().out.splitlines()) == 1 + lines
+
+
+SENT = [  # as a spreadsheet has it: what was asked, and what of it is no text
+    ("编号", "评论内容", "备注"),
+    *((1, "今天很好", None), (2, None, "空"), (3, "我们\n去公园", None), (4, "=我们去", None)),
+    (5, "今天气很好我们去公园学习" * 50, None),
+]
+
+
+def test_a_spreadsheet_comes_and_a_spreadsheet_goes_with_the_texts_and_what_was_cut(
+    finetuned, tmp_path, capfd
+):
+    book = openpyxl.Workbook()
+    for row in SENT:
+        book.active.append(row)
+    book.active["B5"].data_type = "s"  # else a formula
+    book.save(tmp_path / "问.xlsx")
+    folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
+    dataclasses.replace(TASKS["classification"], max_length=128).save(folder)
+    rows = {}
+    for kind in ("xlsx", "csv", "tsv", "jsonl"):
+        output = tmp_path / "out" / f"答.{kind}"
+        flags = ["--input", str(tmp_path / "问.xlsx"), "--output", str(output), "--with-text"]
+        assert main(["predict", "--model", str(folder), *flags]) == 0
+        err = capfd.readouterr().err
+        assert "问.xlsx: text in column 评论内容 (by its name).\n" in err
+        assert "问.xlsx:3 has an empty text in '评论内容'\n" in err
+        assert "4 of 5 texts answered; " in err
+        assert "; 1 longer than 128 tokens and cut (column tokens_cut)" in err
+        assert ("cells that begin as a formula does: 1 (" in err) == (kind == "csv")
+        if kind == "xlsx":
+            read = list(openpyxl.load_workbook(output).active.iter_rows(values_only=True))
+            rows[kind] = [dict(zip(read[0], row, strict=True)) for row in read[1:]]
+        elif kind == "csv":
+            assert output.read_bytes().startswith(b"\xef\xbb\xbf")
+            with output.open(encoding="utf-8-sig", newline="") as file:
+                rows[kind] = list(csv.DictReader(file))
+        elif kind == "tsv":
+            with output.open(encoding="utf-8", newline="") as file:
+                rows[kind] = list(csv.DictReader(file, dialect="excel-tab"))
+        else:
+            rows[kind] = [json.loads(line) for line in output.open(encoding="utf-8")]
+    texts = [text for _, text, _ in SENT[1:]]
+    assert [row["text"] for row in rows["xlsx"]] == [texts[0], None, *texts[2:]]
+    assert [row["text"] for row in rows["jsonl"]] == [texts[0], None, *texts[2:]]
+    assert [row["text"] for row in rows["csv"]] == [texts[0], "", texts[2], "'=我们去", texts[4]]
+    assert [row["text"] for row in rows["tsv"]] == [
+        texts[0],
+        "",
+        "我们\\n去公园",
+        "=我们去",
+        texts[4],
+    ]
+    for found in rows.values():
+        assert list(found[0]) == ["text", "label", "p(坏)", "p(好)", "error", "tokens_cut"]
+        assert [str(row["tokens_cut"] or "") for row in found] == [*[""] * 4, str(600 + 2 - 128)]
+        assert [row["label"] or None for row in found] == [row["label"] for row in rows["xlsx"]]
+        assert [float(row["p(好)"] or 0) for row in found] == [
+            row["p(好)"] or 0 for row in rows["xlsx"]
+        ]
+        assert [bool(row["error"]) for row in found] == [False, True, False, False, False]
+
+
+def test_columns_can_be_named_where_they_are_not_certain(finetuned, tmp_path, capfd):
+    (tmp_path / "x.csv").write_text("标题,内容\n今天,天气很好\n我们,去公园\n", encoding="utf-8-sig")
+    flags = ["predict", "--model", str(finetuned("classification")), "--with-text"]
+    flags += ["--input", str(tmp_path / "x.csv")]
+    assert main(flags) == 2
+    assert "Give --text-columns 标题 or --text-columns 内容." in capfd.readouterr().err
+    assert main([*flags, "--text-columns", "内容"]) == 0
+    out, err = capfd.readouterr()
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["text", "天气很好", "去公园"]
+    assert "x.csv: text in column 内容.\n" in err
+    assert main([*flags, "--text-columns", "标题", "内容"]) == 2
+    assert "names 2 columns, but the model was trained on 1: text" in capfd.readouterr().err
+
+
+def test_what_is_read_in_windows_is_not_cut(finetuned, type_in, tmp_path, capfd):
+    folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
+    task = dataclasses.replace(TASKS["classification"], max_length=16, long_texts="windows")
+    task.save(folder)
+    type_in(("今天" * 50).encode())
+    assert main(["predict", "--model", str(folder)]) == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines()[0] == "label\tp(坏)\tp(好)\terror"
+    assert "cut" not in err
