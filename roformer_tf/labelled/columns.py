@@ -35,6 +35,9 @@ FirstLine: TypeAlias = Literal["auto", "header", "example"]
 FEW_NUMBERS = 5
 """Distinct numbers that are labels where nothing but the numbers tells so."""
 
+LONG = 8
+"""Mean length of texts from which a cell of half of it is hardly their column's name."""
+
 LONGER = 4
 """Times the others' mean length that a column of texts has, where its length alone tells it."""
 
@@ -96,12 +99,30 @@ def _count_names(rows: list[list[str]], place: int, named: Collection[str]) -> i
     given = len(set(named) & set(names))
     if set(TRIPLES[0]) <= set(names):
         given += len(TRIPLES[0])
-    return given + sum(
-        name in KNOWN
-        and name not in named
-        and not any(row[i : i + 1] == rows[place][i : i + 1] for row in rows[place + 1 :])
-        for i, name in enumerate(names)
-    )
+    known = 0
+    for i, name in enumerate(names):
+        if name in KNOWN and name not in named:
+            below = [row[i] for row in rows[place + 1 :] if i < len(row)]
+            is_label = name not in LABELS and _are_classes(below)  # a topic that is called 新闻
+            known += not is_label and rows[place][i] not in below
+    if given + known == 1 == known and _has_text(rows, place):
+        known = 0  # an example whose label is called 情感, until all labels are seen
+    return given + known
+
+
+def _are_classes(cells: Sequence[str]) -> bool:
+    found = profile(cells)
+    return _look_like_labels(found) and not found.numbers
+
+
+def _has_text(rows: list[list[str]], place: int) -> bool:
+    """Whether a cell of a row is a text as those below it: as long, where they are long."""
+    for i, cell in enumerate(rows[place]):
+        below = profile(row[i] for row in rows[place + 1 :] if i < len(row))
+        is_long = _look_like_texts(below) and below.mean_length >= LONG
+        if is_long and 2 * len(cell.strip()) >= below.mean_length:
+            return True
+    return False
 
 
 def _title_rows(rows: list[list[str]]) -> int:

@@ -327,6 +327,17 @@ def test_a_label_that_is_called_as_a_column_makes_no_header(write):
     assert len(read(write("a.tsv", lines(*rows)))[1]) == 4
 
 
+@pytest.mark.parametrize("label", ["新闻", "情感", "标题", "类型"])
+def test_nor_does_one_that_comes_again_late(write, label):
+    """The first rows alone would tell a header: 新闻 is a column's name elsewhere."""
+    texts = [f"第{i}篇文章讲的是另外一件事情" for i in range(302)]
+    labels = [label, *["体育", "财经", "科技"] * 100, label]
+    rows = list(zip(labels, texts, strict=True))
+    layout, examples = read(write("a.tsv", lines(*rows)))
+    assert (layout.label_column, layout.text_columns) == ("1", ("2",))
+    assert len(examples) == 302
+
+
 @pytest.mark.parametrize(
     "rows",
     [
