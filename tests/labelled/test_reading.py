@@ -327,15 +327,28 @@ def test_a_label_that_is_called_as_a_column_makes_no_header(write):
     assert len(read(write("a.tsv", lines(*rows)))[1]) == 4
 
 
-@pytest.mark.parametrize("label", ["新闻", "情感", "标题", "类型"])
-def test_nor_does_one_that_comes_again_late(write, label):
+@pytest.mark.parametrize(
+    ("label", "text"),
+    [
+        *((x, "第{}篇文章讲的是另外一件事情") for x in ("情感", "类型")),
+        ("新闻", "文{}"),
+        ("标题", "文{}"),
+    ],
+)
+def test_nor_does_one_that_comes_again_late(write, label, text):
     """The first rows alone would tell a header: 新闻 is a column's name elsewhere."""
-    texts = [f"第{i}篇文章讲的是另外一件事情" for i in range(302)]
+    texts = [text.format(i) for i in range(302)]
     labels = [label, *["体育", "财经", "科技"] * 100, label]
     rows = list(zip(labels, texts, strict=True))
     layout, examples = read(write("a.tsv", lines(*rows)))
     assert (layout.label_column, layout.text_columns) == ("1", ("2",))
     assert len(examples) == 302
+
+
+def test_nor_does_one_in_a_later_row_which_would_make_titles_of_those_above(write):
+    labels = ["体育", "财经", "情感", *["体育", "财经"] * 9]
+    rows = [(f"文{i}", label) for i, label in enumerate(labels)]
+    assert len(read(write("a.tsv", lines(*rows)))[1]) == len(rows)
 
 
 @pytest.mark.parametrize(
@@ -537,6 +550,12 @@ def test_nor_does_it_make_quotes_of_a_text(write, odd, at_end):
     texts = lines(*rows)
     path = write("a.tsv", lines(("text", "label")) + (odd + texts if at_end else texts + odd))
     assert read(path)[1] == [((text,), label) for text, label in rows]
+
+
+def test_quotes_that_would_swallow_whole_lines_are_text_whatever_else_is_torn(write):
+    rows = [('"甲', "1"), ("乙", "0"), ('丙"', "1")]
+    path = write("a.tsv", lines(("text", "label"), *rows) + '"a\nb"\t1\nc\t0\t0\n')
+    assert read(path)[1] == [*(((text,), label) for text, label in rows), (('b"',), "1")]
 
 
 def test_an_empty_quoted_cell_alone_is_no_table(write):
