@@ -12,12 +12,9 @@ from tqdm import tqdm
 
 from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.detection import is_causal_by_name, transformers_class
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.conversion.detection import (
-    check_fits,
-    is_causal_by_name,
-    transformers_class,
-)
+from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, folder_beside

@@ -21,15 +21,15 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints import tf1
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
-from roformer_tf.conversion.detection import (
+from roformer_tf.checkpoints.detection import (
     attention_type,
-    check_fits,
     is_language_model,
     parts,
     transformers_class,
 )
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
+from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.tokenizers.tokenizer import find_tokenizer

@@ -20,7 +20,7 @@ from roformer_tf.conversion.convert import (
     convert_checkpoint,
     print_difference,
 )
-from roformer_tf.conversion.detection import check_fits
+from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.segmentation import normalize
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer

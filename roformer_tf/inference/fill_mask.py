@@ -2,11 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
 
+from roformer_tf.checkpoints.detection import (
+    attention_type,
+    is_causal_by_name,
+    is_language_model,
+    parts,
+)
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.inference.rows import batches, runner
 from roformer_tf.labelled.encoding import padded
@@ -48,14 +56,26 @@ class FillMaskConfig:
 
 def fill_mask(config: FillMaskConfig) -> None:
     """Print each text with its masks filled, and the likeliest tokens of each mask."""
-    from roformer_tf.models.heads import RoFormerForMaskedLM
-
-    model = RoFormerForMaskedLM.from_pretrained(config.model)
+    model = load_masked_lm(config.model)
     for text, masks in zip(config.text, candidates(model, config.text, config.top), strict=True):
         print(filled(text, masks))
         for number, tokens in enumerate(masks, 1):
             label = f"  {MASK}" if len(masks) == 1 else f"  {MASK} {number}"
             print(label, " ".join(f"{token} {share:.1%}" for token, share in tokens))
+
+
+def load_masked_lm(source: str | Path) -> "RoFormerForMaskedLM":
+    """Read a model that has learned to fill masks.
+
+    Raises InputError for a checkpoint without a language model's head, which would be drawn at
+    random, and for one that has learned to write what comes next: at a mask both would give an
+    answer as any other.
+    """
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+
+    with OpenedSource(source) as opened:
+        _check_fills_masks(opened.checkpoint(), opened.name)
+        return RoFormerForMaskedLM.from_source(opened)
 
 
 def candidates(
@@ -116,6 +136,39 @@ def _logits(
         for row, scores in zip(chosen, with_model.run(inputs), strict=False):
             logits[row] = scores[: len(places[row])]
     return logits
+
+
+def _check_fills_masks(checkpoint: Checkpoint, source: str) -> None:
+    """Raise InputError, with the reason, for a checkpoint whose answers would mean nothing."""
+    held = parts(checkpoint)
+    reason = ""
+    if heads := sorted(held & {"classifier", "token_classifier"}):
+        reason = (
+            f"it was fine-tuned for labels, and holds {heads[0]} in place of what scores the "
+            "vocabulary"
+        )
+    elif not is_language_model(checkpoint):
+        reason = (
+            f"it holds {', '.join(sorted(held))} alone, without the head that scores the "
+            "vocabulary, which would be drawn at random"
+        )
+    elif attention_type(checkpoint) == "unilm":
+        reason = "it is a sim model, which has learned to write what comes next, not to fill a mask"
+    elif attention_type(checkpoint) == "causal":
+        reason = (
+            'its config.json has attention_type "causal": it reads from left to right and has '
+            "learned to write what comes next, not to fill a mask"
+        )
+    elif is_causal_by_name(checkpoint, source):
+        reason = (
+            "by its name it is a gpt model, which has learned to write what comes next, not to "
+            'fill a mask (if it has not, put "attention_type": "bidirectional" into its config)'
+        )
+    if reason:
+        raise InputError(
+            f"{source} fills no masks: {reason}. Give a masked language model, such as "
+            "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default."
+        )
 
 
 def _check(text: str) -> None:

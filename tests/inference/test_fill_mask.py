@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.fill_mask import (
     Candidate,
@@ -12,8 +13,14 @@ from roformer_tf.inference.fill_mask import (
     candidates,
     fill_mask,
     filled,
+    load_masked_lm,
 )
-from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import (
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForTokenClassification,
+)
 
 TEXTS = ["今天[MASK]很好，可以去公园。", "[MASK][MASK]的经济", "北京[MASK]"]
 
@@ -104,3 +111,46 @@ def test_the_command_prints_text_and_candidates(pretrained, capsys):
         rf"［.+］［.+］\n  \[MASK\] 1 {best}\n  \[MASK\] 2 {best}\n",
         capsys.readouterr().out,
     )
+
+
+def saved(folder, source, cls, **overrides):
+    """The folder of what a class makes of a checkpoint."""
+    cls.from_pretrained(source, **overrides).save_pretrained(folder)
+    return folder
+
+
+CAUSAL = "from left to right"
+REFUSED = {  # why it fills no masks: what makes such a source of (folder, released)
+    "by its name it is a gpt model": lambda folder, released: released("gpt_char"),
+    CAUSAL: lambda folder, released: saved(folder, released("gpt_char"), RoFormerForCausalLM),
+    "is a sim model": lambda folder, released: released("sim_char"),
+    "holds encoder alone": lambda folder, released: saved(
+        folder, released("char"), RoFormerEncoder
+    ),
+    "holds classifier in place": lambda folder, released: released("hf_word_seqcls"),
+    # whose head has no weights of its own, so that none of them would be new
+    "holds token_classifier in place": lambda folder, released: saved(
+        folder, released("v2_char"), RoFormerForTokenClassification, num_labels=3
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_model_that_has_not_learned_to_fill_masks_is_refused(reason, released, tmp_path, capsys):
+    source = str(REFUSED[reason](tmp_path / "model", released))
+    assert main(["fill-mask", "--model", source, "今天天[MASK]很好"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{source} fills no masks" in said.err
+    assert reason in said.err
+
+
+def test_a_gpt_by_name_that_says_otherwise_and_a_v2_fill_masks(released, unpacked, tmp_path):
+    folder = unpacked("char").rename(tmp_path / "roformer-gpt")
+    with pytest.raises(InputError, match="by its name"):
+        load_masked_lm(folder)
+    path = folder / "bert_config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"attention_type": "bidirectional"}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    for source in (folder, released("v2_char"), released("word_adam")):
+        assert candidates(load_masked_lm(source), ["天[MASK]"], top=1)

@@ -1,12 +1,12 @@
 import pytest
 
-from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.conversion.detection import (
+from roformer_tf.checkpoints.detection import (
     attention_type,
     is_language_model,
     parts,
     transformers_class,
 )
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.tokenizers.tokenizer import find_tokenizer
 
 MASKED, ENCODER = "RoFormerForMaskedLM", {"encoder"}
