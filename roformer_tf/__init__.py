@@ -1,11 +1,13 @@
 """RoFormer (BERT with rotary position embedding) for Chinese text, on Keras 3.
 
 Names are loaded when they are first used: a program that only tokenizes or prepares text never
-waits for Keras or its backend.
+waits for Keras or its backend. Keras, whenever it is imported, is told the names of what stands in
+`.keras` files, so that `import roformer_tf` is all that `keras.saving.load_model` needs.
 """
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -40,6 +42,26 @@ _HOME = {
     "load": "inference.predictor",
 }
 
+_SERIALIZED = {
+    "AdamW": "kernels.adam",
+    "AveragingAdamW": "runs.optimizers.adamw:EmaAdamW",
+    "Lamb": "runs.optimizers.lamb",
+    "LayerwiseAdamW": "runs.optimizers.adamw",
+    "MaskedTokenLoss": "pretraining.losses",
+    "Muon": "runs.optimizers.muon",
+    "RoFormerEncoder": "models.encoder",
+    "RoFormerForCausalLM": "models.heads",
+    "RoFormerForMaskedLM": "models.heads",
+    "RoFormerForSentenceSimilarity": "models.heads",
+    "RoFormerForSequenceClassification": "models.heads",
+    "RoFormerForTokenClassification": "models.heads",
+    "RoFormerSelfAttention": "layers.self_attention",
+    "RotaryMultiHeadAttention": "layers.attention",
+    "TaskLoss": "finetuning.losses",
+    "WarmupDecay": "runs.schedules",
+}
+"""What `.keras` files call "roformer_tf>…" → its module, and :Class where that is named else."""
+
 __all__ = [
     "InputError",
     "LabelledDataset",
@@ -68,3 +90,53 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Show what `__getattr__` would load."""
     return sorted({*globals(), *__all__})
+
+
+class _Unloaded(NamedTuple):
+    """What stands in Keras' registry for a class of ours until its module is loaded."""
+
+    module: str
+    name: str
+
+    def from_config(self, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """All that Keras asks of it: load the class, which takes this place, and make one."""
+        return getattr(import_module(self.module), self.name).from_config(config)
+
+
+class _WhenKerasIsImported:
+    """On `sys.meta_path`: finds nothing of its own, and has `_register` follow Keras' import.
+
+    Keras looks for a class by its name alone, in a registry which is there only after its import
+    and which it offers nobody else to fill: of modules that a file names it imports its own.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """What the other finders find, for "keras" with a last step added to its execution."""
+        if name != "keras":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, found), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: Any) -> None:
+                execute(module)
+                _register()
+
+            setattr(spec.loader, "exec_module", execute_and_register)  # noqa: B010, for mypy
+        return spec
+
+
+def _register() -> None:
+    """Tell Keras where our classes are; those that are loaded stand in its registry already."""
+    registry = import_module("keras").saving.get_custom_objects()
+    for name, home in _SERIALIZED.items():
+        module, _, other = home.partition(":")
+        registry.setdefault(f"{__name__}>{name}", _Unloaded(f"{__name__}.{module}", other or name))
+
+
+if "keras" in sys.modules:
+    _register()
+else:
+    sys.meta_path.insert(0, _WhenKerasIsImported())
