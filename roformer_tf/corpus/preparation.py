@@ -5,7 +5,7 @@ made by one process and recorded once they are whole. So the number of processes
 byte, and what was interrupted goes on behind its last whole part. A part is of one corpus. If
 duplicates are to be left out, they are looked for first, in all corpora. The output folder:
 
-    vocab.txt, tokenizer.json, tokenizer_config.json
+    vocab.txt, tokenizer_config.json, tokenizer.json (for characters)
     train-00000.npy, held_out-00000.npy, …    the shards of part 0, …
     unfinished/settings.json, duplicates.json, part-00000.json, …
                                                     only until the manifest is written

@@ -137,7 +137,10 @@ class PretrainedModel(keras.Model):
             }
         huggingface.write(folder, self.config, arrays, self.architecture, "float32")
         if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(folder)
+            # Units are a tagging model's: one read from its folder for another task has none.
+            tagging = self.architecture == "RoFormerForTokenClassification"
+            units = self.tokenizer.units if tagging else None
+            self.tokenizer.with_units(units).save_pretrained(folder)
 
     def parts(self) -> dict[str, keras.layers.Layer]:
         """The layers that hold the weights, under the first word of the table's names."""

@@ -1,34 +1,68 @@
-"""`tokenizer.json` and `tokenizer_config.json` as transformers reads them, made without it."""
+"""`tokenizer.json` and `tokenizer_config.json` as other programs read them, made without these.
+
+The library `tokenizers` reads `tokenizer.json` alone, transformers both. What a folder's model is
+called with cannot always be said there:
+
+vocabulary  units       tokenizer.json              transformers
+char        -           our ids                     our ids
+word        -           none: it cannot hold jieba  our ids, by RoFormerTokenizer, which has jieba
+either      characters  our ids                     our ids
+either      words       refuses, with the reason    refuses, with the reason
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, WORD_LIMIT, Tokenization
 
+Units = Literal["characters", "words"]
+"""What a tagging model tokenizes one by one: each character, or what white space separates."""
 
-def tokenizer_config(tokenization: Tokenization, lower_case: bool) -> dict[str, Any]:
-    """Content of `tokenizer_config.json`; `tokenization` is our own key, which others skip.
+
+def tokenizer_config(
+    vocabulary: Mapping[str, int],
+    tokenization: Tokenization,
+    lower_case: bool,
+    units: Units | None = None,
+) -> dict[str, Any]:
+    """Content of `tokenizer_config.json`; `tokenization` and `units` are keys of our own.
 
     Hugging Face's `RoFormerTokenizer` always segments by jieba, which also takes strings of
-    Greek or kana apart. So char-level folders name the class that does what tokenizer.json says.
+    Greek or kana apart. So other folders name the class that does what tokenizer.json says.
     """
-    by_word = tokenization == "word"
-    return {
-        "tokenizer_class": "RoFormerTokenizer" if by_word else "PreTrainedTokenizerFast",
+    by_jieba = tokenization == "word" and units is None
+    config: dict[str, Any] = {
+        "tokenizer_class": "RoFormerTokenizer" if by_jieba else "PreTrainedTokenizerFast",
         "do_lower_case": lower_case,
         "tokenization": tokenization,
         **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
     }
+    if units is not None:
+        config["units"] = units
+    if by_jieba:
+        # Given a vocab.txt, RoFormerTokenizer (transformers 5.23) looks jieba's words up in the
+        # file's path, and so finds none; from a dictionary it makes what it should.
+        config["vocab"] = dict(vocabulary)
+    return config
 
 
 def tokenizer_json(
-    vocabulary: Mapping[str, int], tokenization: Tokenization, lower_case: bool
-) -> dict[str, Any]:
-    """Content of `tokenizer.json`.
+    vocabulary: Mapping[str, int],
+    tokenization: Tokenization,
+    lower_case: bool,
+    units: Units | None = None,
+) -> dict[str, Any] | None:
+    """Content of `tokenizer.json`; None where the format cannot hold what gives our ids.
 
-    Word-level, the pre-tokenizer is a stand-in: `RoFormerTokenizer` puts its jieba, which no
-    file can hold, in its place, just as it does with folders that it saved itself.
+    None is for word-level vocabularies. Their words lie on jieba's likeliest path through its
+    dictionary of 349,046 words, most of which the vocabulary lacks; the format knows such paths
+    (Unigram) among the vocabulary's tokens alone, which gave our ids for 162 of 1,000 texts.
     """
+    if units == "words":
+        return {"version": _WORDS_REFUSED, "added_tokens": [], "model": None}
+    if tokenization == "word" and units is None:
+        return None
+    by_character = units == "characters"
     return {
         "version": "1.0",
         "truncation": None,
@@ -45,14 +79,10 @@ def tokenizer_json(
             }
             for token in sorted(SPECIAL_TOKENS, key=vocabulary.__getitem__)
         ],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": tokenization == "char",
-            "strip_accents": None,  # where lower-cased, as here
-            "lowercase": lower_case,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "normalizer": _each_character(lower_case) if by_character else _bert(lower_case),
+        "pre_tokenizer": (
+            _characters(tokenization) if by_character else {"type": "BertPreTokenizer"}
+        ),
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [_special("[CLS]", 0), _text("A", 0), _special("[SEP]", 0)],
@@ -87,3 +117,47 @@ def _special(token: str, segment: int) -> dict[str, Any]:
 def _text(name: str, segment: int) -> dict[str, Any]:
     """A text's place in a template."""
     return {"Sequence": {"id": name, "type_id": segment}}
+
+
+def _bert(lower_case: bool) -> dict[str, Any]:
+    """BERT's normalizer, which spaces Chinese characters apart."""
+    return {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,  # where lower-cased, as here
+        "lowercase": lower_case,
+    }
+
+
+def _each_character(lower_case: bool) -> dict[str, Any] | None:
+    """Normalize and leave every character something, for each has a label of its own.
+
+    A mark that stands alone, where accents are stripped, becomes a space: as that is in no
+    vocabulary, it is an [UNK], like all characters of which nothing is left.
+    """
+    if not lower_case:
+        return None
+    accents = {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": False}
+    return {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Replace", "pattern": {"Regex": r"\p{Mn}"}, "content": " "},
+            accents | {"strip_accents": True, "lowercase": True},
+        ],
+    }
+
+
+def _characters(tokenization: Tokenization) -> dict[str, Any]:
+    """Cut between characters; where jieba does not, the jamo of a Korean one stay together."""
+    jamo = r"[\u1100-\u115f][\u1160-\u11a7][\u11a8-\u11ff]?|" if tokenization == "char" else ""
+    pattern = {"Regex": jamo + r"[\s\S]"}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
+_WORDS_REFUSED = (
+    "none, for this model labels words that are given apart, each by its first token, and no "
+    "tokenizer.json tells a pipeline which tokens those are: use `roformer-tf predict` or "
+    "`roformer_tf`"
+)
+"""The library's error quotes the version that it does not know, and so this."""

@@ -16,8 +16,8 @@ from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
-from roformer_tf.tokenizers.huggingface import tokenizer_config, tokenizer_json
+from roformer_tf.files import remove, write_text
+from roformer_tf.tokenizers.huggingface import Units, tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.segmentation import (
     is_chinese,
     is_punctuation,
@@ -61,11 +61,18 @@ class RoFormerTokenizer:
     A part that cannot be pieced together is one token that spells it and has the id of `[UNK]`.
     Special tokens in a text, such as "[MASK]", are ordinary text.
 
+    `units`: what a tagging model has tokenized one by one, characters or words. Here it changes
+    nothing, for whoever tags calls the tokenizer with each; it is saved, for other programs.
+
     Raises InputError for a vocabulary without the special tokens.
     """
 
     def __init__(
-        self, vocabulary: Mapping[str, int], tokenization: Tokenization, lower_case: bool = True
+        self,
+        vocabulary: Mapping[str, int],
+        tokenization: Tokenization,
+        lower_case: bool = True,
+        units: Units | None = None,
     ) -> None:
         if tokenization not in get_args(Tokenization):
             raise InputError(f'tokenization is {tokenization!r}, but must be "word" or "char".')
@@ -73,6 +80,7 @@ class RoFormerTokenizer:
         self.vocabulary = dict(vocabulary)
         self.tokenization = tokenization
         self.lower_case = lower_case
+        self.units = units
         self.vocab_size = max(self.vocabulary.values()) + 1
         self.tokens: list[str | None] = [None] * self.vocab_size
         for token, number in self.vocabulary.items():
@@ -116,22 +124,35 @@ class RoFormerTokenizer:
             tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
         if lower_case is None:
             lower_case = bool(recorded.get("do_lower_case", True))
-        return cls(vocabulary, tokenization, lower_case)
+        units = recorded.get("units")
+        return cls(
+            vocabulary, tokenization, lower_case, units if units in get_args(Units) else None
+        )
+
+    def with_units(self, units: Units | None) -> "RoFormerTokenizer":
+        """The same tokenizer, for a model that has these tokenized one by one, or none."""
+        if units == self.units:
+            return self
+        return type(self)(self.vocabulary, self.tokenization, self.lower_case, units)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write `vocab.txt`, `tokenizer.json` and `tokenizer_config.json` into the folder.
+        """Write `vocab.txt`, `tokenizer_config.json` and, where one can be, `tokenizer.json`.
 
-        transformers' AutoTokenizer reads them, too. Raises InputError as `vocabulary_text` does.
+        transformers' AutoTokenizer reads them, too. `tokenizer.json` is what the library
+        `tokenizers` reads: it gives our ids for a char-level vocabulary, and there is none for a
+        word-level one, whose words jieba finds. Where `units` are characters, both give their ids,
+        and where they are words, both refuse, with the reason.
+        Raises InputError as `vocabulary_text` does.
         """
         lines = self.vocabulary_text()
-        settings = (self.tokenization, self.lower_case)
+        settings = (self.vocabulary, self.tokenization, self.lower_case, self.units)
         write_text(Path(folder) / VOCABULARY, lines)
-        for name, content in (
-            (TOKENIZER, tokenizer_json(self.vocabulary, *settings)),
-            (TOKENIZER_CONFIG, tokenizer_config(*settings)),
-        ):
-            text = json.dumps(content, ensure_ascii=False, indent=2)
-            write_text(Path(folder) / name, text + "\n")
+        content = tokenizer_json(*settings)
+        if content is None:
+            remove(Path(folder) / TOKENIZER)  # of an earlier model in its place
+        else:
+            write_text(Path(folder) / TOKENIZER, _json_text(content))
+        write_text(Path(folder) / TOKENIZER_CONFIG, _json_text(tokenizer_config(*settings)))
 
     def vocabulary_text(self) -> str:
         """Content of the `vocab.txt` that holds this vocabulary, a token a line.
@@ -148,7 +169,7 @@ class RoFormerTokenizer:
         return lines
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.vocabulary, self.tokenization, self.lower_case)
+        return type(self), (self.vocabulary, self.tokenization, self.lower_case, self.units)
 
     def tokenize(self, text: str) -> list[str]:
         """Tokens without special ones: "今天天气 unaffable" → 今天 天气 un ##aff ##able."""
@@ -357,6 +378,10 @@ def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
                 "pair of texts. Correct it, or leave it out."
             )
     return cast("list[tuple[str, str | None]]", pairs)
+
+
+def _json_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 def _is_pair(item: Any) -> bool:

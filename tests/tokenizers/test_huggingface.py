@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ def sentences():
         return [case["text"] for case in json.load(file)["single"] if case["kind"] == "real"]
 
 
-def saved(folder, tokenization, lower_case):
-    tokenizer = RoFormerTokenizer(read_vocabulary(GOLDENS / tokenization), tokenization, lower_case)
+def saved(folder, tokenization, lower_case, units=None):
+    vocabulary = read_vocabulary(GOLDENS / tokenization)
+    tokenizer = RoFormerTokenizer(vocabulary, tokenization, lower_case, units)
     tokenizer.save_pretrained(folder)
     (folder / "config.json").write_text('{"model_type": "roformer"}')  # as beside our weights
     return tokenizer
@@ -37,6 +39,64 @@ def test_transformers_gives_our_ids(tmp_path, tokenization, lower_case, transfor
         assert getattr(theirs, f"{name}_token_id") == getattr(ours, f"{name}_id")
     pair = theirs("今天", "天气 Good", return_token_type_ids=True)
     assert (pair["input_ids"], pair["token_type_ids"]) == ours.encode("今天", "天气 Good")
+    theirs.save_pretrained(tmp_path / "again")  # as after a training in transformers
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again(sentences()[:20])["input_ids"] == theirs(sentences()[:20])["input_ids"]
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("name", ["RoFormerTokenizer", "RoFormerTokenizerFast"])
+def test_its_own_classes_give_our_ids_of_words(name, tmp_path, transformers):
+    ours = saved(tmp_path, "word", True)
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    assert theirs(sentences())["input_ids"] == [ours.encode(text)[0] for text in sentences()]
+
+
+STRANGE = "İÉ각 e\u0301 \u0301ab\tc\u200b😀👨\u200d👩 2023年Ｈello Σς\n"
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("tokenization", ["word", "char"])
+def test_units_that_are_characters_have_their_ids(tokenization, lower_case, tmp_path, transformers):
+    from tokenizers import Tokenizer
+
+    ours = saved(tmp_path, tokenization, lower_case, units="characters")
+    alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*sentences(), STRANGE]:
+        units = [number for unit in text for number in ours.ids(unit) or [ours.unk_id]]
+        want = [ours.cls_id, *units, ours.sep_id]
+        assert alone.encode(text).ids == want, text
+        assert auto(text)["input_ids"] == want, text
+
+
+@pytest.mark.hf
+def test_units_that_are_words_are_refused_with_the_reason(tmp_path, transformers):
+    from tokenizers import Tokenizer
+
+    saved(tmp_path, "char", True, units="words")
+    for load, source in (
+        (Tokenizer.from_file, str(tmp_path / "tokenizer.json")),
+        (transformers.AutoTokenizer.from_pretrained, tmp_path),
+    ):
+        with pytest.raises(Exception, match="labels words that are given apart"):
+            load(source)
+
+
+def test_a_file_of_an_earlier_model_goes(tmp_path):
+    saved(tmp_path, "char", True)
+    assert (tmp_path / "tokenizer.json").exists()
+    saved(tmp_path, "word", True)
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
+def test_units_are_kept(tmp_path):
+    for units in ("characters", "words", None):
+        ours = saved(tmp_path, "word", True, units)
+        assert RoFormerTokenizer.from_pretrained(tmp_path).units == units
+        assert pickle.loads(pickle.dumps(ours)).units == units
+        assert ours.with_units(None).units is None
 
 
 def test_files_hold_the_vocabulary_and_the_special_ids(tmp_path):
