@@ -101,5 +101,9 @@ class LabelledDataset:
 
     def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""
+        unknown = {**model.config.unknown, **self.task.config_values()}
+        model.config = model.config.replace(unknown=unknown)
+        if model.tokenizer is not None:
+            model.tokenizer = model.tokenizer.with_units(self.task.units)
         model.save_pretrained(folder)
         self.task.save(folder)

@@ -67,18 +67,15 @@ class Start:
 
     def model(self, task: Task) -> PretrainedModel:
         """A model for the task, its head new, its encoder the checkpoint's."""
-        names = {
-            "id2label": {str(number): label for number, label in enumerate(task.labels)},
-            "label2id": {label: number for number, label in enumerate(task.labels)},
-        }
         architecture = self.architecture.replace(
-            num_labels=task.outputs, unknown={**self.architecture.unknown, **names}
+            num_labels=task.outputs,
+            unknown={**self.architecture.unknown, **task.config_values()},
         )
         model = task.model_class()(architecture, dtype=self.precision)
         variables = model.named_variables()
         for name, array in self.weights.items():
             variables[name].assign(array)
-        model.tokenizer = self.tokenizer
+        model.tokenizer = self.tokenizer.with_units(task.units)
         return model
 
 

@@ -6,7 +6,8 @@ int8         model.onnx                   the same, its weights in 8 bits: for C
 
 All take `token_ids` and `segment_ids` int32 (batch, length), whatever the batch and the length,
 and give `logits` and `probabilities` float32 (a regression: `value`). Beside them stand the
-tokenizer's files and `task.json`, for a service makes rows of texts.
+tokenizer's files and `task.json`, for a service makes rows of texts, and a `README.md` with the
+lines that make them elsewhere.
 """
 
 import time
@@ -20,8 +21,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import DifferenceError, InputError
-from roformer_tf.files import check_writable, folder_beside
+from roformer_tf.files import check_writable, folder_beside, write_text
+from roformer_tf.inference.export_card import export_card
 from roformer_tf.inference.predict import load_finetuned, predict_encoded
 from roformer_tf.inference.rows import Forward
 from roformer_tf.labelled.examples import Example
@@ -99,8 +102,9 @@ def export(
             _write_onnx(model, task, folder / ONNX)
         else:
             _write_int8(model, tokenizer, task, folder / ONNX, examples)
-        tokenizer.save_pretrained(folder)
+        tokenizer.with_units(task.units).save_pretrained(folder)
         task.save(folder)
+        write_text(folder / MODEL_CARD, export_card(to, tokenizer, task))
     print(f"{output} is written: {to}, {_megabytes(Path(output)):.1f} MB.")
 
 

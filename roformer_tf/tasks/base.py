@@ -34,6 +34,7 @@ from roformer_tf.tasks.blocks import Block, Mistake
 from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
 from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
 from roformer_tf.tasks.metrics import Counts, LabelItem, Measure, Metric, bootstrap, count, once
+from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -195,6 +196,26 @@ class Task(ABC):
     def outputs(self) -> int:
         """Logits of a row, or of a token: C."""
         return len(self.labels) or 1
+
+    @property
+    def units(self) -> Units | None:
+        """What is tokenized one by one, if anything is, for the tokenizer's files."""
+        return None
+
+    def config_values(self) -> dict[str, Any]:
+        """What the model's `config.json` tells transformers of the task: names and kind of labels.
+
+        With them its pipelines say what is meant: each logit's label, and what scores are.
+        """
+        names = self.labels_outside()
+        return {
+            "id2label": {str(number): label for number, label in enumerate(names)},
+            "label2id": {label: number for number, label in enumerate(names)},
+        }
+
+    def labels_outside(self) -> tuple[str, ...]:
+        """The labels as a pipeline of transformers is to read them, in the order of the logits."""
+        return self.labels
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":

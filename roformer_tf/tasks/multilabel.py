@@ -71,6 +71,10 @@ class Multilabel(Task):
         target[[self.number_of(one, example) for one in example.label or ()]] = 1
         return target
 
+    def config_values(self) -> dict[str, Any]:
+        """And that every label has a probability of its own."""
+        return super().config_values() | {"problem_type": "multi_label_classification"}
+
     @classmethod
     def losses(
         cls,

@@ -71,6 +71,14 @@ class Regression(Task):
         """Tenths of the numbers."""
         return number_strata([example.label for example in examples])
 
+    def config_values(self) -> dict[str, Any]:
+        """And that the score is no probability."""
+        return super().config_values() | {"problem_type": "regression"}
+
+    def labels_outside(self) -> tuple[str, ...]:
+        """How the number is made of the score that a pipeline gives."""
+        return (f"{self.mean:g} + {self.deviation:g} * score",)
+
     @classmethod
     def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Self":
         """The mean and deviation of the numbers. Raises InputError where all are the same."""

@@ -17,7 +17,7 @@ from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.blocks import Mistake
 from roformer_tf.tasks.details import CHARACTERS, JsonObject, calibration
-from roformer_tf.tasks.entities import entities, mark, marks_entities, spans
+from roformer_tf.tasks.entities import as_bioes, entities, mark, marks_entities, spans
 from roformer_tf.tasks.metrics import (
     ACCURACY,
     Figures,
@@ -30,6 +30,7 @@ from roformer_tf.tasks.metrics import (
     totals,
 )
 from roformer_tf.tasks.probabilities import shortest, softmax
+from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -98,6 +99,21 @@ class Tagging(Task):
     def row_targets(self, encoded: EncodedTexts, examples: Sequence[Example]) -> tuple[Rows, Rows]:
         """(T,) int32 of each row, and weights of 1 where a unit begins that is judged there."""
         return unit_targets(encoded, [self.target(example) for example in examples])
+
+    @property
+    def units(self) -> Units:
+        """Characters, or the words of texts whose units white space separates."""
+        return "words" if self.spaced_units else "characters"
+
+    def labels_outside(self) -> tuple[str, ...]:
+        """In BIO, all that pipelines know: M-LOC and E-LOC are I-LOC, S-LOC is B-LOC.
+
+        They read an entity from B on, or where the type changes, as we do, but for E-LOC E-LOC and
+        the like, which no right tagging has: two entities to us, one to them.
+        """
+        if not marks_entities(self.labels):
+            return self.labels
+        return tuple(_as_bio(as_bioes(label) or label) for label in self.labels)
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
@@ -229,6 +245,12 @@ def words_are_units(examples: Iterable[Example]) -> bool:
     """
     lengths = [len(unit) for example in examples for unit in example.units]
     return 5 * sum(length > 1 for length in lengths) > len(lengths)
+
+
+def _as_bio(tag: str) -> str:
+    """A tag of BIOES in BIO."""
+    mark, dash, kind = tag.partition("-")
+    return {"E": "I", "S": "B"}.get(mark, mark) + dash + kind
 
 
 def _agree(labels: Sequence[str], answers: Sequence[str]) -> np.ndarray:

@@ -158,6 +158,8 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     for name in ("report.md", "report.html", "settings.yaml", "metrics.jsonl", "model/task.json"):
         assert (run / name).stat().st_size > 0
     assert not (run / "checkpoints").exists()
+    tokenizer = json.loads((run / "model/tokenizer_config.json").read_text(encoding="utf-8"))
+    assert tokenizer.get("units") == ("characters" if task == "tagging" else None)
 
     answers = tmp_path / "answers.tsv"
     flags = ["--model", str(run / "model"), "--input", str(test), "--output", str(answers)]

@@ -113,8 +113,9 @@ def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, caps
         seen = row["token_ids"] != 0
         assert np.abs(logits - want)[seen].max() <= 1e-4
         assert shares.sum(-1) == pytest.approx(1)
+    tokenizer = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
     assert sorted(path.name for path in (tmp_path / "onnx").iterdir()) == [
-        *("model.onnx", "task.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+        *("README.md", "model.onnx", "task.json", *tokenizer)
     ]
 
 

@@ -1,0 +1,89 @@
+"""The lines in an export's README, run as they stand."""
+
+import re
+from importlib.util import find_spec
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.inference.export import export
+from roformer_tf.inference.export_card import export_card
+from roformer_tf.inference.predict import load_finetuned
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+TOKENS = [*SPECIAL_TOKENS, "天气", "今天", *dict.fromkeys("今天天气很好我们去公园北京上海的了")]
+TEXTS = ["今天天气很好", "我们去北京了，上海的天气好", "好" * 60]
+
+
+def code_of(card):
+    """The code of its blocks, without the example's texts."""
+    blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    return re.sub(r"^texts = .*$", "", "\n".join(blocks), flags=re.MULTILINE)
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("tokenization", ["word", "char"])
+@pytest.mark.parametrize("name", ["classification", "pair", "tagging"])
+def test_its_rows_are_ours(name, tokenization, tmp_path, monkeypatch):
+    task = {
+        "classification": Classification(labels=("坏", "好"), max_length=32),
+        "pair": Ranking(text_columns=("a", "b", "c"), max_length=32),
+        "tagging": Tagging(labels=("O", "B-LOC", "I-LOC"), max_length=100),
+    }[name]
+    vocabulary = {token: i for i, token in enumerate(TOKENS)}
+    tokenizer = RoFormerTokenizer(vocabulary, tokenization, units=task.units)
+    tokenizer.save_pretrained(tmp_path)
+    rows, run = code_of(export_card("onnx", tokenizer, task)).split("import onnxruntime")
+    assert "roformer_tf" not in rows + run
+    texts = [(text, text[:9]) for text in TEXTS] if name == "pair" else TEXTS
+    monkeypatch.chdir(tmp_path)
+    found = {"texts": texts}
+    exec(rows, found)
+    if name == "tagging":
+        want = [
+            [tokenizer.cls_id, *(i for unit in text for i in tokenizer.ids(unit)), tokenizer.sep_id]
+            for text in TEXTS
+        ]
+    else:
+        want = [tokenizer.encode(*one, max_length=32)[0] for one in map(as_texts, texts)]
+    got = [row[row != 0].tolist() for row in found["inputs"]["token_ids"]]
+    assert got == want
+    assert found["inputs"]["segment_ids"].max() == (name == "pair")
+    assert found["inputs"]["token_ids"].dtype == np.int32
+
+
+def as_texts(one):
+    return one if isinstance(one, tuple) else (one,)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
+@pytest.mark.parametrize("to", ["savedmodel", "onnx"])
+def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
+    if to == "onnx" and not find_spec("tf2onnx"):
+        pytest.skip("needs the extra [onnx]")
+    folder = finetuned("classification")
+    export(folder, tmp_path / "out", to)
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "坏, 好" in card
+    model, tokenizer, _ = load_finetuned(folder)
+    inputs = tokenizer(["今天天气很好", "北京"])
+    _, run = code_of(card).split("import onnxruntime" if to == "onnx" else "import tensorflow")
+    monkeypatch.chdir(tmp_path / "out")
+    found = {"inputs": inputs}
+    exec(f"import {'onnxruntime' if to == 'onnx' else 'tensorflow'}{run}", found)
+    want = np.asarray(model(inputs))
+    np.testing.assert_allclose(np.asarray(found["answers"]["logits"]), want, atol=1e-4)
+
+
+def test_words_that_are_units_have_no_lines(released):
+    task = Tagging(labels=("O", "B-LOC"), spaced_units=True)
+    tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
+    card = export_card("onnx", tokenizer, task)
+    assert "import onnxruntime" in card
+    assert "Tokenizer.from_file" not in card
+    assert "use `roformer_tf`" in card

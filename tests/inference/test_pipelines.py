@@ -1,0 +1,151 @@
+"""Fine-tuned folders in transformers' own pipelines: what they say is what we say."""
+
+import gzip
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.finetuning.datasets import LabelledDataset
+from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.heads import (
+    RoFormerForMaskedLM,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.tasks.entities import spans
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
+
+GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
+BIO = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+BMES = ("O", "B-LOC", "M-LOC", "E-LOC", "S-LOC")
+MORE = ["Ｈello 2023年，在 New York，北京 \u200b欢迎 café 你！", "李明在上海。"]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Real sentences of several lengths, and some with spaces, digits, Latin and marks."""
+    with gzip.open(GOLDENS / "word" / "cases.json.gz", "rt", encoding="utf-8") as file:
+        cases = json.load(file)["single"]
+    return [case["text"][:200] for case in cases if case["kind"] == "real"][:60] + MORE
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """tuned(task, "word", text lengths…) → the folder of a random model that was saved for it."""
+
+    def make(task, tokenization):
+        keras.utils.set_random_seed(1)
+        tokenizer = RoFormerTokenizer(read_vocabulary(GOLDENS / tokenization), tokenization)
+        tagging = isinstance(task, Tagging)
+        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
+        config = RoFormerConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            initializer_range=0.5,  # large, so that every label is met
+        )
+        model = kind(config, num_labels=task.outputs)
+        model.tokenizer = tokenizer
+        LabelledDataset([], task).save_model(model, tmp_path / "model")
+        return tmp_path / "model"
+
+    return make
+
+
+def answers(folder, texts):
+    model, tokenizer, task = load_finetuned(folder)
+    examples = [task.for_prediction(Example((text,), None, "")) for text in texts]
+    found = predict(model, tokenizer, task, examples)
+    return [task.as_json(*pair) for pair in zip(examples, found, strict=True)]
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("tokenization", ["word", "char"])
+def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transformers):
+    """In the model's folder, and in one that `checkpoints convert` made of it."""
+    folder = tuned(Tagging(labels=BIO), tokenization)
+    other = tmp_path / "other"
+    assert main(["checkpoints", "convert", str(folder), str(other), "--to", "huggingface"]) == 0
+    want = [
+        [(one["start"], one["end"], one["label"]) for one in answer["entities"]]
+        for answer in answers(folder, texts)
+    ]
+    assert {kind for entities in want for _, _, kind in entities} == {"LOC", "PER"}
+    for source in (folder, other):
+        tag = transformers.pipeline("ner", model=str(source), aggregation_strategy="simple")
+        found = [
+            [(one["start"], one["end"], one["entity_group"]) for one in entities]
+            for entities in tag(texts)
+        ]
+        assert found == want
+
+
+@pytest.mark.hf
+def test_ner_reads_bmes_as_we_do(tuned, texts, transformers):
+    """Tags that follow rightly: what an untrained model would not give, so it is told them."""
+    folder = tuned(Tagging(labels=BMES), "word")
+    tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
+    scores = np.eye(len(BMES))
+    for tags in ("SSOBMME", "BEBES", "OSOBEO", "MEOE", "BMO"):
+        labels = [next(label for label in BMES if label[0] == one) for one in tags]
+        entities = [
+            {
+                "word": "中",
+                "scores": scores[BMES.index(label)],
+                "start": i,
+                "end": i + 1,
+                "index": i,
+            }
+            for i, label in enumerate(labels)
+        ]
+        found = [
+            (one["entity_group"], one["start"], one["end"])
+            for one in tag.aggregate(entities, tag._postprocess_params["aggregation_strategy"])
+            if one["entity_group"] != "O"
+        ]
+        assert found == spans(labels)
+
+
+@pytest.mark.hf
+def test_ner_of_words_is_refused_with_the_reason(tuned, transformers):
+    folder = tuned(Tagging(labels=BIO, spaced_units=True), "word")
+    with pytest.raises(Exception, match="labels words that are given apart"):
+        transformers.pipeline("ner", model=str(folder))
+
+
+@pytest.mark.hf
+def test_every_label_of_several_has_its_own_probability(tuned, texts, transformers):
+    folder = tuned(Multilabel(labels=("甲", "乙", "丙")), "word")
+    classify = transformers.pipeline("text-classification", model=str(folder), top_k=None)
+    for found, answer in zip(classify(texts), answers(folder, texts), strict=True):
+        got = {one["label"]: one["score"] for one in found}
+        assert got == pytest.approx(answer["probabilities"], abs=1e-4)
+
+
+@pytest.mark.hf
+def test_a_number_comes_with_its_formula(tuned, texts, transformers):
+    folder = tuned(Regression(mean=3.25, deviation=1.5), "char")
+    classify = transformers.pipeline("text-classification", model=str(folder))
+    for found, answer in zip(classify(texts), answers(folder, texts), strict=True):
+        assert found["label"] == "3.25 + 1.5 * score"
+        assert 3.25 + 1.5 * found["score"] == pytest.approx(answer["value"], abs=1e-4)
+
+
+def test_a_tagging_folder_trained_on_as_something_else_tokenizes_by_word(tuned, tmp_path):
+    folder = tuned(Tagging(labels=BIO), "word")
+    assert RoFormerTokenizer.from_pretrained(folder).units == "characters"
+    RoFormerForMaskedLM.from_pretrained(folder).save_pretrained(tmp_path / "language")
+    assert RoFormerTokenizer.from_pretrained(tmp_path / "language").units is None
+    assert not (tmp_path / "language" / "tokenizer.json").exists()
