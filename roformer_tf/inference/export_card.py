@@ -10,6 +10,8 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:
     """Give the text: what the files are, how texts become rows, and how rows become answers."""
     labels = f"Labels, in the order of the logits: {', '.join(task.labels)}.\n" * bool(task.labels)
+    if task.units == "characters":
+        labels += "Each character is a token, the first after [CLS], and has logits of its own.\n"
     if task.units == "words":
         rows = _NO_ROWS
     else:
@@ -18,16 +20,19 @@ def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:
         example = ("今天天气很好", "天气不错") if len(task.text_columns) > 1 else "今天天气很好"
         length = task.max_length
         rows = _ROWS.format(code=code.format(length=length), texts=[example], length=length)
-    run = _SAVED_MODEL if to == "savedmodel" else _ONNX
-    return _CARD.format(name=task.name, to=to, labels=labels, rows=rows, run=run)
+    if to == "savedmodel":
+        server, run = "TensorFlow Serving", _SAVED_MODEL
+    else:
+        server, run = "`roformer-tf serve`", _ONNX
+    return _CARD.format(name=task.name, to=to, labels=labels, server=server, rows=rows, run=run)
 
 
 _CARD = """\
 # A RoFormer for {name}, exported as {to}
 
 {labels}
-`roformer-tf serve` and `roformer-tf predict` read this folder's model where it was trained. Without
-`roformer_tf` it takes `token_ids` and `segment_ids`, int32 (batch, length), padded with 0.
+{server} answers over HTTP from this folder. In a program it takes `token_ids` and `segment_ids`,
+int32 (batch, length), padded with 0.
 
 {rows}
 Rows to answers:
