@@ -22,6 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
+from roformer_tf.checkpoints.detection import (
+    attention_type,
+    is_causal_by_name,
+    is_language_model,
+    parts,
+)
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
@@ -172,25 +178,27 @@ def _open_checkpoint(
     if source.read(FILE) is not None:
         raise InputError(f"{source.name} holds a fine-tuned model: unpack it, and give the folder.")
     checkpoint = source.checkpoint()
-    parts = {name.split("/")[0] for name in checkpoint.arrays}
-    if parts & {"classifier", "token_classifier"}:
-        task = _task_of(checkpoint.config, "token_classifier" in parts)
+    held = parts(checkpoint)
+    if held & {"classifier", "token_classifier"}:
+        task = _task_of(checkpoint.config, "token_classifier" in held)
         model = task.model_class().from_source(source, dtype=precision)
         counts = (1,) if task.has_units else (1, 2)  # nothing tells which of them it was trained on
         return _warm(model, _of_task(model, _tokenizer(model, source), task, counts, batch_size))
-    attention = _attention_type(checkpoint, parts, source.name)
-    if attention == "unilm" and parts >= {"pooler", "mlm"}:
+    attention = attention_type(checkpoint)
+    if attention == "bidirectional" and is_causal_by_name(checkpoint, source.name):
+        attention = "causal"
+    if attention == "unilm" and held >= {"pooler", "mlm"}:
         sim = RoFormerForSentenceSimilarity.from_source(source, dtype=precision)
         tokenizer = _tokenizer(sim, source)
         embedder = SentenceEmbedder(sim.encoder, sim.pooler)
         return _warm(embedder, _of_vectors(embedder, tokenizer, sim.config, batch_size))
-    if attention == "bidirectional" and _scores_vocabulary(checkpoint, parts):
+    if attention == "bidirectional" and _scores_vocabulary(checkpoint):
         masked = RoFormerForMaskedLM.from_source(source, dtype=precision)
         _tokenizer(masked, source)
         return _warm(masked, _of_masks(masked, top), MASK)
     encoder = RoFormerEncoder.from_source(source, dtype=precision, attention_type=attention)
     tokenizer = _tokenizer(encoder, source)
-    writes = _scores_vocabulary(checkpoint, parts)
+    writes = _scores_vocabulary(checkpoint)
     kind = "a model that writes from left to right" if writes else "an encoder without a head"
     logger.warning(
         "%s is %s: it answers with vectors, the means of its hidden states. Fine-tune it for other "
@@ -202,21 +210,10 @@ def _open_checkpoint(
     return _warm(embedder, _of_vectors(embedder, tokenizer, encoder.config, batch_size))
 
 
-def _attention_type(checkpoint: Checkpoint, parts: set[str], name: str) -> str:
-    """The mask that a checkpoint was trained with; of a released gpt model only the name tells."""
-    if checkpoint.config.attention_type is not None:
-        return checkpoint.config.attention_type
-    if parts >= {"pooler", "mlm"}:
-        return "unilm"
-    return "causal" if "gpt" in Path(name).name.casefold() else "bidirectional"
-
-
-def _scores_vocabulary(checkpoint: Checkpoint, parts: set[str]) -> bool:
-    """Whether it has a language model's head; a RoFormerV2's is its word embeddings alone."""
-    config = checkpoint.config
-    bare = "RoFormerModel" in (config.unknown.get("architectures") or ())
-    tied = config.is_v2 and config.embedding_size == config.hidden_size
-    return "mlm" in parts or (tied and not bare)
+def _scores_vocabulary(checkpoint: Checkpoint) -> bool:
+    """Whether it is a language model; a RoFormerV2, which needs no head, says where it is none."""
+    bare = "RoFormerModel" in (checkpoint.config.unknown.get("architectures") or ())
+    return is_language_model(checkpoint) and not (bare and "mlm" not in parts(checkpoint))
 
 
 def _task_of(config: RoFormerConfig, of_tokens: bool) -> Task:
