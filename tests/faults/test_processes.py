@@ -101,7 +101,7 @@ def started(request, typed):
         process.communicate()
 
 
-def finished(processes, timeout=300):
+def finished(processes, timeout=600):
     """Wait for all; give what the first one printed."""
     outputs = [process.communicate(timeout=timeout) for process in processes]
     for process, (_, err) in zip(processes, outputs, strict=True):
