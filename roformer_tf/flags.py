@@ -269,9 +269,10 @@ def flag_types(settings: Any) -> dict[str, Any]:
 
 
 def nearest(word: str, words: Any, prefix: str = "") -> str:
-    """Ask whether the most similar of the words was meant; "" if none is similar.
+    """Ask whether the word that begins so, or else the most similar, was meant; "" if none is.
 
     `prefix` is what all of them are spelled with, which makes none more similar.
     """
-    near = difflib.get_close_matches(word, sorted(words), n=1)
+    begun = [other for other in sorted(words) if word and other.startswith(f"{word}-")]
+    near = begun or difflib.get_close_matches(word, sorted(words), n=1)
     return f" Did you mean {prefix}{near[0]}?" if near else ""

@@ -27,7 +27,9 @@ CHUNK = 4096
 CHUNK_CHARACTERS = 500_000
 """Or fewer, if they are as long as that together."""
 TOKENS_CUT = "tokens_cut"
-"""Column of how many tokens of a text, or of a pair, were too many to be read."""
+"""Column of how many tokens of a text, or of a pair, were too many to be read.
+
+It is for people's eyes: where the text stands beside its answer, and in .csv and .xlsx."""
 SHOWN = 5  # labels whose answers are counted in the summary
 
 Chunk: TypeAlias = Sequence[Example | BadLine]
@@ -40,7 +42,8 @@ class PredictConfig:
     The answers are a TSV with a header: the label as it was spelled in training and the
     probability of every label, or a number, or tags. A row that is empty or cannot be read has a
     line, too: without an answer, and with what is wrong in the column `error`. How many tokens were
-    cut off a text longer than the model reads stands in the column `tokens_cut`.
+    cut off a text longer than the model reads is said, and stands, where people look (--with-text,
+    .csv, .xlsx), in the column `tokens_cut`.
     """
 
     model: str
@@ -79,8 +82,8 @@ class PredictConfig:
 class Tally:
     """What was read and answered so far."""
 
-    def __init__(self, source: str, task: Task) -> None:
-        self.task = task
+    def __init__(self, source: str, task: Task, marked: bool = False) -> None:
+        self.task, self.marked = task, marked
         self.rows = 0
         self.cut = 0
         """Texts that are longer than the model reads."""
@@ -116,7 +119,8 @@ class Tally:
             facts.append(", ".join(f"{kind} {count:,}" for kind, count in known) + more)
         if self.cut:
             length = self.task.max_length
-            facts.append(f"{self.cut:,} longer than {length} tokens and cut (column {TOKENS_CUT})")
+            where = f"column {TOKENS_CUT}" if self.marked else "--with-text marks them"
+            facts.append(f"{self.cut:,} longer than {length} tokens and cut ({where})")
         return "; ".join([*facts, *notes]) + "."
 
 
@@ -141,8 +145,9 @@ def predict_file(config: PredictConfig) -> None:
     first = next(chunks, [])  # what is wrong with the whole input is said before a line is written
     if unanswered.said:
         print(unanswered.said, file=sys.stderr)
-    tally = Tally(config.input, task)
-    table = _Table(task, config.with_text)
+    marked = config.with_text or config.output.lower().endswith((".csv", ".xlsx"))
+    tally = Tally(config.input, task, marked)
+    table = _Table(task, config.with_text, marked)
     with (
         answer_file(config.output, table.names, task) as out,
         tqdm(unit=" texts", disable=None) as bar,
@@ -174,11 +179,12 @@ def predict_file(config: PredictConfig) -> None:
 class _Table:
     """The columns of the answers: texts on demand, the task's own, the error, and what was cut."""
 
-    def __init__(self, task: Task, with_text: bool) -> None:
+    def __init__(self, task: Task, with_text: bool, marked: bool) -> None:
         self.task = task
         self.cuts = task.long_texts != "windows" and not task.long_texts_fixed
         """Whether the task cuts texts: else it reads all of them, and there is nothing to mark."""
-        ours = [*cell_names(task), *[TOKENS_CUT] * self.cuts]
+        self.marked = marked and self.cuts
+        ours = [*cell_names(task), *[TOKENS_CUT] * self.marked]
         several = len(task.text_columns) > 1
         texts = [
             f"text{name * several}" if name.isdecimal() else name for name in task.text_columns
@@ -190,7 +196,7 @@ class _Table:
         """An answer by column."""
         texts = dict(zip(self.texts, example.texts, strict=bool(self.texts)))
         found = texts | cells(example, prediction, self.task)
-        return found | ({TOKENS_CUT: cut or None} if self.cuts else {})
+        return found | ({TOKENS_CUT: cut or None} if self.marked else {})
 
     def bad_row(self, line: BadLine) -> dict[str, Any]:
         """No answer, by column, and the reason."""

@@ -38,10 +38,8 @@ from roformer_tf.inference.rows import BATCH_SIZE, run_rows, runner
 from roformer_tf.labelled.encoding import encode_texts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import FILE, Task
-from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.probabilities import shortest
-from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.table import task_of_problem
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -56,12 +54,6 @@ Texts: TypeAlias = tuple[str, ...]
 
 NAMES = {"probabilities": "scores", "value": "score"}
 """What a service's answer calls otherwise: one name for whatever a model weighs its answer by."""
-PROBLEMS: dict[str, type[Task]] = {
-    "regression": Regression,
-    "single_label_classification": Classification,
-    "multi_label_classification": Multilabel,
-}
-"""By the `problem_type` of transformers' config, the task of a model that was trained there."""
 SHOWN = 3  # bad texts that an error tells one by one
 
 
@@ -223,9 +215,7 @@ def _task_of(config: RoFormerConfig, of_tokens: bool) -> Task:
     length = config.max_position_embeddings
     if of_tokens:
         return Tagging(labels=labels, max_length=length, long_texts="windows")
-    usual = "regression" if len(labels) == 1 else "single_label_classification"
-    kind = PROBLEMS.get(config.unknown.get("problem_type") or usual, Classification)
-    return kind(labels=() if kind is Regression else labels, max_length=length)
+    return task_of_problem(config.unknown.get("problem_type"), labels, length)
 
 
 def _tokenizer(model: "PretrainedModel", source: OpenedSource) -> RoFormerTokenizer:

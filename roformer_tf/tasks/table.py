@@ -18,10 +18,27 @@ TASKS: dict[str, type[Task]] = {
 }
 """Where several are possible for a file's columns, the first is taken."""
 
+PROBLEMS: dict[str, type[Task]] = {
+    "regression": Regression,
+    "single_label_classification": Classification,
+    "multi_label_classification": Multilabel,
+}
+"""By the `problem_type` of transformers' config, the task of a model that was trained there."""
+
 if TYPE_CHECKING:
     TaskName: TypeAlias = str
 else:  # type checkers want the names written out, but then a new task would be named twice
     TaskName = Literal[tuple(TASKS)]
+
+
+def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: int) -> Task:
+    """What a classifier of texts that was trained in transformers answers.
+
+    Where its config is silent, transformers takes one label for a number, and more for classes.
+    """
+    usual = Regression if len(labels) == 1 else Classification
+    kind = PROBLEMS.get(problem, Classification) if problem else usual
+    return kind(labels=() if kind is Regression else labels, max_length=max_length)
 
 
 def load_task(folder: str | Path) -> Task:

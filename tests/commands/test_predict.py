@@ -37,7 +37,7 @@ TASKS = {
     "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
     "tagging": Tagging(labels=("B-LOC", "I-LOC", "O")),
 }
-HEADER = "label\tp(坏)\tp(好)\terror\ttokens_cut"
+HEADER = "label\tp(坏)\tp(好)\terror"
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
     header, *lines = output.read_text(encoding="utf-8").split("\n")[:-1]
     assert header == HEADER
     rows = [line.split("\t") for line in lines]
-    for (label, probability), (got, _, p_good, error, _) in zip(
+    for (label, probability), (got, _, p_good, error) in zip(
         expected(finetuned("classification"), texts), rows, strict=True
     ):
         assert (got, error) == (label, "")
@@ -136,9 +136,9 @@ def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):
     assert main(["predict", *flags, "--input", str(tmp_path / "texts.jsonl.gz")]) == 0
     out, err = capfd.readouterr()
     answers = [line.split("\t") for line in out.splitlines()[1:]]
-    assert [bool(error) for *_, error, _ in answers] == [False, True, True, False, False]
-    assert [len(answer) for answer in answers] == [5] * 5
-    assert answers[1] == ["", "", "", "has no 'text'", ""]
+    assert [bool(error) for *_, error in answers] == [False, True, True, False, False]
+    assert [len(answer) for answer in answers] == [4] * 5
+    assert answers[1] == ["", "", "", "has no 'text'"]
     assert "texts.jsonl.gz: text in column text.\n2 of 5 rows have no answer:\n" in err
     assert "texts.jsonl.gz:2 has no 'text'\n" in err
     assert "texts.jsonl.gz:3 is not JSON\n" in err
@@ -182,7 +182,7 @@ def test_columns_of_training_and_json_lines(finetuned, tmp_path):
     flags = ["--model", str(finetuned("pair")), "--input", str(tmp_path / "pairs.tsv")]
     assert main(["predict", *flags, "--output", str(output)]) == 0
     found = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    assert all(one["tokens_cut"] is None for one in found)
+    assert all("tokens_cut" not in one for one in found)
     examples = [Example(texts, None, "") for texts in (("天气", "今天"), ("今天", "天气"))]
     for got, want in zip(found, predict(*load_finetuned(finetuned("pair")), examples), strict=True):
         assert (got["label"], got["error"]) == (want.label, None)

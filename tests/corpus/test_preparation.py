@@ -97,7 +97,7 @@ def test_the_manifest_counts_what_is_there(configure):
         assert manifest["splits"][split]["tokens"] == np.count_nonzero(found)
     names = {path.name for path in folder.iterdir()}
     assert names == {shard["file"] for shard in manifest["shards"]} | {
-        *("manifest.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json")
+        *("manifest.json", "vocab.txt", "tokenizer_config.json")
     }
 
 
