@@ -3,6 +3,8 @@
 GET  /         a page to try it by hand
 GET  /health   what is served: the model's name, its task, its labels, the limits
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [answer, …]}
+GET  /docs     the same described, to read and to try (OpenAPI; /openapi.json for programs)
+GET  /metrics  requests, how long they took, sizes of batches, as Prometheus reads them
 
 X is a text; of a pair a list of two texts, of a ranking a list of three. Whatever is wrong with a
 request is answered by {"error": what} with a status of 4xx, and a question that was not understood
@@ -11,26 +13,39 @@ by an example of a right one, too; 503 asks to try again later.
 
 import asyncio
 import ipaddress
-import json
 import logging
 import socket
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roformer_tf.errors import InputError
+from roformer_tf.inference.batching import Answer, Batcher, OverloadedError
 from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.predict import InferencePrecision, predict
 from roformer_tf.inference.predictor import open_finetuned
+from roformer_tf.inference.questions import (
+    BAD_REQUEST,
+    SAMPLE,
+    TOO_LARGE,
+    TOO_SLOW,
+    UNPROCESSABLE,
+    JsonObject,
+    Limits,
+    as_example,
+    asked_texts,
+    question_type,
+    read_body,
+    reply,
+    sample_question,
+)
 from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
@@ -39,40 +54,21 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
     from pydantic import BaseModel
-    from pydantic_core import ErrorDetails
-    from starlette.requests import Request
 
-Answer: TypeAlias = Callable[[list[Example]], list[Prediction]]
-
-BAD_REQUEST, TOO_SLOW, TOO_LARGE, UNPROCESSABLE = 400, 408, 413, 422
 FAILED, OVERLOADED = 500, 503
 PATIENCE = 30
 """Seconds that a client has to send a request's head, and again to send its body; that it may
 leave an answer lying; and that the last ones have at the end."""
-MANY_MISTAKES = 1000
-"""More of them in one question are counted, not described: that would hold up all others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one request may ask, and how many may wait."""
-
-    max_texts: int = 128
-    """Most texts (pairs, triples) of a request."""
-    max_characters: int = 100_000
-    """Most characters of a text."""
-    max_megabytes: int = 4
-    """Largest body of a request; a larger one is refused before it is read whole."""
-    max_waiting: int = 256
-    """Most requests that wait for the model; further ones are asked to come later."""
-    max_connections: int = 512
-    """Most connections at a time, and no more than half of the files that the process may still
-    open; a further one takes the place of the one that has been idle the longest."""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
+NEEDED = ("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
+MEANINGS = {
+    BAD_REQUEST: "The body is no JSON.",
+    TOO_SLOW: "No whole body came in time.",
+    TOO_LARGE: "The body is too large.",
+    UNPROCESSABLE: "The JSON is no question that this model understands.",
+    FAILED: "The service failed; its log says why.",
+    OVERLOADED: "Too many requests wait; try again after the seconds in Retry-After.",
+}
+"""Of the statuses of /predict other than 200."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +87,7 @@ class ServeConfig:
     precision: InferencePrecision = "float32"
     """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
     export keeps the precision that it has."""
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 class Served(NamedTuple):
@@ -100,15 +96,13 @@ class Served(NamedTuple):
     name: str
     task: Task
     answer: Answer
-
-
-class OverloadedError(RuntimeError):
-    """So many requests wait already that another one would wait too long."""
+    sample: JsonObject | None = None
+    """The model's answer to `sample_question`."""
 
 
 def serve(config: ServeConfig) -> None:
     """Answer requests until the process is told to end; those begun are finished."""
-    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     with listening(config.host, config.port) as at:
         served = load_served(config.model, config.batch_size, config.precision)
@@ -136,11 +130,14 @@ def load_served(
     def answer(examples: list[Example]) -> list[Prediction]:
         return predict(model, tokenizer, task, examples, batch_size)
 
-    for count in (1, 2):
-        example = as_example(["好" * 50 * count] * len(task.text_columns), task)
-        task.as_json(example, answer([example] * count)[0])
+    def answered(text: str, count: int) -> JsonObject:
+        example = as_example([text] * len(task.text_columns), task)
+        return task.as_json(example, answer([example] * count)[0])
+
+    answered("好" * 100, 2)
     path = folder.resolve()
-    return Served(path.parent.name if path.name == "model" else path.name, task, answer)
+    name = path.parent.name if path.name == "model" else path.name
+    return Served(name, task, answer, answered(SAMPLE, 1))
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -192,78 +189,26 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-class Batcher:
-    """Puts the requests that wait at the same time into one batch, in one thread.
-
-    Models are not made for several threads; this one alone asks it. A request that comes while
-    the model is idle is answered at once; while it works others gather, so that batches grow
-    with the load and nobody waits on a clock.
-    """
-
-    def __init__(self, answer: Answer, batch_size: int, max_waiting: int) -> None:
-        self._answer = answer
-        self._batch_size = batch_size
-        self._max_waiting = max_waiting
-        self._waiting: deque[_Waiting] = deque()
-        self._thread = ThreadPoolExecutor(1, "model")
-
-    def ask(self, examples: list[Example]) -> "Future[list[Prediction]]":
-        """Promise answers. Raises OverloadedError where too many wait already."""
-        if len(self._waiting) >= self._max_waiting:
-            raise OverloadedError
-        asked = _Waiting(examples, Future())
-        self._waiting.append(asked)
-        self._thread.submit(self._work)  # one call for each request: after the last none waits
-        return asked.answers
-
-    def close(self) -> None:
-        """Answer what waits, and end the thread."""
-        self._thread.shutdown()
-
-    def _work(self) -> None:
-        """Answer the next requests, unless an earlier call has answered them."""
-        batch = self._next_batch()
-        if not batch:
-            return
-        try:
-            answers = iter(self._answer([example for asked in batch for example in asked.examples]))
-        except Exception as error:  # our mistake: those who asked hear of it, the thread goes on
-            for asked in batch:
-                asked.answers.set_exception(error)
-        else:
-            for asked in batch:
-                asked.answers.set_result(list(islice(answers, len(asked.examples))))
-
-    def _next_batch(self) -> "list[_Waiting]":
-        """Take requests until the batch is full or none waits; skip those given up."""
-        batch: list[_Waiting] = []
-        while self._waiting and sum(len(asked.examples) for asked in batch) < self._batch_size:
-            asked = self._waiting.popleft()
-            if asked.answers.set_running_or_notify_cancel():
-                batch.append(asked)
-        return batch
-
-
-class _Waiting(NamedTuple):
-    examples: list[Example]
-    answers: "Future[list[Prediction]]"
-
-
 def make_app(
     served: Served, batch_size: int = BATCH_SIZE, limits: Limits | None = None
 ) -> "FastAPI":
     """The service as an ASGI application, for any server of such."""
     from fastapi import FastAPI
     from fastapi.responses import HTMLResponse, JSONResponse
+    from fastapi_offline import FastAPIOffline  # FastAPI's own /docs load scripts from elsewhere
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from roformer_tf.inference.monitoring import CONTENT_TYPE, CountedRequests, ServiceMetrics
 
     limits = limits or Limits()
     task = served.task
     question = question_type(task, limits)
     page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    batcher = Batcher(served.answer, batch_size, limits.max_waiting)
+    metrics = ServiceMetrics(served.name, task.name)
+    batcher = Batcher(metrics.count_batches(served.answer), batch_size, limits.max_waiting)
+    metrics.watch_waiting(batcher.waiting)
 
     @asynccontextmanager
     async def working(_: FastAPI) -> AsyncIterator[None]:
@@ -277,29 +222,37 @@ def make_app(
             return JSONResponse(content, error.status_code, error.headers)
         return JSONResponse({"error": "the service failed; its log says why"}, FAILED)
 
-    app = FastAPI(
+    app = FastAPIOffline(
         title=f"roformer_tf: {served.name}",
-        lifespan=working,
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        version=version("roformer-tf"),
+        description=f"{task.title}. A page to try it by hand is at [/](/).",
         redoc_url=None,
+        lifespan=working,
         exception_handlers={HTTPException: say, Exception: say},
     )
 
-    @app.get("/", response_class=HTMLResponse)
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def try_it() -> str:
         return page
 
-    @app.get("/health")
+    @app.get("/health", summary="What is served, and its limits")
     async def health() -> dict[str, Any]:
         names = ("title", "headline", "labels", "text_columns", "spaced_units")
         of_task = {"task": task.name} | {name: getattr(task, name) for name in names}
         return {"ready": True, "model": served.name} | of_task | {"limits": asdict(limits)}
 
-    schema = {"content": {"application/json": {"schema": question.model_json_schema()}}}
+    @app.get("/metrics", summary="Requests, latency and batches, as Prometheus reads them")
+    async def measured() -> Response:
+        return Response(metrics.page(), media_type=CONTENT_TYPE)
 
-    @app.post("/predict", openapi_extra={"requestBody": schema | {"required": True}})
+    @app.post(
+        "/predict",
+        summary="Answer one text, or several",
+        responses=described_answers(served),
+        openapi_extra={"requestBody": described_question(question, task)},
+    )
     async def answer(request: Request) -> Response:
-        body = await read_body(request, limits.max_megabytes * MEGABYTE)
+        body = await read_body(request, limits.max_megabytes * MEGABYTE, PATIENCE)
         examples = [as_example(texts, task) for texts in asked_texts(question, body, task)]
         try:
             predictions = await asyncio.wrap_future(batcher.ask(examples))
@@ -310,103 +263,42 @@ def make_app(
         written = await asyncio.to_thread(reply, examples, predictions, task)
         return Response(written, media_type="application/json")
 
+    paths = {path for route in app.routes if (path := getattr(route, "path", None))}
+    app.add_middleware(CountedRequests, metrics=metrics, paths=paths)
     return app
 
 
-def question_type(task: Task, limits: Limits) -> type["BaseModel"]:
-    """What a request's JSON is checked against: `text` or `texts`, and nothing else."""
-    from pydantic import AfterValidator, ConfigDict, Field, create_model, model_validator
-    from pydantic_core import PydanticCustomError
-
-    def not_blank(text: str) -> str:
-        if not text.strip():
-            raise PydanticCustomError("blank", "the text is empty")
-        return text
-
-    def one_of_both(question: Any) -> Any:
-        if (question.text is None) == (question.texts is None):
-            raise PydanticCustomError("one", "give either text or texts")
-        return question
-
-    count = len(task.text_columns)
-    text: Any = Annotated[str, Field(max_length=limits.max_characters), AfterValidator(not_blank)]
-    one: Any = text
-    if count > 1:
-        one = Annotated[list[text], Field(min_length=count, max_length=count)]
-    several: Any = Annotated[list[one], Field(min_length=1, max_length=limits.max_texts)]
-    return create_model(
-        "Question",
-        __config__=ConfigDict(extra="forbid", strict=True),
-        __validators__={"one_of_both": model_validator(mode="after")(one_of_both)},  # type: ignore[dict-item]
-        text=(one | None, None),
-        texts=(several | None, None),
-    )
+def described_question(question: "type[BaseModel]", task: Task) -> dict[str, Any]:
+    """The body of /predict for OpenAPI."""
+    content = {"schema": question.model_json_schema(), "example": sample_question(task)}
+    return {"required": True, "content": {"application/json": content}}
 
 
-async def read_body(request: "Request", limit: int) -> bytes:
-    """A request's body; no more is read of one that is too large (status 413) or slow (408)."""
-    from starlette.exceptions import HTTPException
-
-    async def read() -> bytes:
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > limit:
-                raise HTTPException(TOO_LARGE, f"the body is larger than {limit:,} bytes")
-        return bytes(body)
-
-    try:
-        return await asyncio.wait_for(read(), PATIENCE)
-    except asyncio.TimeoutError:  # TimeoutError itself only since Python 3.11
-        raise HTTPException(TOO_SLOW, f"no whole body came in {PATIENCE} seconds") from None
-
-
-def asked_texts(question: "type[BaseModel]", body: bytes, task: Task) -> list[list[str]]:
-    """The texts of each example that a body asks about; a status of 4xx where it is no question."""
-    from pydantic import ValidationError
-    from starlette.exceptions import HTTPException
-
-    try:
-        asked: Any = question.model_validate_json(body)
-    except ValidationError as error:
-        mistakes = error.error_count()
-        found = error.errors() if mistakes <= MANY_MISTAKES else []
-        malformed = any(one["type"] == "json_invalid" for one in found)
-        status = BAD_REQUEST if malformed else UNPROCESSABLE
-        count = len(task.text_columns)
-        detail: Any = {
-            "error": reason(found) if found else f"{mistakes:,} things are wrong in it",
-            "example": {"text": "…" if count == 1 else ["…"] * count},
-        }
-        raise HTTPException(status, detail) from None
-    examples = asked.texts or [asked.text]
-    return [[one] if isinstance(one, str) else one for one in examples]
-
-
-def reason(errors: "Sequence[ErrorDetails]") -> str:
-    """What is wrong with a question, and where in it: "texts.1: the text is empty"."""
-    return "; ".join(
-        ": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in errors[:3]
-    )
-
-
-def as_example(texts: Sequence[str], task: Task) -> Example:
-    """An example without a label, as the model takes it."""
-    return task.for_prediction(Example(tuple(texts), None, "the request"))
-
-
-def reply(examples: Sequence[Example], predictions: Sequence[Prediction], task: Task) -> bytes:
-    """The body of an answer, {"predictions": [answer, …]}.
-
-    Answer by answer: `json.dumps` of all at once would stop every other thread until it ends.
-    """
-    answers = (
-        json.dumps(
-            task.as_json(example, prediction),
-            ensure_ascii=False,
-            allow_nan=False,
-            separators=(",", ":"),
-        )
-        for example, prediction in zip(examples, predictions, strict=True)
-    )
-    return f'{{"predictions":[{",".join(answers)}]}}'.encode()
+def described_answers(served: Served) -> dict[int | str, dict[str, Any]]:
+    """The answers of /predict for OpenAPI: a real one of the model, and what may go wrong."""
+    answer: dict[str, Any] = {"type": "object"}
+    predictions = {"type": "array", "items": answer, "description": "In the order of the texts."}
+    whole = {
+        "type": "object",
+        "required": ["predictions"],
+        "properties": {"predictions": predictions},
+    }
+    right: dict[str, Any] = {"schema": whole}
+    if served.sample is not None:
+        answer["required"] = list(served.sample)
+        right["example"] = {"predictions": [served.sample]}
+    error = {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {"type": "string", "description": "What was wrong, and where."},
+            "example": {"type": "object", "description": "A question that would be right."},
+        },
+    }
+    described: dict[int | str, dict[str, Any]] = {
+        200: {"description": "The answers.", "content": {"application/json": right}}
+    }
+    wrong = {"application/json": {"schema": error}}
+    return described | {
+        status: {"description": meaning, "content": wrong} for status, meaning in MEANINGS.items()
+    }

@@ -1,6 +1,7 @@
 import http.client
 import json
 import logging
+import re
 import signal
 import socket
 import subprocess
@@ -17,13 +18,10 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference import serve as serving
+from roformer_tf.inference.questions import Limits, as_example
 from roformer_tf.inference.serve import (
-    Batcher,
-    Limits,
-    OverloadedError,
     ServeConfig,
     Served,
-    as_example,
     is_loopback,
     listening,
     load_served,
@@ -202,6 +200,50 @@ def model(finetuned):
     return load_served(finetuned("classification"), batch_size=32)
 
 
+def test_the_service_describes_itself_with_what_it_really_answers(finetuned, running):
+    """The description's example is a right question, and its answer the service's own."""
+    for name in ("classification", "pair", "tagging"):
+        served = load_served(finetuned(name), batch_size=4)
+        with running(make_app(served)) as at:
+            status, described = ask(at, "GET", "/openapi.json")
+            assert status == 200
+            assert set(described["paths"]) == {"/health", "/metrics", "/predict"}
+            operation = described["paths"]["/predict"]["post"]
+            asked = operation["requestBody"]["content"]["application/json"]
+            assert ask(at, body=json.dumps(asked["example"])) == (
+                200,
+                operation["responses"]["200"]["content"]["application/json"]["example"],
+            )
+            assert {"text", "texts"} == set(asked["schema"]["properties"])
+            statuses = set(operation["responses"])
+            assert statuses == {"200", "400", "408", "413", "422", "500", "503"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
+def test_the_line_of_the_readme_is_answered(address, name):
+    readme = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
+    (path, body) = re.search(r"curl localhost:8000(/\w+) --data '(.*)'", readme).groups()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl sends it
+    status, answer = ask(address, path=path, body=body.encode(), **form)
+    assert status == 200
+    assert [one["label"] for one in answer["predictions"]] == ["好"] * 2
+
+
+def test_the_page_of_the_description_loads_nothing_from_elsewhere(address):
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    connection.request("GET", "/docs")
+    page = connection.getresponse().read().decode()
+    parts = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert any(part.endswith(".js") for part in parts)
+    assert any(part.endswith(".css") for part in parts)
+    for part in parts:
+        assert part.startswith("/"), part
+        connection.request("GET", part)
+        response = connection.getresponse()
+        assert (response.status, len(response.read()) > 1000) == (200, True)
+    assert "/openapi.json" in page
+
+
 def test_a_thousand_requests_of_sixteen_clients_are_answered(model, running):
     """Each as if it had come alone, whatever it shared a batch with."""
     chance = np.random.default_rng(0)
@@ -225,28 +267,6 @@ def test_a_thousand_requests_of_sixteen_clients_are_answered(model, running):
             (got,) = answer["predictions"]
             assert got["label"] == alone.label
             assert list(got["probabilities"].values()) == pytest.approx(alone.scores, abs=1e-5)
-
-
-def test_too_many_waiting_requests_are_asked_to_come_later():
-    go = threading.Event()
-
-    def blocked(examples):
-        assert go.wait(30)
-        return by_length(examples)
-
-    batcher = Batcher(blocked, 1, max_waiting=2)
-    example = as_example(["好"], TASK)
-    try:
-        first = batcher.ask([example])
-        wait_until(lambda: first.running())
-        others = [batcher.ask([example]) for _ in range(2)]
-        with pytest.raises(OverloadedError):
-            batcher.ask([example])
-        assert others[0].cancel()  # its client has gone
-    finally:
-        go.set()
-        batcher.close()
-    assert first.result()[0].label == others[1].result()[0].label == "好"
 
 
 def wait_until(holds, seconds=30):
@@ -631,7 +651,9 @@ def test_a_folder_without_a_model_is_said(tmp_path):
 
 def test_missing_packages_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"needs fastapi, uvicorn: `pip install 'roformer-tf\["):
+    with pytest.raises(
+        InputError, match=r"needs fastapi, .*, uvicorn: `pip install 'roformer-tf\["
+    ):
         serve(ServeConfig(model=tmp_path))
 
 

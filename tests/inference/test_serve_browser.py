@@ -1,5 +1,6 @@
 """The page in a real browser: needs Chromium and its driver, and selenium."""
 
+import re
 import shutil
 from contextlib import ExitStack
 
@@ -34,6 +35,7 @@ def browser(tmp_path_factory):
     options.binary_location = program
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(flag)
+    options.add_experimental_option("prefs", {"intl.accept_languages": "zh-CN"})
     with webdriver.Chrome(options, webdriver.ChromeService(driver)) as chrome:
         yield chrome
 
@@ -97,7 +99,7 @@ TASK = Classification(labels=("坏", "好"))
 def test_a_text_is_answered_with_bars(page):
     shown = page(TASK, [0, 2])
     assert shown.text("h1") == "酒店"
-    assert shown.text("#task") == "文本分类 · Classification"
+    assert shown.text("#task") == "文本分类"
     assert shown.ask("房间很干净") == ["好", "好", "88.1%", "坏", "11.9%"]
     track, fill = shown.find(".track")[0], shown.find(".fill")[0]
     assert fill.size["width"] / track.size["width"] == pytest.approx(0.881, abs=0.02)
@@ -125,7 +127,7 @@ def test_pairs_and_triples_have_a_field_for_each_text(page):
     assert page(pair, [2, 0]).ask("怎么改密码", "密码在哪里改")[0] == "0"
     triple = Ranking(text_columns=("a", "b", "c"))
     assert page(triple, [0, 2]).ask("甲", "乙", "丙") == [
-        *("C 更接近 A C is nearer to A", "C", "88.1%", "B", "50.0%")
+        *("C 更接近 A", "C", "88.1%", "B", "50.0%")
     ]
 
 
@@ -133,9 +135,9 @@ def test_numbers_and_several_labels(page):
     assert page(Regression(mean=3, deviation=2), [0.25]).ask("好") == ["3.5"]
     several = Multilabel(labels=tuple("甲乙丙"))
     assert page(several, [5, -5, 4]).ask("好")[0] == "甲，丙"
-    assert page(several, [-5, -5, -5]).ask("好")[0] == "没有标签 No label"
+    assert page(several, [-5, -5, -5]).ask("好")[0] == "没有标签"
     many = Classification(labels=tuple(f"{i}" for i in range(30)))
-    assert page(many, range(30)).ask("好")[-1] == "另有 10 个标签 10 more labels"
+    assert page(many, range(30)).ask("好")[-1] == "另有 10 个标签"
 
 
 def test_entities_stand_in_their_text(page):
@@ -156,8 +158,9 @@ def test_entities_stand_in_their_text(page):
 
 def test_what_is_wrong_is_said_and_can_be_put_right(page):
     shown = page(TASK, [0, 2], max_characters=5)
-    assert shown.ask("一二三四五六") == ["text: String should have at most 5 characters"]
-    assert shown.ask("   ") == ["text: the text is empty"]
+    refused = "服务没有接受这个请求：text: String should have at most 5 characters"
+    assert shown.ask("一二三四五六") == [refused]
+    assert shown.ask("   ") == ["请输入文本。"]
     assert shown.ask("好")[0] == "好"
     assert not shown.find("#error")[0].is_displayed()
 
@@ -166,4 +169,34 @@ def test_a_service_that_has_gone_is_said(page, browser, running):
     with running(make_app(Served("m", TASK, lambda examples: []))) as (host, port):
         browser.get(f"http://{host}:{port}/")
         shown = Page(browser)
-    assert shown.ask("好") == ["连接不上服务。 The service cannot be reached."]
+    assert shown.ask("好") == ["连接不上服务。"]
+
+
+def test_the_page_speaks_both_languages_and_keeps_what_was_typed_and_answered(page):
+    """The browser's at first, then the one that was chosen, also on the next visit."""
+    shown = page(Multilabel(labels=("甲", "乙")), [-5, -5])
+    assert shown.ask("很好")[0] == "没有标签"
+    chinese = shown.text("body")
+    shown.find("#language")[0].click()
+    assert shown.areas()[0].get_attribute("value") == "很好"
+    english = shown.text("body").replace("中文", "")
+    assert "No label" in english
+    assert not re.search(
+        r"[一-鿿]", english.replace("甲", "").replace("乙", "").replace("酒店", "")
+    )
+    shown.browser.refresh()
+    shown.wait.until(lambda _: shown.areas())
+    assert shown.text("#ask") == "Predict"
+    assert shown.ask("  ") == ["Enter a text."]
+    shown.find("#language")[0].click()
+    assert shown.text("#error") == "请输入文本。"
+    assert shown.ask("很好")
+    assert shown.text("body") == chinese
+
+
+def test_the_description_of_the_interface_opens_from_the_page(page):
+    shown = page(TASK, [0, 2])
+    shown.browser.get_log("browser")  # of the tests before
+    shown.find("#docs")[0].click()
+    shown.wait.until(lambda _: "/predict" in shown.text("#swagger-ui"))
+    assert shown.browser.get_log("browser") == []

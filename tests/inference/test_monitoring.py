@@ -1,0 +1,125 @@
+"""What the service tells Prometheus, read by Prometheus' own parser."""
+
+import asyncio
+import http.client
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from roformer_tf.inference.serve import Served, make_app
+from roformer_tf.tasks.classification import Classification
+
+monitoring = pytest.importorskip(
+    "roformer_tf.inference.monitoring", reason="needs the extra [serve]"
+)
+TASK = Classification(labels=("坏", "好"))
+
+
+def answer(examples):
+    if examples[0].texts == ("坏",):
+        raise ZeroDivisionError
+    return [TASK.answer(np.array([0.0, 1.0], "float32")) for _ in examples]
+
+
+def get(address, path, method="GET", body=None):
+    """One request: its status, its content type, its body."""
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.getheader("Content-Type"), response.read().decode()
+    finally:
+        connection.close()
+
+
+def measured(address):
+    """Every sample by its name and labels."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    status, kind, page = get(address, "/metrics")
+    assert status == 200
+    assert kind.startswith("text/plain; version=0.0.4")
+    return {
+        (one.name, *sorted(one.labels.values())): one.value
+        for family in text_string_to_metric_families(page)
+        for one in family.samples
+    }
+
+
+def test_requests_latency_and_batches_are_counted(running):
+    with running(make_app(Served("酒店", TASK, answer))) as at:
+        texts = json.dumps({"texts": ["很好"] * 3})
+        assert get(at, "/predict", "POST", texts)[0] == 200
+        assert get(at, "/predict", "POST", json.dumps({"text": "好"}))[0] == 200
+        assert get(at, "/predict", "POST", "{")[0] == 400
+        assert get(at, "/predict", "POST", json.dumps({"text": "坏"}))[0] == 500
+        for path in ("/a", "/b", "/predict/x", "/health?a=1"):
+            get(at, path)
+        found = measured(at)
+        again = measured(at)
+    requests = {key[1:]: n for key, n in found.items() if key[0] == "roformer_http_requests_total"}
+    assert requests == {
+        ("/predict", "200"): 2,
+        ("/predict", "400"): 1,
+        ("/predict", "500"): 1,
+        ("/health", "200"): 1,
+        ("404", "other"): 3,  # one series, whatever is asked for
+    }
+    assert again["roformer_http_requests_total", "/metrics", "200"] == 1
+    assert found["roformer_http_request_duration_seconds_count", "/predict"] == 4
+    assert 0 < found["roformer_http_request_duration_seconds_sum", "/predict"] < 60
+    assert found["roformer_batch_texts_count",] == 3
+    assert found["roformer_batch_texts_sum",] == 5
+    assert found["roformer_batch_texts_bucket", "1.0"] == 2
+    assert found["roformer_batch_texts_bucket", "4.0"] == 3
+    assert found["roformer_batch_duration_seconds_count",] == 3
+    assert found["roformer_waiting_requests",] == 0
+    assert found["roformer_model_info", "classification", "酒店"] == 1
+
+
+def test_requests_that_wait_are_seen(running):
+    go, inside = threading.Event(), threading.Event()
+
+    def blocked(examples):
+        inside.set()
+        assert go.wait(30)
+        return answer(examples)
+
+    body = json.dumps({"text": "好"})
+    with running(make_app(Served("m", TASK, blocked), batch_size=1)) as at:
+        asking = [
+            threading.Thread(target=get, args=(at, "/predict", "POST", body)) for _ in range(3)
+        ]
+        for one in asking:
+            one.start()
+        assert inside.wait(30)
+        while measured(at)["roformer_waiting_requests",] != 2:
+            pass  # the test's own time limit ends this
+        go.set()
+        for one in asking:
+            one.join(30)
+        assert measured(at)["roformer_waiting_requests",] == 0
+
+
+def test_a_client_that_left_is_counted_as_such():
+    from starlette.requests import ClientDisconnect
+
+    async def left(scope, receive, send):
+        raise ClientDisconnect
+
+    metrics = monitoring.ServiceMetrics("m", "classification")
+    counted = monitoring.CountedRequests(left, metrics, {"/predict"})
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(counted({"type": "http", "path": "/predict"}, None, None))
+    counts = {"path": "/predict", "status": "499"}
+    assert metrics.registry.get_sample_value("roformer_http_requests_total", counts) == 1
+
+
+def test_two_services_in_one_process_count_for_themselves(running):
+    one, other = (make_app(Served(name, TASK, answer)) for name in "ab")
+    with running(one) as at, running(other) as elsewhere:
+        get(at, "/health")
+        assert measured(at)["roformer_http_requests_total", "/health", "200"] == 1
+        assert ("roformer_http_requests_total", "/health", "200") not in measured(elsewhere)
