@@ -13,14 +13,19 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from roformer_tf.errors import InputError
 
 LOCK = ".lock"
 """In a folder that is being written: the file whose lock the writer holds."""
+
+PAUSES = (0.1, 0.4, 1.5)
+"""Seconds to wait after each try to rename what another program holds open."""
 
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 """What a file system without locks says, such as NFS mounted without its lock service."""
@@ -30,7 +35,8 @@ _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 def file_beside(target: str | Path) -> Iterator[Path]:
     """Yield a path in the target's folder; when the block ends well, it becomes the target.
 
-    After an exception the file is removed and the target is as it was.
+    After an exception the file is removed and the target is as it was. Raises InputError where
+    another program holds the target open, and keeps the new file under a name beside it.
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +47,8 @@ def file_beside(target: str | Path) -> Iterator[Path]:
         yield beside
         _sync(beside)
         beside.chmod(0o666 & ~_umask())  # mkstemp makes it private; a result is not
-        beside.replace(target)
+        if not _renamed(beside, target):
+            raise _kept(beside, target)
         _sync(target.parent)
     finally:
         beside.unlink(missing_ok=True)
@@ -53,7 +60,8 @@ def folder_beside(target: str | Path) -> Iterator[Path]:
 
     An existing target is replaced whole. A folder cannot be renamed over another one, so
     between the two renames the old one stands under a hidden name: a crash at that moment
-    loses nothing.
+    loses nothing. Raises InputError where another program holds a file of the target open, and
+    keeps the new folder under a name beside it.
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +76,9 @@ def folder_beside(target: str | Path) -> Iterator[Path]:
             old = Path(
                 tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent)
             )
-            target.replace(old / target.name)
+            if not _renamed(target, old / target.name):
+                old.rmdir()
+                raise _kept(beside, target)
             beside.replace(target)
             shutil.rmtree(old)
         else:
@@ -188,6 +198,32 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _renamed(path: Path, target: Path) -> bool:
+    """Rename, and tell whether that could be: Windows moves and replaces nothing that is open.
+
+    A virus scanner or an indexer lets go soon, so it is tried for a while; Excel does not.
+    """
+    for pause in PAUSES:
+        with suppress(PermissionError):
+            path.replace(target)
+            return True
+        time.sleep(pause)
+    return False
+
+
+def _kept(beside: Path, target: Path) -> InputError:
+    """Keep what could not get its name under another one, and say so."""
+    names = (target.with_name(f"{target.stem}-{n}{target.suffix}") for n in count(2))
+    kept = next(name for name in names if not name.exists())
+    beside.chmod((0o777 if beside.is_dir() else 0o666) & ~_umask())
+    beside.replace(kept)
+    return InputError(
+        f"{target} is open in another program, such as Excel, so it is as it was. What was to "
+        f"replace it is whole, and is kept in {kept}. Close the other program, and rename that, "
+        "or run the same command again."
+    )
 
 
 def _make(folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from roformer_tf import files
 from roformer_tf.errors import InputError
 from roformer_tf.files import (
     check_writable,
@@ -154,6 +155,61 @@ def test_what_cannot_be_encoded_leaves_the_old_text(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "file.txt", "\ud800")
     assert listing(tmp_path) == {"file.txt": "old"}
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """held(path) → a list: how often others tried to rename or replace that path, in vain.
+
+    So it is on Windows while a program has it open. Given `tries`, it lets go after these.
+    """
+
+    def hold(path, tries=None):
+        refused, replace = [], Path.replace
+
+        def guarded(source, target):
+            if path in (source, Path(target)) and (tries is None or len(refused) < tries):
+                refused.append(source)
+                raise PermissionError(errno.EACCES, "The process cannot access the file", path)
+            return replace(source, target)
+
+        monkeypatch.setattr(Path, "replace", guarded)
+        monkeypatch.setattr(files, "PAUSES", (0, 0, 0))
+        return refused
+
+    return hold
+
+
+@pytest.mark.parametrize("put", [put_file, put_folder])
+def test_what_another_program_holds_open_stays_and_the_new_one_is_kept_beside(put, held, tmp_path):
+    target = tmp_path / "answers.xlsx"
+    put(target, "old")
+    put(tmp_path / "answers-2.xlsx", "somebody's")
+    before = listing(tmp_path)
+    refused = held(target)
+    with pytest.raises(InputError, match=r"(?s)answers\.xlsx is open .* kept in .*answers-3\.xlsx"):
+        put(target, "new")
+    assert len(refused) == 3
+    after = listing(tmp_path)
+    put(tmp_path / "right", "new")
+    kept = {name: text for name, text in after.items() if name not in before}
+    assert {name.replace("answers-3.xlsx", "right") for name in kept} == {
+        name for name in listing(tmp_path) if name.startswith("right")
+    }
+    assert "new" in kept.values()
+    assert {name: after[name] for name in before} == before
+    assert mode(tmp_path / "answers-3.xlsx") == mode(tmp_path / "right")
+
+
+@pytest.mark.parametrize("put", [put_file, put_folder])
+def test_what_is_held_for_a_moment_is_waited_for(put, held, tmp_path):
+    target = tmp_path / "answers.xlsx"
+    put(target, "old")
+    refused = held(target, tries=2)
+    put(target, "new")
+    assert len(refused) == 2
+    assert "new" in listing(tmp_path).values()
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
