@@ -74,6 +74,9 @@ $(VENV)/.made:
 	@echo "setup: making $(VENV) with $(PYTHON)"
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 10) <= sys.version_info < (3, 14) else \
 		"Python 3.10 to 3.13 is needed; $(PYTHON) is %d.%d. Try make PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import platform, sys; sys.exit("There is no TensorFlow 2.20 for Macs with an Intel \
+		processor, nor for a Python built for them." \
+		if (sys.platform, platform.machine()) == ("darwin", "x86_64") else None)'
 	@$(PYTHON) -m venv $(VENV)
 	$(reach_packages)
 	@$(RUN) -m pip install --quiet --upgrade pip

@@ -4,6 +4,7 @@ A command's module is imported when the command is called, so that help is insta
 """
 
 import errno
+import io
 import json
 import os
 import sys
@@ -135,6 +136,7 @@ _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; give the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _escape_what_the_console_lacks()
     if arguments == ["--version"]:
         import roformer_tf
 
@@ -250,6 +252,16 @@ def _check_backend() -> None:
             f"{where} asks for the Keras backend 'jax', which is not installed here: "
             f"`pip install 'roformer-tf[jax]'`, or set KERAS_BACKEND={BACKENDS[0]}."
         )
+
+
+def _escape_what_the_console_lacks() -> None:
+    """Print an emoji to a console, or a file, in GBK as its escape, instead of ending by an error.
+
+    So redirected output is encoded on Chinese Windows, and where LANG says so elsewhere.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not what a notebook or a test puts there
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Who does the tasks of a preparation: processes of this machine, or a Dask cluster."""
 
 import os
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.machine import usable_cores
 
 Engine = Literal["processes", "dask"]
+MOST_ON_WINDOWS = 61
+"""Worker processes that `concurrent.futures` can wait for on Windows."""
 
 
 def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:
@@ -41,4 +44,6 @@ def open_workers(
     if engine == "dask":
         return cluster(task, folder, scheduler)
     count = workers or usable_cores()
+    if sys.platform == "win32":
+        count = min(count, MOST_ON_WINDOWS)
     return in_this_process(task) if count == 1 else processes(task, count)

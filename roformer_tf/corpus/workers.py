@@ -91,8 +91,9 @@ def _start_worker(task: WorkerTask) -> None:
     """Set up a worker process."""
     global _task
     _task = task
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent's, which ends us
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):  # the parent's, which ends us
+        if number := getattr(signal, name, None):  # Windows has SIGBREAK, too, others have not
+            signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

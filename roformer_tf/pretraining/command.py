@@ -278,7 +278,8 @@ def _train(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
     if run.termination.stopped:
         where = output / CHECKPOINTS  # others may be here before the first process has written
         saved = next(checkpoints(where)) if group.first else f"by the first process in {where}"
-        raise TerminatedError(f"told to end (SIGTERM), saved {saved}. The same command continues.")
+        name = run.termination.signal
+        raise TerminatedError(f"told to end ({name}), saved {saved}. The same command continues.")
 
 
 def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, dict[str, int]]:
@@ -425,7 +426,10 @@ def _silent(silent: bool) -> Iterator[None]:
     if not silent:
         yield
         return
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
         yield
 
 

@@ -68,8 +68,19 @@ class PeriodicCallback(keras.callbacks.Callback):
         return time.monotonic() - self._called >= self.seconds_apart
 
 
+def ending_signals() -> list[int]:
+    """Signals that tell a run to end.
+
+    On Windows no process sends another one SIGTERM; Ctrl+Break, and a console that is closed,
+    arrive there as SIGBREAK.
+    """
+    return [getattr(signal, name) for name in ("SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+
+
 class Termination(keras.callbacks.Callback):
     """SIGTERM, which schedulers send some time before they kill, ends a run behind a step.
+
+    So does SIGBREAK, where there is such (Windows).
 
     As a context it receives the signal: while no step is under way, by raising TerminatedError
     from wherever the program is; else by stopping `fit` after the step. Must stand last among a
@@ -80,6 +91,8 @@ class Termination(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.stopped = self.training = self._received = self._told = False
+        self.signal = "SIGTERM"
+        """Name of the one that came."""
         self.told: Callable[[bool], bool] = bool
         """Whether any of several processes was; asked with whether this one was."""
 
@@ -91,12 +104,15 @@ class Termination(keras.callbacks.Callback):
     def __enter__(self) -> "Termination":
         self._here = threading.current_thread() is threading.main_thread()  # no other gets signals
         if self._here:
-            self._before = signal.signal(signal.SIGTERM, self._receive)
+            self._before = {
+                number: signal.signal(number, self._receive) for number in ending_signals()
+            }
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._here:
-            signal.signal(signal.SIGTERM, self._before)
+            for number, before in self._before.items():
+                signal.signal(number, before)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """From now on a step is waited for."""
@@ -109,8 +125,9 @@ class Termination(keras.callbacks.Callback):
 
     def _receive(self, number: int, frame: Any) -> None:
         self._received = True
+        self.signal = signal.Signals(number).name
         if not self.training:
-            raise TerminatedError("told to end (SIGTERM). The same command continues.")
+            raise TerminatedError(f"told to end ({self.signal}). The same command continues.")
 
 
 class StepLog(keras.callbacks.Callback):

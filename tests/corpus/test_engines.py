@@ -263,3 +263,11 @@ def test_without_the_extra_it_is_named(monkeypatch):
     monkeypatch.setitem(dask_cluster.sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[dask\]'"):
         dask_cluster.check_cluster("tcp://127.0.0.1:8786")
+
+
+def test_windows_waits_for_61_processes_and_no_more(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(engines.sys, "platform", "win32")
+    monkeypatch.setattr(engines, "processes", lambda task, count: asked.append(count))
+    engines.open_workers(len, tmp_path, "processes", None, 128)
+    assert asked == [61]

@@ -1,11 +1,13 @@
 import json
+import os
+import signal
 import time
 
 import keras
 import numpy as np
 import pytest
 
-from roformer_tf.errors import DivergedError
+from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
 from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.runs.schedules import WarmupDecay
@@ -221,9 +223,24 @@ def test_a_signal_behind_the_look_of_the_one_that_saves_waits_for_the_next_step(
     termination.set_model(Model())
     termination.on_train_begin()
     assert not termination.received()  # nothing is saved
-    termination._receive(0, None)
+    termination._receive(signal.SIGTERM, None)
     termination.on_train_batch_end(0)
     assert not termination.stopped
     assert termination.received()  # now it is
     termination.on_train_batch_end(1)
     assert termination.stopped
+
+
+def test_on_windows_ctrl_break_does_what_sigterm_does_elsewhere(monkeypatch):
+    """There is no SIGBREAK here: another signal plays it."""
+    monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
+    for number, name in ((signal.SIGUSR1, "SIGUSR1"), (signal.SIGTERM, "SIGTERM")):
+        with Termination() as termination:
+            with pytest.raises(TerminatedError, match=name):
+                os.kill(os.getpid(), number)
+            termination.training = True
+            os.kill(os.getpid(), number)  # a step is under way: it is waited for
+            assert termination.received()
+            assert termination.signal == name
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
