@@ -197,6 +197,7 @@ def test_a_part_that_kills_its_worker_is_named(tmp_path):
         list(workers.in_order(pool, [3]))
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_is_said_and_processes_go_on(configure, expected, when, tmp_path, capfd):
     with Loopback(tmp_path, 1) as cluster:
         config = configure(cluster)

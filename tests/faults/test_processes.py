@@ -167,6 +167,7 @@ def test_told_to_end_all_save_one_step(started, flags, rows, tmp_path):
     assert f"saved {saved}" in told[0][1]
 
 
+@pytest.mark.slow
 def test_when_a_process_dies_the_others_stop_within_a_minute(started, flags, rows, tmp_path):
     run = tmp_path / "run"
     processes = started(flags(run, steps=100_000, **rows), 2)
@@ -181,7 +182,10 @@ def test_when_a_process_dies_the_others_stop_within_a_minute(started, flags, row
     assert f"Saved: {saved}" in err
 
 
-@pytest.mark.parametrize("failure", ["its corpus is empty", "another run has the folder"])
+@pytest.mark.parametrize(
+    "failure",
+    [pytest.param("its corpus is empty", marks=pytest.mark.slow), "another run has the folder"],
+)
 def test_when_the_first_fails_before_training_the_others_stop_with_its_message(
     started, flags, tmp_path, failure
 ):

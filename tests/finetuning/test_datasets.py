@@ -11,9 +11,11 @@ from roformer_tf.runs.feeding import epochs
 
 @pytest.fixture
 def reviews(tmp_path):
-    """A file of 40 texts of 1 to 40 characters; 好 or 差 tells the label."""
+    """A file of 40 texts, of 7 characters or three times as many; 好 or 差 tells the label."""
     path = tmp_path / "reviews.tsv"
-    lines = [f"{'天' * number}{'好差'[number % 2]}\t{'ab'[number % 2]}" for number in range(40)]
+    codes = [f"{number:06b}".translate({48: "天", 49: "气"}) for number in range(40)]
+    texts = [code * (3 if number % 4 < 2 else 1) for number, code in enumerate(codes)]
+    lines = [f"{text}{'好差'[n % 2]}\t{'ab'[n % 2]}" for n, text in enumerate(texts)]
     path.write_text("text\tlabel\n" + "\n".join(lines) + "\n", encoding="utf-8")
     return path
 

@@ -409,6 +409,7 @@ def test_a_file_is_no_folder_for_a_run(pretrain_flags, tmp_path, capsys):
 # Continuing a checkpoint
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",
@@ -590,6 +591,7 @@ assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
     """Nor is TensorFlow loaded, until TensorBoard's writer does it, as it will.
