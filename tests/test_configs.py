@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "pretrain" / "configs"
 FINETUNING = sorted((ROOT / "finetune" / "configs").glob("*.yaml"))
 NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+QUICK = {"base.yaml", "gpt.yaml", "paper.yaml"}
+"""One of each kind, and the stages; that the others can be read at all is a quick test, too."""
 
 
 @pytest.fixture
@@ -83,7 +85,9 @@ def toy(released, write_corpus, tmp_path):
     return flags
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
+)
 def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_path):
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 

@@ -104,6 +104,7 @@ def test_vocabulary_adds_words(run, released, tmp_path):
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",
 )
+@pytest.mark.slow
 def test_verify_exits_with_0_or_names_the_first_layer_that_differs(released, run, tmp_path):
     """Against a copy of ours, written for bert4keras on the way, with one bias 0.01 larger."""
     causal = ("--attention-type", "causal")

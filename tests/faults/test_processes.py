@@ -145,11 +145,11 @@ def wait_until(condition, processes, seconds=120):
 def test_two_processes_train_as_one(started, flags, rows, tmp_path):
     """LAMB, four pieces a step, clipping and dropout on."""
     run, alone = tmp_path / "two", tmp_path / "one"
-    changes = {"optimizer": "lamb", "accumulate": 4, "steps": 12, "save_every": 6, **rows}
+    changes = {"optimizer": "lamb", "accumulate": 4, "steps": 6, "save_every": 3, **rows}
     out = finished(started(flags(run, **changes), 2))
     assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
     finished(started(flags(alone, **changes), 1))
-    assert same_run(run, alone, steps=12)
+    assert same_run(run, alone, steps=6)
 
 
 @pytest.mark.slow
@@ -210,6 +210,7 @@ for flags in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_errors(
     flags, rows, tmp_path
 ):

@@ -113,6 +113,7 @@ def trained(rematerialize, config):
     return np.array(losses), [ops.convert_to_numpy(v) for v in model.trainable_variables]
 
 
+@pytest.mark.slow
 def test_rematerialised_in_pieces_it_learns_the_same(tiny):
     config = tiny(initializer_range=0.05, num_hidden_layers=1)
     losses, weights = trained(False, config)

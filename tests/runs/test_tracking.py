@@ -30,6 +30,7 @@ def told(monkeypatch):
     return lines
 
 
+@pytest.mark.slow
 def test_every_line_is_at_wandb_too_and_a_resumed_run_is_the_same_run(
     pretrain_flags, told, tmp_path
 ):
