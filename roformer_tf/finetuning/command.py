@@ -4,6 +4,7 @@ OUTPUT/settings.yaml   every setting; usable as --config
 OUTPUT/model/          the best weights, the tokenizer, task.json: for `predict` and `serve`
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
+OUTPUT/search.json     what the learning rates gave that were tried, where none was given
 OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
 OUTPUT/export/         what --export asks for
 """

@@ -16,7 +16,7 @@ import numpy as np
 
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import write_text
-from roformer_tf.finetuning.rates import beside, spelled, usual_rate
+from roformer_tf.finetuning.rates import FoundRate, beside, spelled, usual_rate
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.finetuning.trial import Recipe, compare, fingerprint, labels_of
 from roformer_tf.inference.predict import predict_logits
@@ -51,26 +51,6 @@ class Plan:
     """Of each short training."""
     examples: int
     """Of the validation set, by which they are judged."""
-
-
-@dataclass(frozen=True)
-class FoundRate:
-    """A learning rate that nobody gave, and where it comes from."""
-
-    learning_rate: float
-    usual: float
-    """By the model's size."""
-    reason: str = ""
-    """Why none was tried: "few-steps", "sweep"; "" where some were."""
-    batches: int = 0
-    """Of each short training."""
-    of: int = 0
-    """Batches of the training itself."""
-    examples: int = 0
-    """That the short trainings were judged by."""
-    tried: tuple[Mapping[str, Any], ...] = ()
-    """For each rate {"learning_rate": …, "loss": …, "metrics": {…}}; of one that diverged, none."""
-    seconds: float = 0.0
 
 
 def make_plan(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.finetuning.learning_rate import FoundRate, RateSearch
-from roformer_tf.finetuning.rates import spelled, usual_rate
+from roformer_tf.finetuning.learning_rate import RateSearch
+from roformer_tf.finetuning.rates import FoundRate, spelled, usual_rate
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.finetuning.trial import Outcome, Recipe, Trial, run_trial
 from roformer_tf.labelled.examples import Example

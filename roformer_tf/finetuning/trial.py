@@ -15,13 +15,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
 from roformer_tf.finetuning.losses import LossConfig
+from roformer_tf.finetuning.rates import FoundRate
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
@@ -45,9 +46,6 @@ from roformer_tf.runs.run_folder import resume
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import load_task
-
-if TYPE_CHECKING:
-    from roformer_tf.finetuning.learning_rate import FoundRate
 
 VALID = "valid.json"
 
@@ -102,7 +100,7 @@ class Outcome:
     """With what was chosen for its best weights, such as thresholds."""
     seconds: float
     """That training took, in the process that finished it."""
-    found_rate: "FoundRate | None" = None
+    found_rate: FoundRate | None = None
     """Where its learning rate comes from; None, it was given."""
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -152,20 +153,22 @@ def test_a_killed_search_goes_on_and_ends_the_same(searched, flags, tmp_path, ca
     assert main(flags(run, train=other)) == 2
 
 
-def test_a_rate_that_diverges_is_out(flags, tmp_path, capsys, monkeypatch):
-    begin = learning_rate.Trainer.begin
+def test_a_rate_that_diverges_is_out(monkeypatch):
+    """And so is the model that it broke."""
+    forgotten = []
+    tries = object.__new__(learning_rate._Tries)
+    tries.trainer = SimpleNamespace(compiled=True, forget=lambda: forgotten.append(True))
+    tries.recipe = recipe()
 
-    def diverging(trainer, seed, optimizer, batches):
-        if optimizer.learning_rate == RATES[1] and batches < 100:  # the search's, not the training
-            raise DivergedError("the loss is nan at step 3.")
-        return begin(trainer, seed, optimizer, batches)
+    def diverges(rate):
+        raise DivergedError("the loss is nan at step 3.")
 
-    monkeypatch.setattr(learning_rate.Trainer, "begin", diverging)
-    assert main(flags(tmp_path / "run")) == 0
-    assert "tried 1e-3: the loss is not finite" in capsys.readouterr().out
-    found = report_of(tmp_path / "run")["rate_search"]
-    assert "loss" not in found["tried"][1]
-    assert found["learning_rate"] in (RATES[0], RATES[2])
+    monkeypatch.setattr(tries, "_judge", diverges)
+    one = tries._try(2e-3)
+    assert {key for key in one if key != "seconds"} == {"learning_rate"}
+    assert forgotten == [True]
+    assert tries._told(one) == "tried 2e-3: the loss is not finite"
+    assert choose([*tried(low=[1.0], usual=[1.1], high=[3.0])[:2], one], RATES[1]) == RATES[1]
 
 
 def tried(**losses):

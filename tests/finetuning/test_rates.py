@@ -5,29 +5,31 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.rates import beside, nearest, spelled, usual_rate
 
-FIELD = {  # hidden size: the lowest and highest rate that people fine-tune such models with
-    1024: (1e-5, 3e-5),  # chinese_roformer-v2-char-large
-    768: (2e-5, 5e-5),  # base
-    384: (5e-5, 2e-4),  # small
-    256: (1e-4, 5e-4),  # of one's own: docs/LOG.md
-    32: (1e-3, 1e-3),
+FIELD = {  # layers and hidden size: the lowest and highest rate that people fine-tune these with
+    (24, 1024): (1e-5, 2e-5),  # chinese_roformer-v2-char-large
+    (12, 768): (2e-5, 5e-5),  # base
+    (6, 384): (1e-4, 2e-4),  # small
+    (12, 256): (1e-4, 3e-4),  # ELECTRA's small one
+    (4, 256): (3e-4, 5e-4),  # of one's own: benchmarks/sentiment
+    (2, 256): (5e-4, 5e-4),  # the demo's: docs/LOG.md
+    (1, 32): (1e-3, 1e-3),
 }
 
 
-def of_width(width):
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+def of_size(layers, width):
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": 4, "intermediate_size": 64}
     return RoFormerConfig(vocab_size=9, hidden_size=width, **sizes)
 
 
-@pytest.mark.parametrize("width", FIELD)
-def test_the_usual_rate_is_that_of_the_field_for_models_of_the_size(width):
-    low, high = FIELD[width]
-    assert low <= usual_rate(of_width(width)) <= high
+@pytest.mark.parametrize("size", FIELD)
+def test_the_usual_rate_is_that_of_the_field_for_models_of_the_size(size):
+    low, high = FIELD[size]
+    assert low <= usual_rate(of_size(*size)) <= high
 
 
 def test_weights_that_have_learnt_nothing_yet_take_a_higher_rate():
-    for width in (256, 384, 768):
-        once, anew = (usual_rate(of_width(width), from_scratch=x) for x in (False, True))
+    for size in ((2, 256), (6, 384), (12, 768)):
+        once, anew = (usual_rate(of_size(*size), from_scratch=x) for x in (False, True))
         assert once < anew <= 3 * once
 
 

@@ -91,7 +91,7 @@ def searches(tmp_path, monkeypatch):
         monkeypatch.setattr(search, "run_trial", outcome)
         recipe = Recipe(FinetuneOptimizerConfig(), LossConfig(), ACCURACY, 1, 8, 0, 10, 10)
         given = {"seed": 7, "seeds": 1, "sweep": False} | asked
-        sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        sizes = {"num_hidden_layers": 12, "num_attention_heads": 2, "intermediate_size": 8}
         config = RoFormerConfig(vocab_size=9, hidden_size=384, **sizes)
         start = Start(config, {"a": None}, None, "float32")
         outcomes = Search(tmp_path, sets, start, TASK, recipe, **given).run()
