@@ -65,7 +65,7 @@ class Search:
             rate = found.learning_rate
         outcomes = self._sweep(rate, trainer) if self.sweep else [self._seed(rate, 0, trainer)]
         best = max(outcomes, key=lambda outcome: outcome.goodness)
-        rate = best.trial.recipe.optimizer.learning_rate
+        rate = float(best.trial.recipe.optimizer.learning_rate)  # a number in every trial
         outcomes += [self._seed(rate, further, trainer) for further in range(1, self.seeds)]
         return [dataclasses.replace(outcome, found_rate=found) for outcome in outcomes]
 
