@@ -29,14 +29,15 @@ from roformer_tf.runs.feeding import fed, prefetched
 from roformer_tf.tasks.base import Task
 
 FILE = "search.json"
-SHARE = 0.2
-"""Of the training's batches that a search takes: with what goes beside it, below a quarter."""
-FORWARD = 1 / 3
-"""A batch that is judged takes this share of the time of one that is trained on."""
+SHARE = 0.22
+"""Of the training's batches that a search takes: a little below a quarter."""
+RESTART, FORWARD = 5, 0.45
+"""Measured in batches trained on: making a model anew and beginning to train it, and judging a
+batch (docs/LOG.md)."""
 JUDGED = 0.25
 """Of a short training's time that judging it may take."""
-FEWEST, MOST = 8, 500
-"""Steps and batches of a short training: with fewer steps it tells nothing, more tell no more."""
+FEWEST, MOST = 12, 500
+"""Steps and batches of a short training: with fewer steps it tells little, more tell no more."""
 CERTAIN = 2.0
 """Standard errors by which another rate must be better than the usual one to be taken."""
 
@@ -58,18 +59,21 @@ def make_plan(
 ) -> Plan | None:
     """What a search may take of the training that follows; None where that is too little.
 
-    It goes by numbers of batches, not by the clock, so that the same command does the same.
+    Of short ones the higher rate is left out: to err there is graver. It goes by numbers of batches, not by the clock, so that the same command does the same.
     """
     epochs = min(recipe.epochs, recipe.patience + 1) if recipe.patience else recipe.epochs
     batches = epochs * -(-train_rows // recipe.batch_size)  # at least
-    rates = (beside(usual, up=False), usual, beside(usual, up=True))
-    each = SHARE * batches / len(rates)
-    share = min(1.0, JUDGED * each * recipe.batch_size / FORWARD / valid_rows)
-    examples = int(share * valid_examples)
-    judging = FORWARD * examples / valid_examples * valid_rows / recipe.batch_size
-    accumulate = recipe.optimizer.accumulate
-    steps = int(min(MOST, each - judging) / accumulate)
-    return Plan(rates, steps * accumulate, examples) if steps >= FEWEST and examples else None
+    lower, higher = beside(usual, up=False), beside(usual, up=True)
+    for rates in ((lower, usual, higher), (lower, usual)):
+        each = SHARE * batches / len(rates)
+        share = min(1.0, JUDGED * each * recipe.batch_size / FORWARD / valid_rows)
+        examples = int(share * valid_examples)
+        judging = FORWARD * examples / valid_examples * valid_rows / recipe.batch_size
+        accumulate = recipe.optimizer.accumulate
+        steps = int(min(MOST, each - judging - RESTART) / accumulate)
+        if steps >= FEWEST and examples:
+            return Plan(rates, steps * accumulate, examples)
+    return None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning import learning_rate
-from roformer_tf.finetuning.learning_rate import FORWARD, choose, make_plan, row_losses
+from roformer_tf.finetuning.learning_rate import FORWARD, RESTART, choose, make_plan, row_losses
 from roformer_tf.finetuning.losses import LossConfig, TaskLoss
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.trial import Recipe
@@ -44,13 +44,13 @@ def reviews(path, count, seed):
 
 @pytest.fixture(scope="module")
 def flags(shallow, tmp_path_factory):
-    """flags(output, …) of a training of 160 batches, dropout on, and a validation set of 24."""
+    """flags(output, …) of a training of 288 batches, dropout on, and a validation set of 24."""
     folder = tmp_path_factory.mktemp("reviews")
     settings = {
         "checkpoint": shallow,
-        "train": reviews(folder / "train.tsv", 128, 1),
+        "train": reviews(folder / "train.tsv", 384, 1),
         "valid": reviews(folder / "valid.tsv", 24, 2),
-        "epochs": 5,
+        "epochs": 3,
         "batch-size": 4,
         "precision": "float32",
         "log-every": 40,
@@ -215,8 +215,9 @@ def test_a_search_takes_less_than_a_quarter_of_the_training(train, changes, vali
     plan = make_plan(1e-3, recipe(**given), train, valid, valid)
     fewest = min(given["epochs"], given.get("patience", 99) + 1)  # epochs that it has for certain
     batches = fewest * math.ceil(train / 32)
-    assert plan.rates == (5e-4, 1e-3, 2e-3)
-    taken = len(plan.rates) * (plan.batches + FORWARD * math.ceil(plan.examples / 32))
+    assert plan.rates == ((5e-4, 1e-3, 2e-3) if batches > 300 else (5e-4, 1e-3))
+    judged = FORWARD * math.ceil(plan.examples / 32)
+    taken = len(plan.rates) * (plan.batches + judged + RESTART)
     assert taken <= 0.25 * batches
     assert taken > 0.15 * batches or plan.batches > 490
     assert plan.batches % given.get("accumulate", 1) == 0
@@ -229,6 +230,11 @@ def test_a_short_training_is_no_ground_for_a_search():
     assert make_plan(1e-3, recipe(accumulate=8), 2160, 270, 270) is None
     assert make_plan(1e-3, recipe(epochs=30, patience=1), 1000, 100, 100) is None
     assert make_plan(1e-3, recipe(epochs=30), 1000, 100, 100)
+
+
+def test_all_of_a_search_is_a_share_of_the_batches_that_a_run_has_for_certain():
+    patient, whole = (make_plan(1e-3, recipe(epochs=9, patience=n), 5000, 99, 99) for n in (2, 0))
+    assert whole.batches > 2 * patient.batches
 
 
 def test_row_losses_average_to_the_loss_that_is_trained_on():

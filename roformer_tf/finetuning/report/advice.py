@@ -86,7 +86,7 @@ def _edge(report: Report, given: Mapping[str, Any], width: int) -> Iterator[Json
     """The rate that was taken is the highest or lowest of those that were tried."""
     search = report["rate_search"]
     tried = [one["learning_rate"] for one in search.get("tried", ()) if "loss" in one]
-    if len(tried) < 2 or search["learning_rate"] not in (min(tried), max(tried)):
+    if not tried or search["learning_rate"] not in {min(tried), max(tried)} - {search["usual"]}:
         return
     up = search["learning_rate"] == max(tried)
     taken, next_one = search["learning_rate"], beside(search["learning_rate"], up=up)
