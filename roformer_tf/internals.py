@@ -186,6 +186,11 @@ def learning_rate_at(optimizer: Any, step: int) -> Any:
     return optimizer._learning_rate(step)
 
 
+def schedule_of(optimizer: Any) -> Any:
+    """The schedule that the optimizer was made with."""
+    return optimizer._learning_rate
+
+
 # TensorFlow, JAX, jieba
 
 

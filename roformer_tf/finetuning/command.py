@@ -4,6 +4,7 @@ OUTPUT/settings.yaml   every setting; usable as --config
 OUTPUT/model/          the best weights, the tokenizer, task.json: for `predict` and `serve`
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
+OUTPUT/search.json     what the learning rates gave that were tried, where none was given
 OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
 OUTPUT/export/         what --export asks for
 """
@@ -19,10 +20,12 @@ import numpy as np
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
 from roformer_tf.finetuning.losses import LossConfig, check_loss
+from roformer_tf.finetuning.report.advice import advise
 from roformer_tf.finetuning.report.analysis import analyse, write_report
 from roformer_tf.finetuning.results import Results, say
 from roformer_tf.finetuning.search import Search, Sets
-from roformer_tf.finetuning.trial import Recipe, Start
+from roformer_tf.finetuning.trainer import Start
+from roformer_tf.finetuning.trial import Recipe
 from roformer_tf.inference.export import Format, check_export, export
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example, LongTexts
@@ -31,7 +34,15 @@ from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.runs.devices import Precision
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
-from roformer_tf.runs.run_folder import check_output, plain, settle_precision, tidy, write_settings
+from roformer_tf.runs.run_files import read_settings
+from roformer_tf.runs.run_folder import (
+    check_output,
+    given_settings,
+    plain,
+    settle_precision,
+    tidy,
+    write_settings,
+)
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS, TaskName
@@ -92,7 +103,8 @@ class FinetuneConfig:
     folds: int = 0
     """Cross-validation: so many trainings, each judged on the part it has not seen."""
     sweep: bool = False
-    """Try half, two times and four times the learning rate too, and keep the best."""
+    """Try half, two times and four times the learning rate too, and keep the best; where none is
+    given, around that of the model's size."""
     baseline: bool = True
     """Fit a simple baseline (TF-IDF) on the same examples, to compare with."""
     export: tuple[Format, ...] = ()
@@ -139,6 +151,9 @@ MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline", "first_
 examples, which are compared. Beside --valid, so
 may --test, which then judges the same model anew: nothing is split off for it."""
 
+FORMER_RATE = 2e-5
+"""Learning rate of runs of earlier versions where none was given."""
+
 WHOLE = 1 << 30
 """A length that no text reaches, to see how long they are."""
 
@@ -151,7 +166,7 @@ def finetune(config: FinetuneConfig) -> None:
 
 def _finetune(config: FinetuneConfig) -> None:
     output = Path(config.output)
-    config = settle_precision(config)
+    config = settle_learning_rate(settle_precision(config))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
         check_export(to, output / "export" / to)
@@ -183,10 +198,22 @@ def _finetune(config: FinetuneConfig) -> None:
         ) from None
     results.save()
     report = analyse(results.for_report(plain(config), config.baseline))
+    report["advice"] = advise(report, given_settings(config), start.architecture.hidden_size)
     write_report(output, report)
     say(output, report)
     for to in config.export:
         export(output / "model", output / "export" / to, to, results.examples)
+
+
+def settle_learning_rate(config: FinetuneConfig) -> FinetuneConfig:
+    """Keep the rate of a run that was begun when there was a fixed one for who gives none."""
+    began = read_settings(Path(config.output), {})[0].get("learning_rate")
+    if config.optimizer.learning_rate != "auto" or began != FORMER_RATE:
+        return config
+    print(f"{config.output} was begun with a learning rate of {began:g}, and keeps it")
+    return dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, learning_rate=began)
+    )
 
 
 def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:

@@ -1,5 +1,6 @@
 """What the trainings of a run gave → what its report is made of, and its other files."""
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -95,11 +96,23 @@ class Results:
             trials=[_line(outcome) for outcome in self.outcomes] if len(self.outcomes) > 1 else (),
             settings=settings,
             hardware=describe_machine(),
+            rate_search=self._rate_search(),
             seconds={
+                **self._search_seconds(),
                 "training": sum(outcome.seconds for outcome in self.outcomes),
                 "baseline": fitted,
             },
         )
+
+    def _rate_search(self) -> dict[str, Any]:
+        """How the best training came to its learning rate; {} where it was given."""
+        found = self.best.found_rate
+        return dataclasses.asdict(found) if found else {}
+
+    def _search_seconds(self) -> dict[str, float]:
+        """Of all searches for a learning rate; folds have one each."""
+        found = {id(x): x.seconds for one in self.outcomes if (x := one.found_rate) and x.tried}
+        return {"learning rate search": sum(found.values())} if found else {}
 
     def _baseline(self) -> tuple[str, list[Prediction], str]:
         """The baseline's name and answers, or why there are none.
@@ -154,6 +167,8 @@ def say(output: Path, report: Mapping[str, Any]) -> None:
                 print(f"  {simple['name']}: {_figures(simple[name])}")
     for warning in report["warnings"]:
         print(f"! {warning}")
+    for number, one in enumerate(report.get("advice", ()), 1):
+        print(f"{'what to try next' if number == 1 else 'or'}: {one['en']}\n  {one['command']}")
     print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
 
 

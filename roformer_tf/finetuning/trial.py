@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
-from roformer_tf.finetuning.fgm import trainable
-from roformer_tf.finetuning.losses import LossConfig, make_loss
+from roformer_tf.finetuning.losses import LossConfig
+from roformer_tf.finetuning.rates import FoundRate
+from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
 from roformer_tf.labelled.encoding import EncodedTexts, Rows
@@ -32,10 +31,8 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.runs.checkpointing import RunState, checkpoints, save_checkpoint
-from roformer_tf.runs.devices import choose_jit
 from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
-from roformer_tf.runs.optimizers.factory import make_finetune_optimizer
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.run_files import (
     BEST,
@@ -49,34 +46,8 @@ from roformer_tf.runs.run_folder import resume
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import load_task
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 VALID = "valid.json"
-
-
-@dataclass(frozen=True)
-class Start:
-    """What every training begins with: a checkpoint's encoder and vocabulary."""
-
-    architecture: RoFormerConfig
-    weights: dict[str, np.ndarray]
-    """The encoder's, under the checkpoints' names; none from scratch."""
-    tokenizer: RoFormerTokenizer
-    precision: str
-    """A Keras dtype policy's name."""
-
-    def model(self, task: Task) -> PretrainedModel:
-        """A model for the task, its head new, its encoder the checkpoint's."""
-        architecture = self.architecture.replace(
-            num_labels=task.outputs,
-            unknown={**self.architecture.unknown, **task.config_values()},
-        )
-        model = task.model_class()(architecture, dtype=self.precision)
-        variables = model.named_variables()
-        for name, array in self.weights.items():
-            variables[name].assign(array)
-        model.tokenizer = self.tokenizer.with_units(task.units)
-        return model
 
 
 @dataclass(frozen=True)
@@ -129,6 +100,8 @@ class Outcome:
     """With what was chosen for its best weights, such as thresholds."""
     seconds: float
     """That training took, in the process that finished it."""
+    found_rate: FoundRate | None = None
+    """Where its learning rate comes from; None, it was given."""
 
     @property
     def goodness(self) -> float:
@@ -141,25 +114,25 @@ def goodness(metrics: dict[str, float], metric: Metric) -> float:
     return -metrics[metric.name] if metric.falls else metrics[metric.name]
 
 
-def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -> Outcome:
+def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> Outcome:
     """Train, or go on, or find it done; then have the best weights answer valid and test.
 
     They answer in float32, as `predict` has them do, whatever they were trained in.
     """
-    keras.utils.set_random_seed(trial.seed)
+    start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: task.encode(x, start.tokenizer) for name, x in sets.items()}
     rows = task.encode(trial.train, start.tokenizer)
     targets, weights = task.row_targets(rows, trial.train)
-    data = _fingerprint([*rows.token_ids, *targets])
+    data = fingerprint([*rows.token_ids, *targets])
     _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
-        fit(
-            trial, start.model(task), task, Training(rows, targets, weights, data), encoded["valid"]
-        )
-        done = {"seconds": time.perf_counter() - began, "data": data}
+        fit(trial, trainer, task, Training(rows, targets, weights, data), encoded["valid"])
+        seconds = time.perf_counter() - began + trainer.preparation
+        trainer.preparation = 0.0
+        done = {"seconds": seconds, "data": data}
         write_text(result, json.dumps(done) + "\n")
     done = json.loads(result.read_text(encoding="utf-8"))
     if done["data"] != data:
@@ -175,25 +148,20 @@ def run_trial(trial: Trial, start: Start, task: Task, test: Sequence[Example]) -
     return Outcome(
         trial,
         predictions,
-        {name: task.compute_metrics(_labels(x), predictions[name]) for name, x in sets.items()},
+        {name: task.compute_metrics(labels_of(x), predictions[name]) for name, x in sets.items()},
         task,
         done["seconds"],
     )
 
 
 def fit(
-    trial: Trial, model: PretrainedModel, task: Task, training: Training, valid: EncodedTexts
+    trial: Trial, trainer: Trainer, task: Task, training: Training, valid: EncodedTexts
 ) -> None:
     """Train from the last checkpoint to the end, keeping the best weights on the way."""
     recipe, folder = trial.recipe, trial.folder
     an_epoch = steps_per_epoch(training.rows, recipe.batch_size)
     steps = recipe.epochs * an_epoch
-    trained = trainable(model, recipe.loss.fgm)
-    trained.compile(
-        make_finetune_optimizer(recipe.optimizer, model, steps),
-        make_loss(task, recipe.loss, [task.target(example) for example in trial.train]),
-        jit_compile=choose_jit(),
-    )
+    model, trained = trainer.begin(trial.seed, recipe.optimizer, steps)
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
     span: dict[str, Any] = {"start": begun, "last": steps}
     board = folder / "tensorboard"
@@ -216,12 +184,9 @@ def fit(
 
         def judge(step: int) -> None:
             before = read_metrics(judged.path)
-            gold = _labels(trial.valid)
+            gold = labels_of(trial.valid)
             with ema_weights(trained):
-                answers = predict_encoded(model, task, valid)
-                chosen = task.with_choices(gold, answers)
-                reread = [chosen.reread(answer) for answer in answers]
-                metrics = chosen.compute_metrics(gold, reread)
+                chosen, metrics = compare(task, gold, predict_encoded(model, task, valid))
                 if _is_best(metrics, before, recipe.metric):
                     _keep(model, chosen, folder / BEST)
             judged.write({"step": step, "epoch": step / an_epoch} | metrics)
@@ -269,12 +234,20 @@ def fit(
         )
 
 
+def compare(
+    task: Task, gold: Sequence[Label], answers: Sequence[Prediction]
+) -> tuple[Task, dict[str, float]]:
+    """The task with what it chooses on these examples, and its metrics with that."""
+    chosen = task.with_choices(gold, answers)
+    return chosen, chosen.compute_metrics(gold, [chosen.reread(answer) for answer in answers])
+
+
 def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
     """Raise InputError where weights were chosen by other validation examples than these.
 
     A folder from before these were remembered is taken at its word, and remembers them from now on.
     """
-    found = _fingerprint([*valid.token_ids, *(task.target(example) for example in trial.valid)])
+    found = fingerprint([*valid.token_ids, *(task.target(example) for example in trial.valid)])
     known = trial.folder / VALID
     begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
     if not (begun and known.exists()):
@@ -307,11 +280,12 @@ def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
         task.save(beside)
 
 
-def _labels(examples: Sequence[Example]) -> list[Label]:
+def labels_of(examples: Sequence[Example]) -> list[Label]:
+    """The labels in the data."""
     return [example.label for example in examples if example.label is not None]  # all have one
 
 
-def _fingerprint(arrays: Iterable[np.ndarray]) -> str:
+def fingerprint(arrays: Iterable[np.ndarray]) -> str:
     """Of what is trained on."""
     digest = hashlib.sha256()
     for array in arrays:

@@ -246,6 +246,7 @@ class StepLog(keras.callbacks.Callback):
         steps = step - self.clock_step
         seconds = (time.perf_counter() - self.clock) / steps if steps else None  # of a step
         speed = round(self.tokens_per_step / seconds, 1) if seconds else None
+        sync(self.model)  # before the schedule is asked, which may read a variable
         loss, norm = float(logs["loss"]), float(logs.get("gradient_norm", 0))
         line: dict[str, float | None] = {
             "step": step,
@@ -271,7 +272,6 @@ class StepLog(keras.callbacks.Callback):
         self.lines.write(line)
         assert self.bar is not None
         self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=speed)
-        sync(self.model)
         self.model.reset_metrics()
         self._restart_clock(step)
 

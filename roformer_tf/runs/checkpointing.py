@@ -28,6 +28,7 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import file_beside, folder_beside, hash_file, remove
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.distribution import to_numpy
+from roformer_tf.runs.optimizers.factory import SCHEDULE
 from roformer_tf.runs.run_files import MODEL
 
 
@@ -183,7 +184,7 @@ def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
     others = [v for v in model.variables if id(v) not in weights]
     groups = {
         "model": others,
-        "optimizer": model.optimizer.variables,
+        "optimizer": [v for v in model.optimizer.variables if v.name != SCHEDULE],
         "metrics": model.metrics_variables,
     }
     return {f"{name}.{i}": v for name, group in groups.items() for i, v in enumerate(group)}

@@ -51,3 +51,30 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "shape": self.shape,
             "begin": self.begin,
         }
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class AdjustableDecay(WarmupDecay):
+    """A linear WarmupDecay whose numbers a compiled step reads anew, so that they may change.
+
+    `numbers`: peak, warm-up, total and decay steps, float32 (4,); without it they are fixed.
+    """
+
+    numbers: keras.Variable | None = None
+
+    def __call__(self, step: Any) -> Any:
+        """Learning rate of a step, float32."""
+        if self.numbers is None:
+            return super().__call__(step)
+        peak, warmup, total, decay = ops.unstack(ops.convert_to_tensor(self.numbers))
+        step = ops.cast(step // self.accumulate - self.begin, "float32")
+        rising = (step + 1.0) / ops.maximum(warmup, 1.0)
+        left = ops.clip((total - step) / ops.maximum(decay, 1.0), 0.0, 1.0)
+        return peak * ops.clip(ops.minimum(rising, left), 0.0, 1.0)
+
+    def adjust(self, other: WarmupDecay) -> None:
+        """Go as another schedule of as many batches to a step does."""
+        self.peak, self.warmup_steps = other.peak, other.warmup_steps
+        self.total_steps, self.decay_steps = other.total_steps, other.decay_steps
+        assert self.numbers is not None
+        self.numbers.assign([self.peak, self.warmup_steps, self.total_steps, self.decay_steps])

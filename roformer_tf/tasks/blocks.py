@@ -18,6 +18,14 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Code:
+    """A line to type."""
+
+    line: str
+    kind: str = "code"
+
+
+@dataclass(frozen=True)
 class Warnings:
     """What to know before quoting a figure."""
 
@@ -87,7 +95,7 @@ class Mistake:
     kind: str = "mistake"
 
 
-Block: TypeAlias = Text | Warnings | Tiles | ReportTable | Picture | Scatter | Mistake
+Block: TypeAlias = Text | Code | Warnings | Tiles | ReportTable | Picture | Scatter | Mistake
 
 
 def address(kind: str, content: bytes) -> str:

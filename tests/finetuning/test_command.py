@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import yaml
 
 from roformer_tf.cli import main
-from roformer_tf.finetuning.command import FinetuneConfig, make_start
+from roformer_tf.finetuning.command import FinetuneConfig, make_start, settle_learning_rate
 from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.table import TASKS
 
 
@@ -24,6 +26,28 @@ def test_an_answer_is_read_from_where_it_is_asked_for(released, given, task, poo
         checkpoint=str(released("char")), train="", output="", pooling=given, precision="float32"
     )
     assert make_start(config, TASKS[task]).architecture.pooling == pooling
+
+
+@pytest.mark.parametrize(
+    ("began", "asked", "want"),
+    [
+        (2e-5, "auto", 2e-5),  # begun where that was what nobody had to give
+        (1e-4, "auto", "auto"),  # given by hand, so it has to be given again
+        ("auto", "auto", "auto"),
+        (2e-5, 1e-4, 1e-4),
+        (None, "auto", "auto"),
+    ],
+)
+def test_a_run_of_before_keeps_the_rate_that_it_began_with(began, asked, want, tmp_path, capsys):
+    settings = tmp_path / "settings.yaml"
+    if began:
+        settings.write_text(yaml.safe_dump({"learning_rate": began}), encoding="utf-8")
+    optimizer = FinetuneOptimizerConfig(learning_rate=asked)
+    config = FinetuneConfig(
+        checkpoint="", train="", output=str(tmp_path), optimizer=optimizer, precision="float32"
+    )
+    assert settle_learning_rate(config).optimizer.learning_rate == want
+    assert ("keeps it" in capsys.readouterr().out) == (want == 2e-5)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from roformer_tf.runs.schedules import WarmupDecay
+from roformer_tf.runs.schedules import AdjustableDecay, WarmupDecay
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,31 @@ def test_the_schedule_survives_serialization():
     assert [float(again(s)) for s in range(11)] == [
         float(WarmupDecay(1.0, 2, 10)(s)) for s in range(11)
     ]
+
+
+@pytest.mark.parametrize("shape", [(1e-3, 3, 20), (5e-4, 0, 7), (2e-5, 4, 50)])
+@pytest.mark.parametrize("decay", [None, 0])
+def test_an_adjusted_schedule_is_that_of_the_numbers_it_was_given(shape, decay):
+    """In a compiled function, which is traced once."""
+    schedule, traced = AdjustableDecay(1.0, 2, 10), []
+    schedule.numbers = keras.Variable([0.0] * 4, trainable=False)
+
+    def rate(step):
+        traced.append(step)
+        return schedule(step)
+
+    compiled = rate
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        compiled = tf.function(rate)
+        compiled(tf.constant(0))
+    want = WarmupDecay(*shape, decay_steps=decay)
+    schedule.adjust(want)
+    steps = [keras.ops.convert_to_tensor(step) for step in range(shape[2] + 2)]
+    assert [float(compiled(x)) for x in steps] == pytest.approx(
+        [float(want(x)) for x in steps], rel=1e-6, abs=1e-12
+    )
+    if compiled is not rate:
+        assert len(traced) == 1
+    assert schedule.get_config() == want.get_config()

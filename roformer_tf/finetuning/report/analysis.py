@@ -64,6 +64,8 @@ class ReportData:
     metrics."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
+    rate_search: Mapping[str, Any] = field(default_factory=dict)
+    """Where the learning rate comes from, if it was not given: a `FoundRate`'s fields."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Of each phase."""
 
@@ -112,6 +114,7 @@ def analyse(data: ReportData) -> JsonObject:
         "trials": [dict(trial) for trial in data.trials],
         "settings": dict(data.settings),
         "hardware": dict(data.hardware),
+        "rate_search": dict(data.rate_search),
         "seconds": dict(data.seconds),
     }
     return report | {"warnings": warnings(report)}

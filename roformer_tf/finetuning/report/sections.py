@@ -5,6 +5,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from roformer_tf.finetuning.report import words
+from roformer_tf.finetuning.report.advice import of_learning_rate, rates_tried
 from roformer_tf.finetuning.report.words import Report
 from roformer_tf.runs.plots import (
     Range,
@@ -17,6 +18,7 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import (
     MOST_LABELS,
     Block,
+    Code,
     Picture,
     ReportTable,
     Scatter,
@@ -50,7 +52,9 @@ def sections(report: Report) -> dict[str, list[Block]]:
     """What the report shows, in order, by title."""
     first: dict[str, Callable[[Report], Iterable[Block]]] = {
         "Figures": _figures,
+        "What to try next": _next,
         "Data": _data,
+        "Learning rate": _learning_rate,
         "Training": _training,
         "Each label": each_label,
     }
@@ -196,6 +200,26 @@ def _label_balance(sets: Sequence[Mapping[str, Any]]) -> ReportTable:
 def _share(number: int, examples: int) -> str:
     """8,588 (50.9%)."""
     return f"{number:,} ({number / examples:.1%})"
+
+
+def _next(report: Report) -> Iterable[Block]:
+    """Advice, where the model is no better than its baseline."""
+    for one in report.get("advice", ()):
+        yield Text(one["en"])
+        yield Code(one["command"])
+
+
+def _learning_rate(report: Report) -> Iterable[Block]:
+    """How it was found, unless it was given."""
+    if not (search := report.get("rate_search")):
+        return
+    yield Text(of_learning_rate(search)["en"])
+    (metric,) = _named(report, [report["metric"]])
+    if tried := rates_tried(search, metric.name):
+        yield ReportTable(
+            ["learning rate", "loss on valid", f"{metric.title} on valid"],
+            [[rate, f"{loss:.4f}", words.figure(metric, value)] for rate, loss, value in tried],
+        )
 
 
 def _training(report: Report) -> Iterable[Block]:

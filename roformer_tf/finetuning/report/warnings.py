@@ -72,6 +72,11 @@ def _no_test(report: Report) -> Iterator[str]:
         )
 
 
+def is_behind(report: Report) -> bool:
+    """Whether the model is no better than its baseline, or by so little that it may be chance."""
+    return any(_behind(report))
+
+
 def _behind(report: Report) -> Iterator[str]:
     if "baseline" not in report:
         return

@@ -73,6 +73,13 @@ class LayerwiseAdamW(EmaAdamW):
         """Everything needed to make the optimizer again."""
         return super().get_config() | {"scales": list(self.scales)}
 
+    def restart(self, variables: Sequence[keras.Variable]) -> None:
+        """Forget every step, as if made anew for these weights; a compiled step stays compiled."""
+        for slot in self.variables:
+            slot.assign(ops.zeros(slot.shape, slot.dtype))
+        for average, variable in zip(self.ema_weights, variables, strict=False):  # none without ema
+            average.assign(ops.copy(variable))  # JAX would share it, and give it away twice
+
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight by its own learning rate."""
         scale = self.scales[index_of(self, variable)]

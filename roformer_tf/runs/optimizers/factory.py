@@ -7,12 +7,13 @@ from typing import Any
 import keras
 
 from roformer_tf.errors import InputError
+from roformer_tf.internals import schedule_of
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
 from roformer_tf.runs.optimizers.lamb import Lamb
 from roformer_tf.runs.optimizers.muon import Muon
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
-from roformer_tf.runs.schedules import WarmupDecay
+from roformer_tf.runs.schedules import AdjustableDecay, WarmupDecay
 
 
 def make_optimizer(
@@ -46,16 +47,44 @@ def make_finetune_optimizer(
     A step takes `accumulate` batches; what is left over at the end makes none. Raises InputError
     where there are too few for a single step.
     """
-    if batches < config.accumulate:
-        raise InputError(
-            f"the run has {batches} batches, fewer than the {config.accumulate} of one step. "
-            "Lower --accumulate, or give more epochs."
-        )
+    return _make_layerwise(config, model, _of_batches(config, batches))
+
+
+def make_restartable_optimizer(
+    config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
+) -> LayerwiseAdamW:
+    """The same, but `restart` may set it back for a run of another rate and length.
+
+    What it schedules by is its last variable, SCHEDULE, which is no part of a checkpoint.
+    """
+    settings = _of_batches(config, batches)
+    schedule = AdjustableDecay(**settings["learning_rate"].get_config())
+    optimizer = _make_layerwise(config, model, settings | {"learning_rate": schedule})
+    schedule.numbers = optimizer.add_variable((4,), dtype="float32", name=SCHEDULE)
+    schedule.adjust(schedule)
+    return optimizer
+
+
+def restart(
+    optimizer: LayerwiseAdamW,
+    config: FinetuneOptimizerConfig,
+    model: PretrainedModel,
+    batches: int,
+) -> None:
+    """Set a restartable optimizer back, as if made for this model and these settings."""
+    optimizer.restart(model.trainable_variables)
+    schedule_of(optimizer).adjust(_of_batches(config, batches)["learning_rate"])
+
+
+def _make_layerwise(
+    config: FinetuneOptimizerConfig, model: PretrainedModel, settings: dict[str, Any]
+) -> LayerwiseAdamW:
+    """The optimizer that the settings give, its slots made."""
     scales = layer_scales(model.named_variables(), config.layer_decay)
     names = {id(variable): name for name, variable in model.named_variables().items()}
     variables = model.trainable_variables
     optimizer = LayerwiseAdamW(
-        **_settings(config, batches // config.accumulate, config.accumulate),
+        **settings,
         scales=[scales[names[id(v)]] for v in variables],
         gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
     )
@@ -75,6 +104,16 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     return {n: 1.0 if level is None else decay ** (top - level) for n, level in levels.items()}
 
 
+def _of_batches(config: FinetuneOptimizerConfig, batches: int) -> dict[str, Any]:
+    """What AdamW is made with for so many batches. Raises InputError where they make no step."""
+    if batches < config.accumulate:
+        raise InputError(
+            f"the run has {batches} batches, fewer than the {config.accumulate} of one step. "
+            "Lower --accumulate, or give more epochs."
+        )
+    return _settings(config, batches // config.accumulate, config.accumulate)
+
+
 def _settings(
     config: OptimizerConfig | FinetuneOptimizerConfig,
     steps: int,
@@ -90,6 +129,8 @@ def _settings(
             fall["decay_steps"] = max(1, round(config.decay_share * steps))
     elif config.schedule == "constant":
         fall["decay_steps"] = 0  # it is 0 only after the last step
+    if isinstance(config.learning_rate, str):
+        raise InputError('the learning rate is "auto": give make_finetune_optimizer a number.')
     warmup = round(config.warmup * steps)
     return {
         "learning_rate": WarmupDecay(config.learning_rate, warmup, steps, accumulate, **fall),
@@ -102,5 +143,7 @@ def _settings(
     }
 
 
+SCHEDULE = "schedule"
+"""A restartable optimizer's variable of what it schedules by."""
 UNDECAYED = ("gamma", "beta", "bias")
 """Norms' weights and biases, as they are called; a layer's name, "LayerNorm", would match none."""

@@ -55,9 +55,9 @@ class OptimizerConfig:
 class FinetuneOptimizerConfig:
     """AdamW with linear warm-up and decay, or none, slower in the lower layers."""
 
-    learning_rate: float = 2e-5
-    """Highest learning rate, that of the head, reached when the warm-up ends; for small models, or
-    from scratch, 1e-4 and more."""
+    learning_rate: float | Literal["auto"] = "auto"
+    """Highest learning rate, that of the head, reached when the warm-up ends; "auto" goes by the
+    model's size, and tries those around it on short trainings."""
     layer_decay: float = 0.95
     """Learning rate of a layer as a share of that of the layer above it; 1 gives all the same."""
     warmup: float = 0.1
@@ -91,6 +91,7 @@ def _check(
     shares: tuple[str, ...] = (),
 ) -> None:
     """Raise InputError for a number outside its range."""
+    above_0 = tuple(name for name in above_0 if getattr(config, name) != "auto")
     for name in above_0:
         if not getattr(config, name) > 0:
             raise InputError(f"{name} is {getattr(config, name)}, but must be above 0.")
@@ -99,7 +100,7 @@ def _check(
         "weight_decay",
         "muon_learning_rate_scale",
     ):  # a clip_norm of inf is none
-        if math.isinf(getattr(config, name, 0.0)):
+        if getattr(config, name, 0.0) == math.inf:
             raise InputError(f"{name} is {getattr(config, name)}, but must be a finite number.")
     for name in ("warmup", "beta_2", *shares):
         if not 0 <= getattr(config, name) < 1:

@@ -1,0 +1,90 @@
+"""What the trainings of a run share: the checkpoint that they begin with, and a compiled model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.finetuning.fgm import trainable
+from roformer_tf.finetuning.losses import LossConfig, make_loss
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.runs.devices import choose_jit
+from roformer_tf.runs.optimizers.factory import make_restartable_optimizer, restart
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.tasks.base import Task
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+@dataclass(frozen=True)
+class Start:
+    """What every training begins with: a checkpoint's encoder and vocabulary."""
+
+    architecture: RoFormerConfig
+    weights: dict[str, np.ndarray]
+    """The encoder's, under the checkpoints' names; none from scratch."""
+    tokenizer: RoFormerTokenizer
+    precision: str
+    """A Keras dtype policy's name."""
+
+    def model(self, task: Task) -> PretrainedModel:
+        """A model for the task, its head new, its encoder the checkpoint's."""
+        architecture = self.architecture.replace(
+            num_labels=task.outputs,
+            unknown={**self.architecture.unknown, **task.config_values()},
+        )
+        model = task.model_class()(architecture, dtype=self.precision)
+        variables = model.named_variables()
+        for name, array in self.weights.items():
+            variables[name].assign(array)
+        model.tokenizer = self.tokenizer.with_units(task.units)
+        return model
+
+
+@dataclass
+class Trainer:
+    """A model that several trainings use one after the other, so that its step is compiled once.
+
+    Each of them finds it as one just made and compiled would be, to the bit: weights, a new head by
+    its own seed, dropout's random states, the optimizer's slots and schedule.
+    """
+
+    start: Start
+    task: Task
+    loss: LossConfig
+    train: Sequence[Example]
+    """The examples that balanced weights are counted in."""
+    preparation: float = field(default=0.0, init=False)
+    """Seconds that compiling took before the first training, to which they count."""
+    compiled: PretrainedModel | None = field(default=None, init=False)
+    """The model, or what FGM wraps it in, as the last training left it."""
+    _model: PretrainedModel | None = field(default=None, init=False)
+
+    def begin(
+        self, seed: int, optimizer: FinetuneOptimizerConfig, batches: int
+    ) -> tuple[PretrainedModel, PretrainedModel]:
+        """For a training of so many batches: the model, and what to fit, which holds its weights.
+
+        Raises InputError where the batches make no step.
+        """
+        keras.utils.set_random_seed(seed)
+        fresh = self.start.model(self.task)
+        if self._model is None or self.compiled is None:
+            self._model, self.compiled = fresh, trainable(fresh, self.loss.fgm)
+            self.compiled.compile(
+                make_restartable_optimizer(optimizer, fresh, batches),
+                make_loss(self.task, self.loss, [self.task.target(one) for one in self.train]),
+                jit_compile=choose_jit(),
+            )
+            return self._model, self.compiled
+        for variable, new in zip(self._model.variables, fresh.variables, strict=True):
+            variable.assign(new)
+        restart(self.compiled.optimizer, optimizer, self._model, batches)
+        self.compiled.reset_metrics()
+        return self._model, self.compiled
+
+    def forget(self) -> None:
+        """Let the next training make a model of its own, after one that broke off in a step."""
+        self.compiled = self._model = None

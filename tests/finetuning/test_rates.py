@@ -1,0 +1,55 @@
+"""Learning rates as numbers."""
+
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.finetuning.rates import beside, nearest, spelled, usual_rate
+
+FIELD = {  # layers and hidden size: the lowest and highest rate that people fine-tune these with
+    (24, 1024): (1e-5, 2e-5),  # chinese_roformer-v2-char-large
+    (12, 768): (2e-5, 5e-5),  # base
+    (6, 384): (1e-4, 2e-4),  # small
+    (12, 256): (1e-4, 3e-4),  # ELECTRA's small one
+    (4, 256): (3e-4, 5e-4),  # of one's own: benchmarks/sentiment
+    (2, 256): (5e-4, 5e-4),  # the demo's: docs/LOG.md
+    (1, 32): (1e-3, 1e-3),
+}
+
+
+def of_size(layers, width):
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": 4, "intermediate_size": 64}
+    return RoFormerConfig(vocab_size=9, hidden_size=width, **sizes)
+
+
+@pytest.mark.parametrize("size", FIELD)
+def test_the_usual_rate_is_that_of_the_field_for_models_of_the_size(size):
+    low, high = FIELD[size]
+    assert low <= usual_rate(of_size(*size)) <= high
+
+
+def test_weights_that_have_learnt_nothing_yet_take_a_higher_rate():
+    for size in ((2, 256), (6, 384), (12, 768)):
+        once, anew = (usual_rate(of_size(*size), from_scratch=x) for x in (False, True))
+        assert once < anew <= 3 * once
+
+
+def test_rates_go_by_1_2_5():
+    up, rate = [1e-5], 1e-5
+    for _ in range(6):
+        up.append(rate := beside(rate, up=True))
+    assert up == [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3]
+    down = [up[-1]]
+    for _ in range(6):
+        down.append(beside(down[-1], up=False))
+    assert down == up[::-1]
+    assert [nearest(x) for x in (2.9e-5, 3.3e-5, 8e-4, 0.99)] == [2e-5, 5e-5, 1e-3, 1.0]
+
+
+def test_a_rate_is_spelled_as_people_type_it():
+    assert [spelled(x) for x in (2e-5, 0.0005, 1.5e-4, 1e-10, 0.001)] == [
+        "2e-5",
+        "5e-4",
+        "1.5e-4",
+        "1e-10",
+        "1e-3",
+    ]

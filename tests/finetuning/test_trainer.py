@@ -1,0 +1,101 @@
+"""A compiled model that trainings share leaves nothing of one to the next."""
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.finetuning.losses import LossConfig
+from roformer_tf.finetuning.trainer import Start, Trainer
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.runs.checkpointing import RunState, restore_checkpoint, save_checkpoint
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+SIZES = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "hidden_dropout_prob": 0.3,
+    "attention_probs_dropout_prob": 0.3,
+}
+TOKENS = [*SPECIAL_TOKENS, *"今天气很好我们去"]
+TASK = Classification(labels=("a", "b"))
+TRAIN = [Example(("今天",), "a", ""), Example(("我们",), "b", "")]
+FIRST = FinetuneOptimizerConfig(learning_rate=0.05, ema=0.9, accumulate=2)
+SECOND = FinetuneOptimizerConfig(learning_rate=0.01, ema=0.9, accumulate=2, warmup=0.4)
+
+
+@pytest.fixture(scope="module")
+def start():
+    config = RoFormerConfig(vocab_size=len(TOKENS), **SIZES)
+    keras.utils.set_random_seed(3)
+    encoder = RoFormerEncoder(config)
+    weights = {name: keras.ops.convert_to_numpy(x) for name, x in encoder.named_variables().items()}
+    tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(TOKENS)}, "char")
+    return Start(config, weights, tokenizer, "float32")
+
+
+def batches(count, begin=0, end=None):
+    for number in range(count)[begin:end]:
+        rng = np.random.default_rng(number)
+        ids = rng.integers(5, len(TOKENS), (4, 6)).astype("int32")
+        yield {"token_ids": ids}, rng.integers(0, 2, 4).astype("int32"), np.ones(4, "float32")
+
+
+def trained(trainer, seed, optimizer, count):
+    """Every number that a training of so many batches leaves, and the mean loss on the way."""
+    _, compiled = trainer.begin(seed, optimizer, count)
+    history = compiled.fit(batches(count), steps_per_epoch=count, verbose=0, shuffle=False)
+    everything = [*compiled.variables, *compiled.optimizer.variables]
+    return [keras.ops.convert_to_numpy(x).copy() for x in everything], history.history["loss"]
+
+
+@pytest.mark.parametrize("loss", [LossConfig(), LossConfig(fgm=0.5)], ids=["plain", "fgm"])
+def test_a_training_is_the_same_whatever_went_before(start, loss):
+    alone, shared = (Trainer(start, TASK, loss, TRAIN) for _ in range(2))
+    want, losses = trained(alone, 7, SECOND, 10)
+    trained(shared, 5, FIRST, 6)
+    got, again = trained(shared, 7, SECOND, 10)
+    assert again == losses
+    assert len(got) == len(want) > 20
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(one, other)
+    shared.forget()
+    assert shared.compiled is None
+
+
+def test_seed_rate_and_length_all_matter(start):
+    trainer = Trainer(start, TASK, LossConfig(), TRAIN)
+    seen = [
+        trained(trainer, seed, optimizer, count)[1]
+        for seed, optimizer, count in ((7, SECOND, 4), (8, SECOND, 4), (7, FIRST, 4))
+    ]
+    assert len({tuple(losses) for losses in seen}) == 3
+    short = trained(trainer, 7, SECOND, 4)[0]
+    _, compiled = trainer.begin(7, SECOND, 12)
+    compiled.fit(batches(4), steps_per_epoch=4, verbose=0, shuffle=False)
+    longer = [keras.ops.convert_to_numpy(x) for x in compiled.variables]
+    assert any((a != b).any() for a, b in zip(short, longer, strict=False))
+
+
+def test_a_checkpoint_knows_nothing_of_the_schedule(start, tmp_path):
+    """So it can be continued by who was not there when it was begun; and its run goes on."""
+    trainer = Trainer(start, TASK, LossConfig(), TRAIN)
+    want, _ = trained(trainer, 7, SECOND, 8)
+    _, compiled = trainer.begin(7, SECOND, 8)
+    compiled.fit(batches(8, end=4), steps_per_epoch=4, verbose=0, shuffle=False)
+    save_checkpoint(tmp_path, RunState(4, "rows"), compiled, keep=1)
+
+    other = Trainer(start, TASK, LossConfig(), TRAIN)
+    trained(other, 1, FIRST, 6)
+    _, compiled = other.begin(7, SECOND, 8)
+    restore_checkpoint(next(tmp_path.glob("step-*")), compiled)
+    compiled.fit(batches(8, begin=4), steps_per_epoch=4, verbose=0, shuffle=False)
+    got = [*compiled.variables, *compiled.optimizer.variables]
+    for one, array in zip(got, want, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), array)
