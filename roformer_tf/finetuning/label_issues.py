@@ -18,7 +18,7 @@ NAME = "label_issues"
 SUFFIXES = (".tsv", ".xlsx")
 PLACE = "place"
 CELLS = ("label", "suggested_label", "probability", "label_probability")
-SHOWN = 10
+SHOWN = 5
 """In the report."""
 
 

@@ -49,6 +49,10 @@ ROC_AUC = Metric(
 )
 CONFUSION = Words("Confusion matrix", "混淆矩阵")
 NO_CONFUSION = Words("No label is taken for another.", "没有标签被混淆。")
+ABOUT_CONFUSION = Words(
+    "Each row is a label in the data, each column a prediction: what is right is on the diagonal.",
+    "每行是数据中的标签，每列是模型的预测，对角线上是预测正确的数量。",
+)
 TRUE_LABEL = Words("true label", "真实标签")
 PREDICTED_LABEL = Words("predicted label", "预测标签")
 TRUE_AND_PREDICTED = Words("true ↓ predicted →", "真实 ↓　预测 →")
@@ -150,7 +154,9 @@ class Classification(Task):
     @classmethod
     def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
         """Which labels are taken for which."""
-        return {CONFUSION: [_confusion_table(report["confusion"], report["per_class"])]}
+        table = _confusion_table(report["confusion"], report["per_class"])
+        is_matrix = len(report["per_class"]) <= CONFUSED
+        return {CONFUSION: [table, *[Text(ABOUT_CONFUSION, "note")] * is_matrix]}
 
     def cell_names(self) -> list[str]:
         """label, p(…) of each label; where some are listed, label, probability, label_2, …."""

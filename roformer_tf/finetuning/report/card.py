@@ -14,6 +14,7 @@ import yaml
 from roformer_tf.finetuning.report import phrases, words
 from roformer_tf.finetuning.report.warnings import warnings
 from roformer_tf.finetuning.report.words import Report
+from roformer_tf.runs.run_files import MODEL
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import MOST_LABELS
 from roformer_tf.tasks.table import TASKS
@@ -88,8 +89,9 @@ def _title(report: Report) -> str:
 
 
 def _file(report: Report, name: str) -> str:
-    """The name of a file or checkpoint that the run was given; "" if it was not."""
-    return PurePath(str(report["settings"].get(name) or "").replace("\\", "/")).name
+    """The name of a file or run that the run was given, without its folder; "" if it was not."""
+    path = PurePath(str(report["settings"].get(name) or "").replace("\\", "/"))
+    return path.parent.name if path.name == MODEL and path.parent.name else path.name
 
 
 def _about(report: Report, task: Task) -> Words:

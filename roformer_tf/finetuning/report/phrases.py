@@ -34,7 +34,7 @@ SETS = {
     "valid": Words("validation set", "验证集"),
     "test": Words("test set", "测试集"),
 }
-NEW_TEXTS = Words("new texts of the {set}", "{set}中的新文本")
+NEW_TEXTS = Words("{set} (new texts)", "{set}新文本")
 OF_BASELINE = Words("baseline, {set}", "基线（{set}）")
 SET = Words("set", "数据集")
 EXAMPLES = Words("examples", "样本数")
@@ -48,7 +48,7 @@ LEAD = Words(
 )
 LEAD_EXAMPLES = Words("the {number} examples of the {set}", "{set}的 {number} 条样本")
 LEAD_NEW_TEXTS = Words(
-    "the {number} examples of the {set} whose texts are new to it",
+    "the {number} examples of the {set} whose texts are new",
     "{set}中 {number} 条训练时未见过的样本",
 )
 LEAD_BASELINE = Words(
@@ -116,6 +116,15 @@ LOWEST_F1 = Words(
     "The {shown} of {all} labels with the lowest F1.",
     "共 {all} 个标签，这里列出 F1 最低的 {shown} 个。",
 )
+ABOUT_PRECISION = Words(
+    "of the examples that are predicted to have the label, the share that has it",
+    "预测为该标签的样本中，预测正确的比例",
+)
+ABOUT_RECALL = Words(
+    "of the examples that have the label, the share that is found",
+    "带有该标签的样本中，被正确找出的比例",
+)
+ABOUT_F1 = Words("both in one figure, their harmonic mean", "精确率与召回率的调和平均")
 SUPPORT = Words("labelled", "标注数")
 PREDICTIONS = Words("predicted", "预测数")
 ECE = Words(

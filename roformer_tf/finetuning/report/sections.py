@@ -85,7 +85,7 @@ def sections(report: Report, language: Language) -> dict[str, list[Block]]:
     first: dict[Words, Callable[[Report], Made]] = {
         phrases.RESULTS: _results,
         phrases.NEXT: _next,
-        phrases.PER_LABEL: each_label,
+        phrases.PER_LABEL: _each_label,
     }
     last: dict[Words, Callable[[Report], Made]] = {
         phrases.MISTAKES: _mistakes,
@@ -355,6 +355,20 @@ def _training(report: Report) -> Made:
 def _on_valid(metric: Metric) -> Words:
     """A metric's title on the validation set."""
     return phrases.METRIC_ON.format(metric=metric.title, set=words.of_set("valid"))
+
+
+def _each_label(report: Report) -> Made:
+    """The same, with what the heads mean."""
+    blocks = list(each_label(report))
+    if blocks:
+        yield from blocks
+        yield Definitions(
+            [
+                (wording.PRECISION, phrases.ABOUT_PRECISION),
+                (wording.RECALL, phrases.ABOUT_RECALL),
+                (wording.F1, phrases.ABOUT_F1),
+            ]
+        )
 
 
 def each_label(report: Report) -> Iterable[Text | ReportTable]:

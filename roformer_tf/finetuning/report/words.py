@@ -53,5 +53,5 @@ def duration(seconds: float) -> Words:
 def setting(value: Any) -> Wording:
     """As a user would type it."""
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
+        return " ".join(map(str, value)) or phrases.UNSET
     return phrases.UNSET if value is None else str(value)

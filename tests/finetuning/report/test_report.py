@@ -23,101 +23,11 @@ from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.details import MISTAKES
-from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.wording import LANGUAGES, Words
+from tests.support.report_run import answer, english_in, make_run
 
-TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
-
-
-def example(rng, name, number, text=None):
-    """An example of a task: its text and label by chance."""
-    units = tuple(
-        text.split()
-        if text
-        else rng.choice(list("酒店房间服务很好太差北京上海"), rng.integers(3, 30))
-    )
-    label = {
-        "classification": str(rng.integers(0, 2)),
-        "pair": str(rng.integers(0, 2)),
-        "multilabel": tuple(label for label in ("甲", "乙") if rng.random() < 0.5),
-        "regression": float(rng.normal()),
-        "ranking": str(rng.choice(RANKED)),
-        "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
-    }[name]
-    texts = (text or "".join(units),) * {"pair": 2, "ranking": 3}.get(name, 1)
-    return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
-
-
-def answer(task, one, sureness, noise=0.0):
-    """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
-    if task.name == "regression":
-        return task.answer(np.array([one.label + 9 - sureness + noise]))
-    target = task.target(one)
-    hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
-    return task.answer(
-        sureness * (2 * hot - 1) + noise * np.sin(np.arange(hot.size)).reshape(hot.shape)
-    )
-
-
-LABELS = {
-    "classification": ("0", "1"),
-    "pair": ("0", "1"),
-    "multilabel": ("甲", "乙"),
-    "tagging": TAGS,
-}
-COLUMNS = {"pair": ("text_a", "text_b"), "ranking": ("A", "B", "C")}
-
-
-def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
-    """A run: `leaked` of its test examples stand in training, too."""
-    rng = np.random.default_rng(0)
-    task = TASKS[name](
-        labels=LABELS.get(name, ()),
-        text_columns=COLUMNS.get(name, ("text",)),
-        max_length=16,
-    )
-    train, valid, test = ([example(rng, name, i) for i in range(examples)] for _ in range(3))
-    if text:
-        test[0] = example(rng, name, 0, text)
-    test[:leaked] = train[:leaked]
-
-    def part(examples, **more):
-        return EvaluatedSet(
-            examples=examples, lengths=np.array([len(x.texts[0]) for x in examples]), **more
-        )
-
-    def answers(examples):
-        return [
-            answer(task, one, 1, noise)
-            for one, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
-        ]
-
-    return ReportData(
-        **{
-            "task": task,
-            "metric": TASKS[name].metrics[0].name,
-            "train": part(train),
-            "valid": part(valid, predictions=answers(valid)),
-            "test": part(
-                test,
-                predictions=answers(test),
-                baseline=answers(test),
-                duplicates=duplicates(train, test),
-            ),
-            "baseline": Words("simple method", "简单方法"),
-            "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
-            "evaluations": [
-                {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics[0].name: 0.5}
-                for i in range(3)
-            ],
-            "settings": {"checkpoint": "某.zip", "train": "a.tsv", "valid": None},
-            "hardware": {"processor": "CPU", "accelerators": "none"},
-            "seconds": {"training": 75.0},
-        }
-        | changes
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -342,9 +252,9 @@ def test_the_figures_table_is_right_in_each_cell(counted_run, written):
     rows = []
     for name, part, answers, chosen in (
         ("test set", test, test.predictions, every),
-        ("new texts of the test set", test, test.predictions, new),
+        ("test set (new texts)", test, test.predictions, new),
         ("baseline, test set", test, test.baseline, every),
-        ("baseline, new texts of the test set", test, test.baseline, new),
+        ("baseline, test set (new texts)", test, test.baseline, new),
         ("validation set", valid, valid.predictions, range(len(valid.examples))),
     ):
         gold, answers = [part.gold[i] for i in chosen], [answers[i] for i in chosen]
@@ -431,9 +341,9 @@ def test_the_calibration_table_is_right_in_each_cell(counted_run, written):
     report, tables, read = written
     test = counted_run.test
     bins = {}
-    for one, answer in zip(test.gold, test.predictions, strict=True):
-        likely = float(max(answer.scores))
-        bins.setdefault(int(10 * likely), []).append((likely, one == answer.label))
+    for one, reply in zip(test.gold, test.predictions, strict=True):
+        likely = float(max(reply.scores))
+        bins.setdefault(int(10 * likely), []).append((likely, one == reply.label))
     rows, off = [], 0
     for number, found in sorted(bins.items()):
         likely, right = mean(x for x, _ in found), mean(float(y) for _, y in found)
@@ -692,14 +602,7 @@ def test_durations_are_spelled(seconds, want):
 
 # In both languages
 
-TERMS = {"F1", "ROC", "AUC", "ECE", "TF", "IDF", "token", "bootstrap"}  # as the field has them
-OF_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
-
-
-def english_in(text):
-    """Words of English in a Chinese page, but flags, places in files, and what is no language."""
-    rest = re.sub(r"--[a-z-]+|\w+\.tsv(:\d+)?|\d+e-\d+", " ", text)
-    return set(re.findall(r"[A-Za-z]+\d?", rest)) - TERMS - OF_THE_RUN
+FIGURE = r"[\d.,%\[\] ()±-]+"
 
 
 @pytest.fixture
