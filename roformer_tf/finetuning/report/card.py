@@ -186,11 +186,14 @@ def _data(report: Report) -> Iterator[Wording]:
 
 def _training(report: Report) -> Iterator[Wording]:
     settings = report["settings"]
+    settled = {"max_length": report["max_length"]}  # what "auto" came to
+    if report["rate_search"]:
+        settled["learning_rate"] = f"{report['rate_search']['learning_rate']:g}"
     rows: list[list[Wording]] = [
-        [name, words.setting(settings[name])] for name in SHOWN_SETTINGS if name in settings
+        [name, words.setting(settled.get(name, settings[name]))]
+        for name in SHOWN_SETTINGS
+        if name in settings
     ]
-    if "max_length" in settings:
-        rows[[name for name, _ in rows].index("max_length")][1] = str(report["max_length"])
     rows += [
         [phrases.HARDWARE_NAMES.get(name, name), phrases.HARDWARE_NAMES.get(value, value)]
         for name, value in report["hardware"].items()
