@@ -64,6 +64,22 @@ def noisy(seed=0, size=60, classes=3):
     return true, labels, shares / shares.sum(axis=1, keepdims=True)
 
 
+CLEANLAB = {  # of cleanlab 2.9.0: compute_confident_joint(calibrate=False), and find_label_issues(
+    # filter_by="confident_learning", return_indices_ranked_by="normalized_margin")
+    0: ([[16, 0, 1], [1, 17, 0], [0, 2, 17]], [2, 32, 39, 29]),
+    1: ([[18, 1, 0], [0, 13, 1], [1, 1, 16]], [25, 45, 6, 1]),
+    2: ([[15, 1, 0], [1, 12, 0], [1, 1, 19]], [59, 58, 54, 18]),
+}
+
+
+@pytest.mark.parametrize("seed", CLEANLAB)
+def test_joint_and_issues_are_those_of_cleanlab(seed):
+    _, labels, probabilities = noisy(seed)
+    joint, issues = CLEANLAB[seed]
+    assert confident_joint(labels, probabilities).tolist() == joint
+    assert [one.example for one in find_label_issues(labels, probabilities)] == issues
+
+
 def test_wrong_labels_are_found_among_right_ones():
     true, labels, probabilities = noisy(size=2000)
     found = [one.example for one in find_label_issues(labels, probabilities)]
