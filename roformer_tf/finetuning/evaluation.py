@@ -193,8 +193,8 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     for block in in_language(list(each_label(report)), "en"):
         yield ""
         if isinstance(block, ReportTable):
-            rows = [[printable(row[0]), *row[1:]] for row in block.rows]
-            yield from table([block.head, *rows], width)
+            rows = [[printable(str(row[0])), *map(str, row[1:])] for row in block.rows]
+            yield from table([[*map(str, block.head)], *rows], width)
         else:
             yield block.words
     if report["warnings"]:

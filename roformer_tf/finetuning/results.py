@@ -114,7 +114,7 @@ class Results:
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
             trials=[_line(outcome) for outcome in self.outcomes] if len(self.outcomes) > 1 else (),
-            label_issues=label_issues and label_issues.as_json(),
+            label_issues=None if label_issues is None else label_issues.as_json(),
             settings=settings,
             hardware=describe_machine(),
             rate_search=self._rate_search(),

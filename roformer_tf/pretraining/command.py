@@ -346,7 +346,7 @@ def _publish(output: Path, checkpoint: Path) -> None:
     """Make a checkpoint's model the run's, and its best if no comparable evaluation was better."""
     step = int(checkpoint.name.removeprefix("step-"))
     lines = [line for line in read_metrics(output / EVALUATIONS_FILE) if 0 < line["step"] <= step]
-    here = next((line for line in reversed(lines) if line["step"] == step), {})
+    here: dict[str, Any] = next((line for line in reversed(lines) if line["step"] == step), {})
     cards = {}
     if not (checkpoint / MODEL / MODEL_CARD).exists():  # a RoFormerV2 has one that must stand
         cards[MODEL_CARD] = model_card(read_settings(output, RENAMED["pretrain"])[0], step, here)

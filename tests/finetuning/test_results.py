@@ -265,7 +265,7 @@ def test_with_folds_every_row_is_doubted_by_the_model_that_has_not_seen_it():
 
     def outcome(name):
         examples = [Example((f"{name}{i}",), "01"[i % 2], f"{name}:{i}") for i in range(4)]
-        likely = [0.1, 0.9, 0.1, 0.2]  # the last is doubtful
+        likely = [0.1, 0.9, 0.1, 0.05]  # the last is doubtful
         answers = [Prediction("01"[x > 0.5], np.float32([1 - x, x])) for x in likely]
         trial = SimpleNamespace(valid=examples)
         return SimpleNamespace(trial=trial, predictions={"valid": answers}, goodness=0.0)

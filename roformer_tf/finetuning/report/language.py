@@ -8,7 +8,7 @@ from roformer_tf.tasks.wording import Language
 
 AskedLanguage = Literal["auto", "zh", "en"]
 
-_HAN = ("\u3400\u4dbf", "\u4e00\u9fff", "\U00020000\U0003ffff")
+_HAN = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\U00020000", "\U0003ffff"))
 """The first and the last of each block of Chinese characters."""
 ENOUGH = 100_000
 """Characters that are looked at."""

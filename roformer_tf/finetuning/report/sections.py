@@ -50,7 +50,7 @@ class Drawing:
 
     draw: Callable[..., bytes]
     """Gives an SVG file; the names of what it shows are its keywords."""
-    names: Mapping[str, Wording]
+    names: Mapping[str, Wording | Sequence[Wording]]
     words: Wording
     """What stands for the picture where none is shown."""
 
