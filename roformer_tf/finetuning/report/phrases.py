@@ -98,6 +98,7 @@ CONTRADICTING = Words("texts with more than one label", "同一文本有多个�
 
 EPOCH = Words("epoch", "轮次")
 LEARNING_RATE = Words("learning rate", "学习率")
+DIVERGED = Words("diverged", "发散")
 VALID_LOSS = Words("loss, validation set", "损失（验证集）")
 STEP = Words("step", "步数")
 LOSS = Words("training loss", "训练损失")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isnan
 from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeAlias
 
@@ -318,7 +319,12 @@ def _learning_rate(report: Report) -> Made:
     if tried := rates_tried(search, metric.name):
         yield ReportTable(
             [phrases.LEARNING_RATE, phrases.VALID_LOSS, _on_valid(metric)],
-            [[rate, f"{loss:.4f}", words.figure(metric, value)] for rate, loss, value in tried],
+            [
+                [rate, phrases.DIVERGED, "–"]
+                if isnan(loss)
+                else [rate, f"{loss:.4f}", words.figure(metric, value)]
+                for rate, loss, value in tried
+            ],
         )
 
 
