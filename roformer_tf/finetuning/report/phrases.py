@@ -19,7 +19,7 @@ NEXT = Words("What to try next", "下一步")
 PER_LABEL = Words("Precision, recall and F1 by label", "各标签的精确率、召回率与 F1")
 CALIBRATION = Words("Calibration", "置信度校准")
 MISTAKES = Words("Errors", "错误样本")
-LABEL_ISSUES = Words("Likely label errors", "疑似标注错误")
+LABEL_ISSUES = Words("Possible label errors", "疑似标注错误")
 DATA = Words("Data", "数据")
 RATE_SEARCH = Words("Learning rate", "学习率")
 TRAINING = Words("Training", "训练过程")
@@ -43,7 +43,7 @@ EXAMPLES = Words("examples", "样本数")
 
 METRIC_ON = Words("{metric}, {set}", "{metric}（{set}）")
 LEAD = Words(
-    "On {examples} the model reaches {metric} {ours} (95% confidence interval {interval}).",
+    "On {examples}, the model's {metric} is {ours} (95% confidence interval {interval}).",
     "在{examples}上，模型的{metric}为 {ours}（95% 置信区间 {interval}）。",
 )
 LEAD_EXAMPLES = Words("the {number} examples of the {set}", "{set}的 {number} 条样本")
@@ -52,7 +52,7 @@ LEAD_NEW_TEXTS = Words(
     "{set}中 {number} 条训练时未见过的样本",
 )
 LEAD_BASELINE = Words(
-    "A simple baseline ({baseline}) reaches {other} on the same examples: {verdict}.",
+    "A simple baseline ({baseline}) has {other} on the same examples: {verdict}.",
     "简单基线（{baseline}）在同样的样本上为 {other}，{verdict}。",
 )
 BETTER = Words("the model is clearly better", "模型明显优于基线")
@@ -129,8 +129,9 @@ ABOUT_F1 = Words("both in one figure, their harmonic mean", "精确率与召回�
 SUPPORT = Words("labelled", "标注数")
 PREDICTIONS = Words("predicted", "预测数")
 ECE = Words(
-    "Expected calibration error (ECE): {ece}. So far is a predicted probability, on average, from "
-    "how often such predictions are right: of those made with 90%, about 90% should be.",
+    "The expected calibration error (ECE) is {ece}: so much do predicted probabilities differ, on "
+    "average, from how often such predictions are right. Of predictions made with a probability "
+    "of 90%, about 90% should be right.",
     "期望校准误差（ECE）为 {ece}，即预测概率与实际正确的比例平均相差这么多。"
     "理想情况下，概率为 90% 的预测中约有 90% 是对的。",
 )
@@ -144,10 +145,10 @@ TRUE_VALUE = Words("true value", "真实值")
 PREDICTED_VALUE = Words("predicted value", "预测值")
 
 DOUBTFUL = Words(
-    "{found} of the {checked} examples that were checked probably have a wrong label: the model, "
-    "which was not trained on them, is confident of another one (confident learning, Northcutt et "
-    "al. 2021). All of them stand in {file}, the most doubtful first, for you to correct.",
-    "在检查过的 {checked} 条样本中，有 {found} 条的标注很可能有误：模型没有在这些样本上训练过，"
+    "{found} of the {checked} examples that were checked may have a wrong label: the model, which "
+    "was not trained on them, is confident of another one (confident learning, Northcutt et al. "
+    "2021). All of them stand in {file}, the most doubtful first, for you to check and correct.",
+    "在检查过的 {checked} 条样本中，有 {found} 条的标注可能有误：模型没有在这些样本上训练过，"
     "却对另一个标签很有把握（置信学习，Northcutt 等，2021）。全部列在 {file} 里，"
     "最可疑的排在最前，供您核对修改。",
 )

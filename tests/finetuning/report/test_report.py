@@ -353,7 +353,7 @@ def test_the_calibration_table_is_right_in_each_cell(counted_run, written):
     head = ["predicted probability", "count", "mean predicted probability", "observed frequency"]
     assert tables["Calibration"] == [[head, *rows]]
     assert report["calibration"]["ece"] == pytest.approx(off)
-    assert f"Expected calibration error (ECE): {off:.1%}." in read["report.md"]
+    assert f"The expected calibration error (ECE) is {off:.1%}:" in read["report.md"]
 
 
 def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
@@ -675,8 +675,8 @@ def test_the_lead_says_how_good_how_sure_and_compared_with_what(counted_run):
         (True, True): ("the difference may well be chance", "可能只是偶然"),
         (True, False): ("the model is clearly better", "模型明显优于基线"),
     }.get((ours > other, low <= other <= high), ("the model is no better", "模型并不优于基线"))
-    assert f"reaches macro F1 {ours:.1%} (95% confidence interval [{low:.1%}, {high:.1%}])" in en
-    assert f"A simple baseline (simple method) reaches {other:.1%} on the same examples" in en
+    assert f"macro F1 is {ours:.1%} (95% confidence interval [{low:.1%}, {high:.1%}])" in en
+    assert f"A simple baseline (simple method) has {other:.1%} on the same examples" in en
     assert f"宏平均 F1为 {ours:.1%}" in zh.replace("F1 为", "F1为")
     assert f"简单基线（简单方法）在同样的样本上为 {other:.1%}" in zh
     assert verdict[0] in en
