@@ -1,8 +1,9 @@
 """The body of `finetune`: labelled examples → a model that answers, and a report on it.
 
 OUTPUT/settings.yaml   every setting; usable as --config
-OUTPUT/model/          the best weights, the tokenizer, task.json: for `predict` and `serve`
+OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md, the model card
 OUTPUT/report.md, report.html, report.json, predictions.tsv
+OUTPUT/label_issues.tsv  rows whose label is probably wrong, if any; .xlsx where --train is one
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
 OUTPUT/search.json     what the learning rates gave that were tried, where none was given
 OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
@@ -22,6 +23,8 @@ from roformer_tf.files import locked
 from roformer_tf.finetuning.losses import LossConfig, check_loss
 from roformer_tf.finetuning.report.advice import advise
 from roformer_tf.finetuning.report.analysis import analyse, write_report
+from roformer_tf.finetuning.report.card import model_card
+from roformer_tf.finetuning.report.language import AskedLanguage, choose_language
 from roformer_tf.finetuning.results import Results, say
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.trainer import Start
@@ -107,6 +110,8 @@ class FinetuneConfig:
     given, around that of the model's size."""
     baseline: bool = True
     """Fit a simple baseline (TF-IDF) on the same examples, to compare with."""
+    language: AskedLanguage = "auto"
+    """Of the report and the model card; "auto" is Chinese where most letters of the texts are."""
     export: tuple[Format, ...] = ()
     """Formats to write under OUTPUT/export/ when done."""
     save_every: int = 500
@@ -146,7 +151,10 @@ class FinetuneConfig:
             )
 
 
-MAY_CHANGE = ("output", "save_every", "log_every", "export", "baseline", "first_line", "strict")
+MAY_CHANGE = (
+    *("output", "save_every", "log_every"),
+    *("export", "language", "baseline", "first_line", "strict"),
+)
 """Settings that may differ when a run continues, since they change no weight, or show in the
 examples, which are compared. Beside --valid, so
 may --test, which then judges the same model anew: nothing is split off for it."""
@@ -196,10 +204,14 @@ def _finetune(config: FinetuneConfig) -> None:
             f"training stopped: {error} Start again under another --output with a lower "
             "--learning-rate or a longer --warmup."
         ) from None
-    results.save()
-    report = analyse(results.for_report(plain(config), config.baseline))
+    issues = results.label_issues(plain(config))
+    if issues is not None:
+        issues.write(output)
+    report = analyse(results.for_report(plain(config), config.baseline, issues))
     report["advice"] = advise(report, given_settings(config), start.architecture.hidden_size)
-    write_report(output, report)
+    language = choose_language(config.language, sets.train)
+    results.save(model_card(report, results.best.task, language, start.architecture.is_v2))
+    write_report(output, report, language)
     say(output, report)
     for to in config.export:
         export(output / "model", output / "export" / to, to, results.examples)

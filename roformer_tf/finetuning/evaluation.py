@@ -11,7 +11,7 @@ from typing import Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, write_text
-from roformer_tf.finetuning.report import words
+from roformer_tf.finetuning.report import phrases, words
 from roformer_tf.finetuning.report.analysis import (
     Answers,
     EvaluatedSet,
@@ -29,6 +29,7 @@ from roformer_tf.runs.comparison import printable, table
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import ReportTable
 from roformer_tf.tasks.details import JsonObject
+from roformer_tf.tasks.wording import in_language
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 JUDGED = "test"
@@ -164,14 +165,15 @@ def judge(
         **with_intervals(task, {JUDGED: Answers(judged.gold, predictions)}),
         **task.details(examples, predictions),
     }
-    return report | {"warnings": warnings_of_answers(report)}
+    return report | {"warnings": in_language(warnings_of_answers(report), "en")}
 
 
 def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     """The figures with their intervals, those of each label, and what to know of them."""
     (described,) = report["data"]
     of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
-    usual = words.CUT.get(report["long_texts"], "all is read, in windows")
+    cuts = in_language(phrases.CUT, "en")
+    usual = cuts.get(report["long_texts"], "all is read, in windows")
     cut = task.long_texts_fixed.removesuffix(".") or of_several or usual
     longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
     none = f"none is longer than {report['max_length']} tokens"
@@ -181,20 +183,20 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     metrics = [task.metric(name) for name in report[JUDGED]]
     figures = [
         [
-            metric.title,
+            metric.title.en,
             words.figure(metric, report[JUDGED][metric.name]),
             words.interval(metric, report["intervals"][JUDGED][metric.name]),
         ]
         for metric in metrics
     ]
     yield from table([["", "figure", "95 % interval"], *figures], width)
-    for block in each_label(report):
+    for block in in_language(list(each_label(report)), "en"):
         yield ""
         if isinstance(block, ReportTable):
-            rows = [[printable(row[0]), *row[1:]] for row in block.rows]
-            yield from table([block.head, *rows], width)
+            rows = [[printable(str(row[0])), *map(str, row[1:])] for row in block.rows]
+            yield from table([[*map(str, block.head)], *rows], width)
         else:
-            yield str(getattr(block, "words", ""))
+            yield block.words
     if report["warnings"]:
         yield ""
     for warning in report["warnings"]:

@@ -8,8 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.files import write_text
-from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
+from roformer_tf.finetuning.label_issues import LabelIssues, find_issues
+from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
 from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.trial import Outcome
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
@@ -19,6 +21,7 @@ from roformer_tf.runs.checkpointing import publish
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.wording import Words
 
 PREDICTIONS = "predictions.tsv"
 GOLD = "gold"
@@ -55,10 +58,10 @@ class Results:
             return self.best.predictions["test"]
         return [answer for outcome in self.validated for answer in outcome.predictions["valid"]]
 
-    def save(self) -> None:
-        """Give the run's folder the best training's model and lines, and the answers."""
+    def save(self, card: str) -> None:
+        """Give the run's folder the best training's model, its card and lines, and the answers."""
         output, folder = self.search.output, self.best.trial.folder
-        publish(folder / BEST, output / "model")
+        publish(folder / BEST, output / "model", {MODEL_CARD: card})
         for name in (METRICS_FILE, EVALUATIONS_FILE):
             if folder != output:
                 write_text(output / name, (folder / name).read_text(encoding="utf-8"))
@@ -70,11 +73,28 @@ class Results:
             if name != other:
                 print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
 
-    def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
+    def label_issues(self, settings: Mapping[str, Any]) -> LabelIssues | None:
+        """Rows whose labels are probably wrong, of those that the model was not trained on.
+
+        With folds these are all, each by the model of its own fold; else validation and test.
+        """
+        sets = [(one.trial.valid, one.predictions["valid"]) for one in self.validated]
+        test, parts = self.search.sets.test, self.search.sets
+        if test:
+            sets.append((test, self.best.predictions["test"]))
+        every = len(parts.train) + len(parts.valid) + len(test)
+        return find_issues(self.search.task, sets, every, settings)
+
+    def for_report(
+        self,
+        settings: Mapping[str, Any],
+        with_baseline: bool,
+        label_issues: LabelIssues | None = None,
+    ) -> ReportData:
         """Everything that the report is made of; the baseline is fitted here."""
         search, trial = self.search, self.best.trial
         began = time.perf_counter()
-        name, simple, problem = self._baseline() if with_baseline else ("", [], "")
+        name, simple, problem = self._baseline() if with_baseline else (NO_BASELINE, [], "")
         fitted = time.perf_counter() - began
         judged = self._evaluated(
             self.examples,
@@ -94,6 +114,7 @@ class Results:
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
             trials=[_line(outcome) for outcome in self.outcomes] if len(self.outcomes) > 1 else (),
+            label_issues=None if label_issues is None else label_issues.as_json(),
             settings=settings,
             hardware=describe_machine(),
             rate_search=self._rate_search(),
@@ -114,7 +135,7 @@ class Results:
         found = {id(x): x.seconds for one in self.outcomes if (x := one.found_rate) and x.tried}
         return {"learning rate search": sum(found.values())} if found else {}
 
-    def _baseline(self) -> tuple[str, list[Prediction], str]:
+    def _baseline(self) -> tuple[Words, list[Prediction], str]:
         """The baseline's name and answers, or why there are none.
 
         It is fitted to what the model, or each fold's, had, and has thresholds chosen where that
@@ -122,7 +143,7 @@ class Results:
         """
         task, test = self.search.task, self.search.sets.test
 
-        def fit(outcome: Outcome) -> tuple[str, list[Prediction]]:
+        def fit(outcome: Outcome) -> tuple[Words, list[Prediction]]:
             trial = outcome.trial
             chosen_by = trial.valid if outcome.task != task else ()
             return task.baseline(trial.train, test or trial.valid, chosen_by)
@@ -130,7 +151,7 @@ class Results:
         try:
             fitted = [fit(outcome) for outcome in ([self.best] if test else self.validated)]
         except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
-            return "", [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
+            return NO_BASELINE, [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
         return fitted[0][0], [answer for _, answers in fitted for answer in answers], ""
 
     def _duplicates(self) -> Duplicates | None:

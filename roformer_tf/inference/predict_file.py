@@ -56,6 +56,9 @@ class PredictConfig:
     is the standard output."""
     with_text: bool = False
     """Write the text beside its answer."""
+    top_k: int | None = None
+    """List so many labels, the likeliest first, each with its probability; unset, every label has a
+    column, or of more than 20 the likeliest 5 are listed."""
     text_columns: tuple[str, ...] = ()
     """Columns of the texts in the input, by name or by number from 1, where they are not called as
     in training."""
@@ -75,6 +78,8 @@ class PredictConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k is {self.top_k}, but must be at least 1.")
         if is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 
@@ -133,6 +138,7 @@ def predict_file(config: PredictConfig) -> None:
         check_format(config.output)
         check_writable(config.output)
     model, tokenizer, task = load_finetuned(config.model, config.precision)
+    task = task.with_top_k(config.top_k)
     columns = ColumnsConfig(
         text_columns=config.text_columns,
         first_line=config.first_line,

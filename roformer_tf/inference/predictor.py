@@ -54,6 +54,7 @@ Texts: TypeAlias = tuple[str, ...]
 
 NAMES = {"probabilities": "scores", "value": "score"}
 """What a service's answer calls otherwise: one name for whatever a model weighs its answer by."""
+TOKENS = 5  # for each mask
 SHOWN = 3  # bad texts that an error tells one by one
 
 
@@ -124,7 +125,7 @@ def load(
     *,
     precision: InferencePrecision = "float32",
     batch_size: int = BATCH_SIZE,
-    top: int = 5,
+    top: int | None = None,
 ) -> Predictor:
     """Open any model as a function of texts: `load(source)(texts)` → a list of dictionaries.
 
@@ -133,14 +134,16 @@ def load(
     `predict` and `serve` do. A masked language model fills the `[MASK]`s of a text, a sim model
     gives vectors; so does, by the mean of its hidden states, what has neither, and that is said.
     precision: of weights and products; an export keeps its own. batch_size: most texts that the
-    model reads at once. top: tokens to give for each `[MASK]`.
+    model reads at once. top: tokens to give for each `[MASK]`, 5 unless it is said; or labels to
+    give scores of, the likeliest first: all unless it is said, but of more than 20 the likeliest 5.
     Raises InputError where there is no model, a damaged one, or one without its vocabulary.
     """
     for name, value in (("batch_size", batch_size), ("top", top)):
-        if value < 1:
+        if value is not None and value < 1:
             raise InputError(f"{name} is {value}, but must be at least 1.")
     if (Path(source) / FILE).is_file():
         model, tokenizer, task = open_finetuned(source, precision)
+        task = task.with_top_k(top if task.lists_labels else None)
         counts = (len(task.text_columns),)
         return _warm(model, _of_task(model, tokenizer, task, counts, batch_size))
     with OpenedSource(source) as opened:
@@ -160,7 +163,7 @@ def open_finetuned(
 
 
 def _open_checkpoint(
-    source: OpenedSource, precision: InferencePrecision, batch_size: int, top: int
+    source: OpenedSource, precision: InferencePrecision, batch_size: int, top: int | None
 ) -> Predictor:
     """Open what `finetune` did not write, for what its config and its parts speak for."""
     from roformer_tf.models.embedder import SentenceEmbedder
@@ -173,6 +176,7 @@ def _open_checkpoint(
     held = parts(checkpoint)
     if held & {"classifier", "token_classifier"}:
         task = _task_of(checkpoint.config, "token_classifier" in held)
+        task = task.with_top_k(top if task.lists_labels else None)
         model = task.model_class().from_source(source, dtype=precision)
         counts = (1,) if task.has_units else (1, 2)  # nothing tells which of them it was trained on
         return _warm(model, _of_task(model, _tokenizer(model, source), task, counts, batch_size))
@@ -187,7 +191,7 @@ def _open_checkpoint(
     if attention == "bidirectional" and _scores_vocabulary(checkpoint):
         masked = RoFormerForMaskedLM.from_source(source, dtype=precision)
         _tokenizer(masked, source)
-        return _warm(masked, _of_masks(masked, top), MASK)
+        return _warm(masked, _of_masks(masked, top or TOKENS), MASK)
     encoder = RoFormerEncoder.from_source(source, dtype=precision, attention_type=attention)
     tokenizer = _tokenizer(encoder, source)
     writes = _scores_vocabulary(checkpoint)

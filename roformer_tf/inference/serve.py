@@ -87,6 +87,9 @@ class ServeConfig:
     precision: InferencePrecision = "float32"
     """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
     export keeps the precision that it has."""
+    top_k: int | None = None
+    """List so many labels in an answer, the likeliest; unset, all, or of more than 20 the likeliest
+    5."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -105,7 +108,7 @@ def serve(config: ServeConfig) -> None:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     with listening(config.host, config.port) as at:
-        served = load_served(config.model, config.batch_size, config.precision)
+        served = load_served(config.model, config.batch_size, config.precision, config.top_k)
         server = make_server(make_app(served, config.batch_size, config.limits), config.limits)
         address, port = at.getsockname()[:2]
         if not is_loopback(address):
@@ -119,13 +122,17 @@ def serve(config: ServeConfig) -> None:
 
 
 def load_served(
-    folder: Path, batch_size: int = BATCH_SIZE, precision: InferencePrecision = "float32"
+    folder: Path,
+    batch_size: int = BATCH_SIZE,
+    precision: InferencePrecision = "float32",
+    top_k: int | None = None,
 ) -> Served:
     """Load what `finetune` or `export` wrote, and have it answer before anyone asks.
 
     Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.
     """
     model, tokenizer, task = open_finetuned(folder, precision)
+    task = task.with_top_k(top_k)
 
     def answer(examples: list[Example]) -> list[Prediction]:
         return predict(model, tokenizer, task, examples, batch_size)

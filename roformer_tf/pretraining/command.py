@@ -21,6 +21,7 @@ from typing import Any
 
 import keras
 
+from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.preparation import prepare_with
@@ -28,6 +29,7 @@ from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.files import locked
 from roformer_tf.flags import RENAMED
+from roformer_tf.pretraining.card import model_card
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.flops import stage_flops
 from roformer_tf.pretraining.initialization import (
@@ -343,12 +345,16 @@ def _compile(run: PretrainingRun, stage: Stage) -> None:
 
 def _publish(output: Path, checkpoint: Path) -> None:
     """Make a checkpoint's model the run's, and its best if no comparable evaluation was better."""
-    publish(checkpoint / MODEL, output / MODEL)
     step = int(checkpoint.name.removeprefix("step-"))
     lines = [line for line in read_metrics(output / EVALUATIONS_FILE) if 0 < line["step"] <= step]
+    here: dict[str, Any] = next((line for line in reversed(lines) if line["step"] == step), {})
+    cards = {}
+    if not (checkpoint / MODEL / MODEL_CARD).exists():  # a RoFormerV2 has one that must stand
+        cards[MODEL_CARD] = model_card(read_settings(output, RENAMED["pretrain"])[0], step, here)
+    publish(checkpoint / MODEL, output / MODEL, cards)
     best = best_evaluation(lines)
     if best is not None and best[0] == step:
-        publish(checkpoint / MODEL, output / BEST)
+        publish(checkpoint / MODEL, output / BEST, cards)
 
 
 def _with_extended_vocabulary(

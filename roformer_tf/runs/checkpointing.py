@@ -12,7 +12,7 @@ import filecmp
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.huggingface import WEIGHTS
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import file_beside, folder_beside, hash_file, remove
+from roformer_tf.files import file_beside, folder_beside, hash_file, remove, write_text
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.distribution import to_numpy
 from roformer_tf.runs.optimizers.factory import SCHEDULE
@@ -124,16 +124,24 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     return state
 
 
-def publish(model: Path, target: Path) -> None:
+def publish(model: Path, target: Path, texts: Mapping[str, str] | None = None) -> None:
     """Make a saved model the run's: the same files under another name, not copies.
 
-    Does nothing where it is already.
+    `texts` are further files of it, by name, which come with it, whole or not at all. Where it is
+    the run's already, nothing is done but to bring these up to date.
     """
+    texts = texts or {}
     weights = target / WEIGHTS
-    if weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False):
+    if not (weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False)):
+        with folder_beside(target) as beside:
+            shutil.copytree(model, beside, copy_function=_link, dirs_exist_ok=True)
+            for name, text in texts.items():
+                write_text(beside / name, text)
         return
-    with folder_beside(target) as beside:
-        shutil.copytree(model, beside, copy_function=_link, dirs_exist_ok=True)
+    for name, text in texts.items():
+        file = target / name
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            write_text(file, text)
 
 
 class CheckpointWriter:

@@ -119,7 +119,7 @@ class Range(NamedTuple):
     """Whether it is the model's; a baseline's is drawn in another colour."""
 
 
-def draw_ranges(ranges: Sequence[Range], axis_name: str, shares: bool) -> bytes:
+def draw_ranges(ranges: Sequence[Range], *, axis_name: str, shares: bool) -> bytes:
     """Draw figures below each other with their intervals, the first on top: SVG."""
     with _page(width=6, height=0.7 + 0.38 * len(ranges)) as figure:
         axes = figure.subplots()
@@ -137,50 +137,61 @@ def draw_ranges(ranges: Sequence[Range], axis_name: str, shares: bool) -> bytes:
 
 
 def draw_curve(
-    lines: Sequence[Mapping[str, Any]], key: str, axis_name: str, *, held_out: bool, shares: bool
+    lines: Sequence[Mapping[str, Any]],
+    key: str,
+    *,
+    step: str,
+    axis_name: str,
+    held_out: bool,
+    shares: bool,
 ) -> bytes:
-    """Draw one of the values that lines hold, by their `step`: SVG."""
+    """Draw one of the values that lines hold, by their `step`, both under these names: SVG."""
     with _page(width=4.4, height=3) as figure:
         axes = figure.subplots()
         if held_out:
             axes.plot(*_curve(lines, key), "o-", color=_HELD_OUT, markersize=4)
         else:
             axes.plot(*_curve(lines, key), color=_TRAINING, linewidth=1)
-        axes.set(xlabel="step", ylabel=axis_name)
+        axes.set(xlabel=step, ylabel=axis_name)
         if shares:
             axes.yaxis.set_major_formatter(PercentFormatter(1))
         _lighten(axes)
         return _svg(figure)
 
 
-def draw_calibration(bins: Sequence[Mapping[str, Any]]) -> bytes:
-    """Draw how often claims of a probability are right, and below how many there are: SVG."""
+def draw_calibration(
+    bins: Sequence[Mapping[str, Any]], *, probability: str, frequency: str, count: str
+) -> bytes:
+    """Draw a reliability diagram, and below how many predictions each point stands for: SVG.
+
+    The bins are those of `tasks.details.calibration`, the words the names of the axes.
+    """
     with _page(width=4.6, height=4.6) as figure:
         shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         shares.plot([0, 1], [0, 1], "--", color=_OTHER, linewidth=1)
         said, right = [one["probability"] for one in bins], [one["right"] for one in bins]
         shares.plot(said, right, "o-", color=_TRAINING)
-        shares.set(ylabel="how often it was so", ylim=(-0.03, 1.03), xlim=(-0.03, 1.03))
+        shares.set(ylabel=frequency, ylim=(-0.03, 1.03), xlim=(-0.03, 1.03))
         shares.yaxis.set_major_formatter(PercentFormatter(1))
         edges = [one["from"] for one in bins]
         widths = [one["to"] - one["from"] for one in bins]
         counts.bar(edges, [one["count"] for one in bins], widths, align="edge", edgecolor="white")
-        counts.set(xlabel="how likely the model said it is", ylabel="how many")
+        counts.set(xlabel=probability, ylabel=count)
         counts.xaxis.set_major_formatter(PercentFormatter(1))
         for axes in (shares, counts):
             _lighten(axes)
         return _svg(figure)
 
 
-def draw_numbers(points: Sequence[Sequence[float]]) -> bytes:
-    """Draw a regression's (in the data, answered) points around the diagonal: SVG."""
+def draw_numbers(points: Sequence[Sequence[float]], *, true: str, predicted: str) -> bytes:
+    """Draw a regression's points (true value, predicted value) around the diagonal: SVG."""
     with _page(width=4.6, height=4.6) as figure:
         axes = figure.subplots()
         ends = [min(map(min, points)), max(map(max, points))]
         axes.plot(ends, ends, "--", color=_OTHER, linewidth=1)
         x, y = zip(*points, strict=True)
         axes.scatter(x, y, s=12, alpha=0.5, linewidths=0, color=_TRAINING)
-        axes.set(xlabel="in the data", ylabel="answered")
+        axes.set(xlabel=true, ylabel=predicted)
         _lighten(axes)
         return _svg(figure)
 

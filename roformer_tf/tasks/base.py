@@ -32,8 +32,11 @@ from roformer_tf.labelled.examples import Example, Label, LongTexts
 from roformer_tf.labelled.splits import Question, text_question
 from roformer_tf.tasks.blocks import Block, Mistake
 from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
+from roformer_tf.tasks.label_issues import LabelIssue
 from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
 from roformer_tf.tasks.metrics import Counts, LabelItem, Measure, Metric, bootstrap, count, once
+from roformer_tf.tasks.probabilities import LISTED, MANY_LABELS
+from roformer_tf.tasks.wording import CONFIDENCE, GIVEN, PREDICTED, Wording, Words
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -67,7 +70,7 @@ class Task(ABC):
     name: ClassVar[str]
     """As `--task` has it."""
     title: ClassVar[str]
-    """For the service's page, in Chinese and English."""
+    """For people, in Chinese and English: "文本分类 · Classification"."""
     headline: ClassVar[tuple[str, str] | None] = None
     """How the page words an answer in both, {} for the label; None, as the label alone."""
     metrics: ClassVar[tuple[Metric, ...]]
@@ -78,6 +81,8 @@ class Task(ABC):
     """Whether each character or word of an example has a label: its files are CoNLL."""
     rows_each: ClassVar[int] = 1
     """Rows that an example is trained on, if no text is read in windows."""
+    pipeline_tag: ClassVar[str] = "text-classification"
+    """What Hugging Face's hub files such models under."""
     pooling: ClassVar[str] = "cls"
     """What a text's answer is read from unless asked otherwise: its first token, or all."""
     long_texts_fixed: ClassVar[str] = ""
@@ -86,12 +91,17 @@ class Task(ABC):
     """Different labels without which nothing can be learnt."""
     refused_loss_settings: ClassVar[Mapping[str, str]] = {}
     """Fields of a loss' settings that the task has no use for, and why: "is about labels, …"."""
+    lists_labels: ClassVar[bool] = False
+    """Whether an answer has a probability of each of the labels, of which some may be enough."""
     chosen_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that `with_choices` sets."""
-    worst: ClassVar[str] = "The wrong answers that the model was surest of."
+    worst: ClassVar[Words] = Words(
+        "Wrong predictions, the most confident first.",
+        "预测错误的样本，按置信度从高到低排列。",
+    )
     """What a report shows as mistakes."""
-    sureness_format: ClassVar[str] = "{:.1%} sure"
-    """How it spells how sure the model was of one."""
+    sureness_format: ClassVar[Words] = CONFIDENCE
+    """How it spells how sure the model was of one, the `value`."""
     joined_by: ClassVar[str] = ""
     """Between several values in a cell of a TSV; "" for what the training data had."""
 
@@ -114,12 +124,22 @@ class Task(ABC):
     mean: float = 0.0
     """Of the numbers in training; a regression's model answers in `deviation`s from it."""
     deviation: float = 1.0
+    top_k: int | None = None
+    """How many labels an answer lists, the likeliest; None is all, or of many `LISTED`.
+
+    It is about how answers are written, not about the model: it is not kept in `task.json`."""
 
     def __post_init__(self) -> None:
         if self.thresholds and len(self.thresholds) != len(self.labels):
             raise InputError(
                 f"there are {len(self.thresholds)} thresholds for {len(self.labels)} labels"
             )
+
+    @classmethod
+    def full_name(cls) -> Words:
+        """What the task is called in a report: as on the service's page, in both languages."""
+        zh, _, en = cls.title.partition(" · ")
+        return Words((en or zh).lower(), zh)
 
     # Rows of a file → examples → a task
 
@@ -330,13 +350,24 @@ class Task(ABC):
 
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
-    ) -> tuple[str, list[Prediction]]:
+    ) -> tuple[Words, list[Prediction]]:
         """Learn from the training examples by a simple method, and answer the test's.
 
         → the method in words, and its answers; none where there is no such method. `valid` is for
         what the task chooses on it.
         """
-        return "", []
+        return Words("", ""), []
+
+    def label_issues(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> list[LabelIssue] | None:
+        """Examples whose labels are probably wrong, the most doubtful first.
+
+        The predictions are of a model that was not trained on them. None where labels cannot be
+        doubted so: where an example has not one of several labels, each with a probability of
+        its own beside the others'.
+        """
+        return None
 
     # Examples and answers → a report
 
@@ -349,7 +380,7 @@ class Task(ABC):
         return {"mistakes": self.mistakes(examples, predictions)}
 
     @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
+    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
         """Sections of a report that are the task's own, by title, from its dictionary."""
         return {}
 
@@ -383,16 +414,36 @@ class Task(ABC):
     @classmethod
     def mistake(cls, found: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
         """One of the `mistakes`, as the pages of a report show it."""
-        facts = [
-            ("in the data", spelled(found["gold"])),
-            ("answered", spelled(found["predicted"])),
-            ("", cls.sureness_format.format(found["sureness"])),
+        facts: list[tuple[Wording, Wording]] = [
+            (GIVEN, spelled(found["gold"])),
+            (PREDICTED, spelled(found["predicted"])),
+            ("", cls.sureness_format.format(value=found["sureness"])),
         ]
         names = text_columns if len(found["texts"]) > 1 else [""]
         texts = [(name, [[text, ""]]) for name, text in zip(names, found["texts"], strict=True)]
         return Mistake(found["place"], facts, texts)
 
     # Answers → what is written of them
+
+    @property
+    def listed(self) -> int | None:
+        """How many labels an answer lists; None for all, in their own order."""
+        if self.top_k is None:
+            return LISTED if self.lists_labels and len(self.labels) > MANY_LABELS else None
+        return min(self.top_k, len(self.labels))
+
+    def with_top_k(self, top_k: int | None) -> "Self":
+        """The task with answers that list so many labels. Raises InputError where it has none."""
+        if top_k is None:
+            return self
+        if not self.lists_labels:
+            raise InputError(
+                f"top_k is {top_k}, but a {self.name} model does not choose among labels by their "
+                "probabilities. Leave --top-k out."
+            )
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}, but must be at least 1.")
+        return dataclasses.replace(self, top_k=top_k)
 
     @abstractmethod
     def cell_names(self) -> list[str]:
@@ -411,6 +462,7 @@ class Task(ABC):
     def save(self, folder: str | Path) -> None:
         """Write `task.json`."""
         values = {"name": self.name} | asdict(self)
+        del values["top_k"]
         write_text(Path(folder) / FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
     def number_of(self, label: Any, example: Example) -> int:

@@ -8,9 +8,21 @@ import numpy as np
 
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.entities import spans
+from roformer_tf.tasks.wording import Words
 
 MOST_CHARACTERS = 20_000_000
 """Of the training texts that are read: about a minute's work on one core."""
+TF_IDF = Words(
+    "TF-IDF of 1–3 characters + {regression}{part}", "1–3 字 TF-IDF + {regression}{part}"
+)
+FITTED_TO_PART = Words(
+    ", fitted to {kept} of {given} training examples",
+    "（用 {given} 条训练样本中的 {kept} 条拟合）",
+)
+REGRESSIONS = {
+    "logistic": Words("logistic regression", "逻辑回归"),
+    "ridge": Words("ridge regression", "岭回归"),
+}
 RARE = 2
 """Times that a piece of text must stand in training to count."""
 
@@ -21,7 +33,7 @@ Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 class TfIdf(NamedTuple):
     """Examples as features that a linear model can be fitted to."""
 
-    method: str
+    method: Words
     """In words, for a report."""
     training: Sequence[Example]
     """Those that are fitted to."""
@@ -34,12 +46,12 @@ class TfIdf(NamedTuple):
 def tfidf(training: Sequence[Example], others: Sequence[Example], regression: str) -> TfIdf:
     """TF-IDF of 1 to 3 characters; of a pair, what both texts have, too.
 
-    `regression` is the linear model's name.
+    `regression` is the linear model's name, one of `REGRESSIONS`.
     """
     chosen = _at_most(training, MOST_CHARACTERS)
     kept, given = len(chosen), len(training)
-    part = f", fitted to {kept:,} of {given:,} training examples" if kept < given else ""
-    method = f"TF-IDF of 1–3 characters + {regression} regression{part}"
+    part = FITTED_TO_PART.format(kept=f"{kept:,}", given=f"{given:,}") if kept < given else ""
+    method = TF_IDF.format(regression=REGRESSIONS[regression], part=part)
     return TfIdf(method, chosen, *_features(chosen, others))
 
 

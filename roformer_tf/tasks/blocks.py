@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from roformer_tf.tasks.wording import Wording
+
 MOST_LABELS = 40
 """Rows of a table by label, at most."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """A paragraph: "text", the "lead" that everybody reads, or a "note" in small letters."""
 
-    words: str
+    words: Wording
     kind: str = "text"
 
 
@@ -26,17 +28,25 @@ class Code:
 
 
 @dataclass(frozen=True)
+class Definitions:
+    """What some words mean."""
+
+    entries: Sequence[tuple[Wording, Wording]]
+    kind: str = "definitions"
+
+
+@dataclass(frozen=True)
 class Warnings:
     """What to know before quoting a figure."""
 
-    sentences: Sequence[str]
+    sentences: Sequence[Wording]
     kind: str = "warnings"
 
 
 class Tile(NamedTuple):
     """A figure to see first."""
 
-    name: str
+    name: Wording
     value: str
     detail: str
     ours: bool
@@ -54,8 +64,8 @@ class Tiles:
 class ReportTable:
     """Rows of words and figures."""
 
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    head: Sequence[Wording]
+    rows: Sequence[Sequence[Wording]]
     words: int = 1
     """How many of the columns are words; the others are figures."""
     shades: Sequence[Sequence[float]] = ()
@@ -68,7 +78,7 @@ class Picture:
     """A drawing, which Markdown does without."""
 
     svg: bytes
-    words: str
+    words: Wording
     kind: str = "picture"
 
     @property
@@ -79,10 +89,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Numbers answered, by numbers in the data, which the report draws as a picture."""
+    """Predicted values by true ones, which the report draws as a picture."""
 
     points: Sequence[Sequence[float]]
-    words: str
+    words: Wording
 
 
 @dataclass(frozen=True)
@@ -90,12 +100,14 @@ class Mistake:
     """A wrong answer: what is known of it, and texts under names, in pieces that may be marked."""
 
     place: str
-    facts: Sequence[tuple[str, str]]
-    texts: Sequence[tuple[str, Sequence[Sequence[str]]]]
+    facts: Sequence[tuple[Wording, Wording]]
+    texts: Sequence[tuple[Wording, Sequence[Sequence[str]]]]
     kind: str = "mistake"
 
 
-Block: TypeAlias = Text | Code | Warnings | Tiles | ReportTable | Picture | Scatter | Mistake
+Block: TypeAlias = (
+    Text | Code | Definitions | Warnings | Tiles | ReportTable | Picture | Scatter | Mistake
+)
 
 
 def address(kind: str, content: bytes) -> str:

@@ -12,8 +12,9 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import class_probabilities, tfidf
-from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable
+from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
 from roformer_tf.tasks.details import JsonObject, calibration, confusion
+from roformer_tf.tasks.label_issues import LabelIssue, find_label_issues
 from roformer_tf.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
@@ -26,9 +27,35 @@ from roformer_tf.tasks.metrics import (
     mean,
     roc_auc,
 )
-from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, softmax
+from roformer_tf.tasks.probabilities import (
+    likeliest,
+    listed_cells,
+    listed_labels,
+    named_cells,
+    named_probabilities,
+    shortest,
+    softmax,
+)
+from roformer_tf.tasks.wording import COUNT, Words
 
-ROC_AUC = Metric("roc_auc", "ROC AUC", "coefficient")
+ROC_AUC = Metric(
+    "roc_auc",
+    Words("ROC AUC", "ROC AUC"),
+    "coefficient",
+    meaning=Words(
+        "how well the probabilities tell the two labels apart: 1 is perfect, 0.5 is chance",
+        "预测概率区分两个标签的能力，1 为完全区分，0.5 相当于随机猜测",
+    ),
+)
+CONFUSION = Words("Confusion matrix", "混淆矩阵")
+NO_CONFUSION = Words("No label is taken for another.", "没有标签被混淆。")
+ABOUT_CONFUSION = Words(
+    "Each row is a label in the data, each column a prediction: what is right is on the diagonal.",
+    "每行是数据中的标签，每列是模型的预测，对角线上是预测正确的数量。",
+)
+TRUE_LABEL = Words("true label", "真实标签")
+PREDICTED_LABEL = Words("predicted label", "预测标签")
+TRUE_AND_PREDICTED = Words("true ↓ predicted →", "真实 ↓　预测 →")
 CONFUSED = 15
 """Labels up to which a confusion matrix is shown whole; beyond, its greatest entries."""
 
@@ -39,6 +66,7 @@ class Classification(Task):
     name: ClassVar[str] = "classification"
     title: ClassVar[str] = "文本分类 · Classification"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, MACRO_F1, ROC_AUC)
+    lists_labels: ClassVar[bool] = True
 
     @classmethod
     def guess(cls, sample: LabelSample) -> str:
@@ -91,7 +119,7 @@ class Classification(Task):
 
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
-    ) -> tuple[str, list[Prediction]]:
+    ) -> tuple[Words, list[Prediction]]:
         """TF-IDF of 1 to 3 characters and logistic regression."""
         fitted = tfidf(training, test, "logistic")
         targets = np.array([self.target(example) for example in fitted.training])
@@ -99,6 +127,16 @@ class Classification(Task):
             fitted.features, targets, fitted.other_features, len(self.labels)
         )
         return fitted.method, [Prediction(self.labels[int(np.argmax(x))], x) for x in scores]
+
+    def label_issues(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> list[LabelIssue] | None:
+        """By confident learning."""
+        if not examples:
+            return []
+        labels = np.array([self.number_of(example.label, example) for example in examples])
+        scores = np.array([prediction.scores for prediction in predictions], np.float64)
+        return find_label_issues(labels, scores)
 
     def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration, figures of each label, and which is taken for which."""
@@ -114,24 +152,31 @@ class Classification(Task):
         }
 
     @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
+    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
         """Which labels are taken for which."""
-        return {"Confusion": [_confusion_table(report["confusion"], report["per_class"])]}
+        table = _confusion_table(report["confusion"], report["per_class"])
+        is_matrix = len(report["per_class"]) <= CONFUSED
+        return {CONFUSION: [table, *[Text(ABOUT_CONFUSION, "note")] * is_matrix]}
 
     def cell_names(self) -> list[str]:
-        """label, p(…) of each label; of many, only the answered one has a probability."""
-        return named_cells("label", "probability", self.labels)
+        """label, p(…) of each label; where some are listed, label, probability, label_2, …."""
+        if self.listed is None:
+            return named_cells("label", self.labels)
+        return ["label", "probability", *listed_cells(range(2, self.listed + 1))]
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The label and its probability, or all."""
+        """The label and the probabilities of all, or the likeliest, each with its probability."""
         label, scores = prediction
-        if len(self.cell_names()) == 1 + len(scores):
+        if self.listed is None:
             return [label, *map(shortest, scores)]
-        return [label, shortest(scores.max())]
+        return listed_labels(self.labels, scores, likeliest(scores, self.listed))
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """label, probabilities."""
+        """label, probabilities: of all labels, or of those listed, the likeliest first."""
         probabilities = named_probabilities(self.labels, prediction.scores)
+        if self.listed is not None:
+            places = likeliest(prediction.scores, self.listed)
+            probabilities = {self.labels[i]: probabilities[self.labels[i]] for i in places}
         return {"label": prediction.label, "probabilities": probabilities}
 
 
@@ -141,17 +186,18 @@ def _of_labels(counts: Counts, right: np.ndarray, weights: np.ndarray) -> Figure
 
 def _confusion_table(
     found: Sequence[Mapping[str, Any]], per_class: Sequence[Mapping[str, Any]]
-) -> ReportTable:
+) -> ReportTable | Text:
     """A matrix of few labels; of many, the pairs that are taken for each other most often."""
     labels = [row["label"] for row in per_class]
     if len(labels) > CONFUSED:
         wrong = [x for x in found if x["gold"] != x["predicted"]][:MOST_LABELS]
         rows = [[x["gold"], x["predicted"], f"{x['count']:,}"] for x in wrong]
-        return ReportTable(["in the data", "answered", "times"], rows, words=2)
+        head = [TRUE_LABEL, PREDICTED_LABEL, COUNT]
+        return ReportTable(head, rows, words=2) if rows else Text(NO_CONFUSION)
     counts = {(x["gold"], x["predicted"]): x["count"] for x in found}
     square = [[counts.get((label, answer), 0) for answer in labels] for label in labels]
     return ReportTable(
-        ["in the data ↓, answered →", *labels],
+        [TRUE_AND_PREDICTED, *labels],
         [[label, *(f"{x:,}" for x in row)] for label, row in zip(labels, square, strict=True)],
         shades=[[x / max(sum(row), 1) for x in row] for row in square],
     )

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from roformer_tf.tasks.wording import NONE, Wording
+
 MISTAKES = 20
 """That the report shows."""
 CHARACTERS = 200
@@ -48,11 +50,11 @@ def shortened(text: str) -> str:
     return text[:CHARACTERS] + "…" * (len(text) > CHARACTERS)
 
 
-def spelled(label: Any) -> str:
+def spelled(label: Any) -> Wording:
     """A label, several of them, or a number, as a report spells it."""
     if isinstance(label, float):
         return f"{label:.4g}"
-    return label if isinstance(label, str) else ", ".join(label) or "none"
+    return label if isinstance(label, str) else ", ".join(label) or NONE
 
 
 def _bin(number: int, probability: np.ndarray, right: np.ndarray) -> JsonObject:

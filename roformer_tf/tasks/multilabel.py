@@ -9,6 +9,7 @@ import numpy as np
 from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import class_probabilities, tfidf
 from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
@@ -26,16 +27,48 @@ from roformer_tf.tasks.metrics import (
     mean,
     totals,
 )
-from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, sigmoid
+from roformer_tf.tasks.probabilities import (
+    likeliest,
+    listed_cells,
+    listed_labels,
+    named_cells,
+    named_probabilities,
+    shortest,
+    sigmoid,
+)
 from roformer_tf.tasks.thresholds import ENOUGH, best_thresholds
+from roformer_tf.tasks.wording import FIRST_LABELS, LABEL, Words
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from roformer_tf.kernels.forms import Tensor
 
-MICRO_F1 = Metric("micro_f1", "micro F1")
-EXACT_MATCH = Metric("exact_match", "all labels right")
+MICRO_F1 = Metric(
+    "micro_f1",
+    wording.MICRO_F1,
+    meaning=Words(
+        "precision and recall in one figure (F1), over all labels of all texts together",
+        "把所有文本的所有标签合在一起计算的 F1（综合精确率与召回率）",
+    ),
+)
+EXACT_MATCH = Metric(
+    "exact_match",
+    Words("exact match", "完全匹配率"),
+    meaning=Words(
+        "the share of texts with every label right, and none too many",
+        "全部标签都正确（不多也不少）的文本所占比例",
+    ),
+)
+THRESHOLDS = Words("Thresholds", "判定阈值")
+ABOUT_THRESHOLDS = Words(
+    "A label is predicted where its probability is above its threshold. The thresholds were chosen "
+    "on the validation set, for the highest micro F1: one for all labels, and one of its own for "
+    "each label with at least {enough} examples.",
+    "某个标签的概率高于其阈值，就判为带有该标签。阈值在验证集上选取，使微平均 F1 最高："
+    "所有标签共用一个阈值，样本不少于 {enough} 条的标签另取各自的阈值。",
+)
+THRESHOLD = Words("threshold", "阈值")
 
 
 class Multilabel(Task):
@@ -45,9 +78,10 @@ class Multilabel(Task):
     """
 
     name: ClassVar[str] = "multilabel"
-    title: ClassVar[str] = "多标签分类 · Several labels"
+    title: ClassVar[str] = "多标签分类 · Multi-label classification"
     metrics: ClassVar[tuple[Metric, ...]] = (MICRO_F1, MACRO_F1, EXACT_MATCH)
     fewest_labels: ClassVar[int] = 1
+    lists_labels: ClassVar[bool] = True
     chosen_fields: ClassVar[tuple[str, ...]] = ("thresholds",)
 
     @classmethod
@@ -151,7 +185,7 @@ class Multilabel(Task):
 
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
-    ) -> tuple[str, list[Prediction]]:
+    ) -> tuple[Words, list[Prediction]]:
         """TF-IDF of 1 to 3 characters and a logistic regression for each label.
 
         `valid` chooses the thresholds, as it does the model's; without, they are 0.5.
@@ -178,23 +212,17 @@ class Multilabel(Task):
         }
 
     @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
+    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
         """From which probability on each label is answered."""
         found = report.get("thresholds", {})
         if not found:
             return {}
-        blocks: list[Block] = [
-            Text(
-                "A label is answered where its probability is above its threshold. These were "
-                "chosen on valid, for the highest micro F1: one for all labels, and one for each "
-                f"label of which there are at least {ENOUGH} examples."
-            )
-        ]
+        blocks: list[Block] = [Text(ABOUT_THRESHOLDS.format(enough=ENOUGH))]
         rows = [[label, f"{threshold:.2f}"] for label, threshold in found.items()]
         if len(rows) > MOST_LABELS:
-            blocks.append(Text(f"The first {MOST_LABELS} of {len(rows):,} labels."))
-        blocks.append(ReportTable(["label", "threshold"], rows[:MOST_LABELS]))
-        return {"Thresholds": blocks}
+            blocks.append(Text(FIRST_LABELS.format(shown=MOST_LABELS, all=f"{len(rows):,}")))
+        blocks.append(ReportTable([LABEL, THRESHOLD], rows[:MOST_LABELS]))
+        return {THRESHOLDS: blocks}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How likely the model said a label that is not there, or how unlikely one that is."""
@@ -204,17 +232,30 @@ class Multilabel(Task):
         return max(x if said else 1 - x for x, said in zip(likely, answered, strict=True))
 
     def cell_names(self) -> list[str]:
-        """labels, p(…) of each label; of many, only the answered ones have probabilities."""
-        return named_cells("labels", "probabilities", self.labels)
+        """labels, p(…) of each label; where some are listed, the probabilities of those answered.
+
+        Behind these label_1, probability_1, label_2, …: the likeliest, answered or not.
+        """
+        if self.listed is None:
+            return named_cells("labels", self.labels)
+        return ["labels", "probabilities", *listed_cells(range(1, self.listed + 1))]
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The labels and their probabilities, or all."""
+        """The labels and the probabilities of all, or theirs, and the likeliest ones."""
         label, scores = prediction
-        if len(self.cell_names()) == 1 + len(scores):
+        if self.listed is None:
             return [label, *map(shortest, scores)]
-        return [label, tuple(shortest(scores[self.labels.index(one)]) for one in label)]
+        answered = tuple(shortest(scores[self.labels.index(one)]) for one in label)
+        best = listed_labels(self.labels, scores, likeliest(scores, self.listed))
+        return [label, answered, *best]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """labels, probabilities."""
-        probabilities = named_probabilities(self.labels, prediction.scores)
+        """labels, probabilities: of all labels, or of those answered or listed, likeliest first."""
+        label, scores = prediction
+        probabilities = named_probabilities(self.labels, scores)
+        if self.listed is not None:
+            order = likeliest(scores, len(scores))
+            kept = {*label, *(self.labels[i] for i in order[: self.listed])}
+            ordered = (self.labels[i] for i in order)
+            probabilities = {one: probabilities[one] for one in ordered if one in kept}
         return {"labels": prediction.label, "probabilities": probabilities}

@@ -9,5 +9,5 @@ class Pair(Classification):
     """Two texts in one row, and one of the labels; else as a single text."""
 
     name: ClassVar[str] = "pair"
-    title: ClassVar[str] = "文本对分类 · Pairs of texts"
+    title: ClassVar[str] = "文本对分类 · Text pair classification"
     text_counts: ClassVar[tuple[int, ...]] = (2,)

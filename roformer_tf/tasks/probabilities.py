@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 MANY_LABELS = 20
-"""More labels than these have no cell each."""
+"""More labels than these have no cell each, unless it is said how many to list."""
+LISTED = 5
+"""The likeliest, which are listed then."""
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -30,11 +32,22 @@ def named_probabilities(labels: Sequence[str], scores: np.ndarray) -> dict[str, 
     return dict(zip(labels, map(shortest, scores), strict=True))
 
 
-def named_cells(answer: str, probability: str, labels: Sequence[str]) -> list[str]:
-    """Names of the cells of an answer: `answer`, p(…) of each label.
+def likeliest(scores: np.ndarray, number: int) -> list[int]:
+    """Places of the highest scores (C,), the highest first; of equal ones the first."""
+    places: list[int] = np.argsort(-scores, kind="stable")[:number].tolist()
+    return places
 
-    Of many labels only those answered have a probability, in a cell called `probability`.
-    """
-    if len(labels) > MANY_LABELS:
-        return [answer, probability]
+
+def named_cells(answer: str, labels: Sequence[str]) -> list[str]:
+    """Names of the cells of an answer: `answer`, p(…) of each label."""
     return [answer, *(f"p({label})" for label in labels)]
+
+
+def listed_cells(numbers: Sequence[int]) -> list[str]:
+    """Names of the cells of the listed labels: label_2, probability_2, label_3, …."""
+    return [f"{name}_{number}" for number in numbers for name in ("label", "probability")]
+
+
+def listed_labels(labels: Sequence[str], scores: np.ndarray, places: Sequence[int]) -> list[Any]:
+    """The cells under these names: each label and its probability."""
+    return [cell for i in places for cell in (labels[i], shortest(scores[i]))]

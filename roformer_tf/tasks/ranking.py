@@ -17,6 +17,7 @@ from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, sigmoid
+from roformer_tf.tasks.wording import Words
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
 
 RANKED = ("B", "C")
+CHARACTER_OVERLAP = Words("overlap of characters (Jaccard)", "字符重合度（Jaccard）")
 
 
 class Ranking(Task):
@@ -34,18 +36,22 @@ class Ranking(Task):
     """
 
     name: ClassVar[str] = "ranking"
-    title: ClassVar[str] = "相似排序 · Which is nearer to A"
+    title: ClassVar[str] = "相似度排序 · Ranking by similarity"
     headline: ClassVar[tuple[str, str] | None] = ("{} 更接近 A", "{} is nearer to A")
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     text_counts: ClassVar[tuple[int, ...]] = (3,)
     rows_each: ClassVar[int] = 2
+    pipeline_tag: ClassVar[str] = "text-ranking"
     pooling: ClassVar[str] = "mean"  # as the released fine-tuning script has it
     refused_loss_settings: ClassVar[Mapping[str, str]] = {
         "class_weights": "is balanced, but so is every ranking: of each A, B and C one pair is "
         "a 1 and one a 0."
     }
-    worst: ClassVar[str] = "The wrong answers in which the wrong text is farthest ahead."
-    sureness_format: ClassVar[str] = "ahead by {:.3f}"
+    worst: ClassVar[Words] = Words(
+        "Wrong predictions, by how far the wrong text is ahead.",
+        "排序错误的样本，按错误文本的领先幅度从大到小排列。",
+    )
+    sureness_format: ClassVar[Words] = Words("ahead by {value:.3f}", "领先 {value:.3f}")
 
     @classmethod
     def guess(cls, sample: LabelSample) -> str:
@@ -128,14 +134,14 @@ class Ranking(Task):
 
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
-    ) -> tuple[str, list[Prediction]]:
+    ) -> tuple[Words, list[Prediction]]:
         """Whether B or C shares more characters with A; nothing is learnt."""
         answers = []
         for example in test:
             a, b, c = example.texts
             scores = np.array([overlap(a, b), overlap(a, c)], np.float32)
             answers.append(Prediction(RANKED[int(np.argmax(scores))], scores))
-        return "shared ÷ all characters", answers
+        return CHARACTER_OVERLAP, answers
 
     def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration of how likely two texts are near."""
@@ -152,7 +158,7 @@ class Ranking(Task):
 
     def cell_names(self) -> list[str]:
         """label, p(B), p(C), each being near to A for itself."""
-        return named_cells("label", "probability", RANKED)
+        return named_cells("label", RANKED)
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
         """B or C, and both probabilities."""

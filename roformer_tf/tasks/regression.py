@@ -17,16 +17,47 @@ from roformer_tf.tasks.details import POINTS, JsonObject
 from roformer_tf.tasks.losses import number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Figures, Measure, Metric, correlation, mean, ranks
 from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.tasks.wording import Words
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from roformer_tf.kernels.forms import Tensor
 
-PEARSON = Metric("pearson", "Pearson r", "coefficient")
-SPEARMAN = Metric("spearman", "Spearman ρ", "coefficient")
-MAE = Metric("mae", "mean absolute error", "distance", falls=True)
-RMSE = Metric("rmse", "root mean square error", "distance", falls=True)
+PEARSON = Metric(
+    "pearson",
+    Words("Pearson r", "皮尔逊相关系数"),
+    "coefficient",
+    meaning=Words(
+        "how closely predicted values follow the true ones: 1 is perfect, 0 is chance",
+        "预测值与真实值的线性相关程度，1 为完全相关，0 为无关",
+    ),
+)
+SPEARMAN = Metric(
+    "spearman",
+    Words("Spearman ρ", "斯皮尔曼相关系数"),
+    "coefficient",
+    meaning=Words(
+        "the same of their ranks: whether the order is right",
+        "两者排名的相关程度，只看大小顺序是否一致",
+    ),
+)
+MAE = Metric(
+    "mae",
+    Words("mean absolute error", "平均绝对误差"),
+    "distance",
+    falls=True,
+    meaning=Words("how far a prediction is off on average", "预测值与真实值平均相差多少"),
+)
+RMSE = Metric(
+    "rmse",
+    Words("root mean square error", "均方根误差"),
+    "distance",
+    falls=True,
+    meaning=Words("the same, with more weight on large errors", "与之类似，但更看重大的误差"),
+)
+NUMBERS = Words("Predicted and true values", "预测值与真实值")
+SCATTER = Words("predicted values by true values", "预测值与真实值的散点图")
 NO_LABELS = "is about labels, but a regression has numbers."
 
 
@@ -38,14 +69,14 @@ class Regression(Task):
     """
 
     name: ClassVar[str] = "regression"
-    title: ClassVar[str] = "数值预测 · A number"
+    title: ClassVar[str] = "数值回归 · Regression"
     metrics: ClassVar[tuple[Metric, ...]] = (PEARSON, SPEARMAN, MAE, RMSE)
     text_counts: ClassVar[tuple[int, ...]] = (1, 2)
     refused_loss_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights"), NO_LABELS
     )
-    worst: ClassVar[str] = "The answers farthest from the data."
-    sureness_format: ClassVar[str] = "off by {:.4g}"
+    worst: ClassVar[Words] = Words("The predictions farthest off.", "误差最大的样本。")
+    sureness_format: ClassVar[Words] = Words("error {value:.4g}", "误差 {value:.4g}")
 
     @classmethod
     def guess(cls, sample: LabelSample) -> str:
@@ -136,7 +167,7 @@ class Regression(Task):
 
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
-    ) -> tuple[str, list[Prediction]]:
+    ) -> tuple[Words, list[Prediction]]:
         """TF-IDF of 1 to 3 characters and ridge regression."""
         from sklearn.linear_model import Ridge
 
@@ -162,12 +193,10 @@ class Regression(Task):
         }
 
     @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
-        """The answers beside the data's numbers."""
-        if not report["scatter"]:
-            return {}
-        words = "numbers answered, by numbers in the data"
-        return {"Numbers": [Scatter(report["scatter"], words)]}
+    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
+        """Predicted values beside true ones; one alone is no picture."""
+        points = report["scatter"]
+        return {NUMBERS: [Scatter(points, SCATTER)]} if len(points) > 1 else {}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How far the answer is off."""

@@ -13,6 +13,7 @@ from roformer_tf.labelled.encoding import (
     unit_targets,
 )
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.blocks import Mistake
@@ -30,6 +31,7 @@ from roformer_tf.tasks.metrics import (
     totals,
 )
 from roformer_tf.tasks.probabilities import shortest, softmax
+from roformer_tf.tasks.wording import GIVEN, PREDICTED, Words
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -38,9 +40,25 @@ if TYPE_CHECKING:
 
     from roformer_tf.models.pretrained import PretrainedModel
 
-F1 = Metric("f1", "F1")
-PRECISION = Metric("precision", "precision")
-RECALL = Metric("recall", "recall")
+F1 = Metric(
+    "f1",
+    wording.F1,
+    meaning=Words(
+        "precision and recall in one figure, their harmonic mean; only whole entities count",
+        "精确率与召回率的调和平均，实体的边界和类型全对才算对",
+    ),
+)
+PRECISION = Metric(
+    "precision",
+    wording.PRECISION,
+    meaning=Words("the share of predicted entities that are right", "预测出的实体中正确的比例"),
+)
+RECALL = Metric(
+    "recall",
+    wording.RECALL,
+    meaning=Words("the share of labelled entities that are found", "标注的实体中被找出的比例"),
+)
+LONGEST_MATCH = Words("longest match of the entities in training", "训练集实体的最长匹配")
 BEFORE = 60
 """Units that a report shows before a sentence's first mistake."""
 
@@ -53,9 +71,10 @@ class Tagging(Task):
     """
 
     name: ClassVar[str] = "tagging"
-    title: ClassVar[str] = "序列标注 · Tagging"
+    title: ClassVar[str] = "序列标注 · Sequence tagging"
     metrics: ClassVar[tuple[Metric, ...]] = (F1, PRECISION, RECALL, ACCURACY)
     has_units: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "token-classification"
     long_texts_fixed: ClassVar[str] = "all is read, in windows."
     joined_by: ClassVar[str] = " "
 
@@ -163,10 +182,10 @@ class Tagging(Task):
 
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
-    ) -> tuple[str, list[Prediction]]:
+    ) -> tuple[Words, list[Prediction]]:
         """What stands in training as an entity, the longest first, from left to right."""
         certain = np.eye(len(self.labels), dtype=np.float32)
-        return "longest match of entities in training", [
+        return LONGEST_MATCH, [
             Prediction(labels, certain[[self.labels.index(label) for label in labels]])
             for labels in known_entities(training, test)
         ]
@@ -202,8 +221,8 @@ class Tagging(Task):
     @classmethod
     def mistake(cls, found: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
         """Both marked sentences."""
-        facts = [("", cls.sureness_format.format(found["sureness"]))]
-        texts = [("in the data", found["gold"]), ("answered", found["predicted"])]
+        facts = [("", cls.sureness_format.format(value=found["sureness"]))]
+        texts = [(GIVEN, found["gold"]), (PREDICTED, found["predicted"])]
         return Mistake(found["place"], facts, texts)
 
     def cell_names(self) -> list[str]:

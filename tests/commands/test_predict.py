@@ -15,11 +15,13 @@ import openpyxl
 import pytest
 from backports import zstd
 
+import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
@@ -382,3 +384,40 @@ def test_what_is_read_in_windows_is_not_cut(finetuned, type_in, tmp_path, capfd)
     out, err = capfd.readouterr()
     assert out.splitlines()[0] == "label\tp(坏)\tp(好)\terror"
     assert "cut" not in err
+
+
+def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("今天\n天气\n", encoding="utf-8")
+
+    def answers(*flags, name="classification"):
+        output = tmp_path / "answers.tsv"
+        given = ["--model", finetuned(name), "--input", tmp_path / "texts.txt", "--output", output]
+        code = main(["predict", *map(str, given), *flags])
+        lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
+        output.unlink(missing_ok=True)
+        return code, [line.split("\t") for line in lines]
+
+    _, (_, *every) = answers()
+    code, (head, *best) = answers("--top-k", "1")
+    assert (code, head) == (0, ["label", "probability", "error"])
+    for (label, bad, good, _), row in zip(every, best, strict=True):
+        assert row == [label, max(bad, good, key=float), ""]
+    _, (head, *both) = answers("--top-k", "5")
+    assert head == ["label", "probability", "label_2", "probability_2", "error"]
+    assert [{row[0], row[2]} for row in both] == [{"坏", "好"}] * 2
+    assert answers("--top-k", "3", name="tagging") == (2, [])
+    assert "Leave --top-k out" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        answers("--top-k", "0")
+
+
+def test_a_service_and_a_loaded_model_list_as_many(finetuned):
+    folder = finetuned("classification")
+    served = load_served(folder, top_k=1)
+    example = as_example(["今天"], served.task)
+    found = json.loads(reply([example], served.answer([example]), served.task))
+    ((label, _),) = found["predictions"][0]["probabilities"].items()
+    assert label == found["predictions"][0]["label"]
+    assert [*roformer_tf.load(folder, top=1)("今天")["scores"]] == [label]
+    assert len(roformer_tf.load(folder)("今天")["scores"]) == 2
+    assert roformer_tf.load(finetuned("tagging"), top=1)("今天")["tags"]

@@ -4,15 +4,21 @@ Figures are counted here in plain Python, from the files and from what `predict`
 """
 
 import json
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.command import FinetuneConfig, read_sets
+from roformer_tf.finetuning.results import Results
+from roformer_tf.finetuning.search import Sets
 from roformer_tf.inference.serve import as_example, load_served
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout
+from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import TASKS
 
@@ -158,7 +164,7 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
     task = Classification(labels=LABELS)
     name, answers = task.baseline(examples["train"], examples["test"])
     gold = [label for _, label in DATA["test"]]
-    assert report["baseline"]["name"] == name
+    assert (report["baseline"]["name"], report["baseline"]["name_zh"]) == (name.en, name.zh)
     found = share(gold, [one.label for one in answers])
     assert (
         report["baseline"]["test"]["accuracy"] == pytest.approx(found) != report["test"]["accuracy"]
@@ -210,3 +216,67 @@ def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
     }
     for part in ("per_class", "confusion", "thresholds", "text_columns"):
         assert found[part] == report[part]
+
+
+def test_the_card_stands_in_the_models_folder_and_its_lines_run(run, report):
+    """In Chinese, as the texts are; and the folder is read as it was without it."""
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    _, front, rest = card.split("---\n", 2)
+    assert yaml.safe_load(front)["metrics"] == ["accuracy", "f1"]
+    assert f"| 准确率 | {report['test']['accuracy']:.1%} | [" in rest
+    (code,) = re.findall(r"```python\n(.*?)```", rest, flags=re.S)
+    *before, last = code.replace("path/to/this/folder", str(run / "model")).splitlines()
+    found: dict = {}
+    exec("\n".join([*before, f"answers = {last}"]), found)
+    assert found["answers"][0]["label"] in LABELS
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert '<html lang="zh-CN">' in page
+    assert "<h2>疑似标注错误</h2>" in page
+
+
+def test_doubtful_rows_are_told_by_their_places_in_the_users_files(run, report, answered):
+    """Those that confident learning finds in validation and test, by what `predict` answers."""
+    rows = [row for name in ("valid", "test") for row in DATA[name]]
+    places = [f"{name}.tsv:{i + 2}" for name in ("valid", "test") for i in range(SIZES[name])]
+    answers = [one for name in ("valid", "test") for one in answered[name]]
+    scores = np.array([[float(one[f"p({label})"]) for label in LABELS] for one in answers])
+    labels = np.array([LABELS.index(label) for _, label in rows])
+    means = [scores[labels == i, i].mean() for i in range(len(LABELS))]
+    want = set()
+    for i, row in enumerate(scores):
+        sure = [j for j in range(len(LABELS)) if row[j] >= means[j]]
+        best = max(sure, key=row.__getitem__, default=labels[i])
+        if best != labels[i] and row[best] > row[labels[i]]:
+            want.add((places[i], rows[i][0], rows[i][1], LABELS[best]))
+    found = table(run / "label_issues.tsv")
+    names = ("text:label", "label", "suggested_label")
+    got = {(row["place"].rpartition("/")[2], *(row[name] for name in names)) for row in found}
+    assert got == want
+    assert len(want) > 5
+    ahead = [float(row["probability"]) - float(row["label_probability"]) for row in found]
+    assert ahead == sorted(ahead, reverse=True)
+    told = report["label_issues"]
+    assert (told["checked"], told["all"], told["found"]) == (100, 196, len(want))
+    assert told["file"] == "label_issues.tsv"
+
+
+def test_with_folds_every_row_is_doubted_by_the_model_that_has_not_seen_it():
+    task = Classification(labels=("0", "1"))
+
+    def outcome(name):
+        examples = [Example((f"{name}{i}",), "01"[i % 2], f"{name}:{i}") for i in range(4)]
+        likely = [0.1, 0.9, 0.1, 0.05]  # the last is doubtful
+        answers = [Prediction("01"[x > 0.5], np.float32([1 - x, x])) for x in likely]
+        trial = SimpleNamespace(valid=examples)
+        return SimpleNamespace(trial=trial, predictions={"valid": answers}, goodness=0.0)
+
+    outcomes = [outcome(name) for name in "ab"]
+    train = [example for one in outcomes for example in one.trial.valid]
+    sets = Sets(train, [], [], [([], []), ([], [])])
+    results = Results(SimpleNamespace(sets=sets, task=task), outcomes)
+    told = results.label_issues({}).as_json()
+    assert (told["checked"], told["all"]) == (8, 8)
+    assert [one["place"] for one in told["shown"]] == ["a:3", "b:3"]
+    one_training = Results(SimpleNamespace(sets=Sets(train, [], [], []), task=task), outcomes)
+    told = one_training.label_issues({}).as_json()
+    assert [one["place"] for one in told["shown"]] == ["a:3"]

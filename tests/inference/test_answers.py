@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from roformer_tf.errors import InputError
 from roformer_tf.inference.answers import (
     bad_cells,
     cell_names,
@@ -15,7 +16,7 @@ from roformer_tf.inference.answers import (
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.table import TASKS, load_task
 
 MANY = tuple(f"类{number}" for number in range(21))
 LOC = ("B-LOC", "I-LOC", "O")
@@ -41,15 +42,75 @@ def test_a_label_and_its_probabilities(name):
     assert found == {"label": "好", "p(坏)": 0.1, "p(好)": 0.9, "error": None}
 
 
-def test_of_many_labels_the_answer_alone_has_a_probability():
-    scores = np.linspace(0, 0.9, 21)
-    names, line, _ = answer("classification", "类20", scores, labels=MANY)
-    assert (names, line) == (["label", "probability", "error"], "类20\t0.9\t")
-    scores[1] = 0.75
+def pairs(numbers):
+    return [name for n in numbers for name in (f"label_{n}", f"probability_{n}")]
+
+
+FEW_DIGITS = np.arange(21) / 25  # 0 to 0.8
+
+
+def test_of_many_labels_the_five_likeliest_are_listed():
+    names, line, found = answer("classification", "类20", FEW_DIGITS, labels=MANY)
+    assert names == ["label", "probability", *pairs((2, 3, 4, 5)), "error"]
+    assert line == "类20\t0.8\t类19\t0.76\t类18\t0.72\t类17\t0.68\t类16\t0.64\t"
+    assert (found["label"], found["label_5"], found["probability_5"]) == ("类20", "类16", 0.64)
+    scores = FEW_DIGITS.copy()
+    scores[1] = 0.7
     names, line, found = answer("multilabel", ("类1", "类20"), scores, labels=MANY)
-    assert names == ["labels", "probabilities", "error"]
-    assert line == "类1,类20\t0.75,0.9\t"
-    assert found["probabilities"] == [0.75, 0.9]
+    assert names == ["labels", "probabilities", *pairs(range(1, 6)), "error"]
+    best = "类20\t0.8\t类19\t0.76\t类18\t0.72\t类1\t0.7\t类17\t0.68"
+    assert line == f"类1,类20\t0.7,0.8\t{best}\t"
+    assert found["probabilities"] == [0.7, 0.8]
+    assert len(answer("classification", "类19", FEW_DIGITS[:20], labels=MANY[:20])[0]) == 22
+
+
+@pytest.mark.parametrize("name", ["classification", "pair"])
+def test_so_many_labels_as_are_asked_for_are_listed(name):
+    few = {"labels": ("坏", "中", "好")}
+    scores = [0.25, 0.125, 0.625]
+    names, line, _ = answer(name, "好", scores, **few, top_k=2)
+    assert (names, line) == (
+        ["label", "probability", *pairs([2]), "error"],
+        "好\t0.625\t坏\t0.25\t",
+    )
+    assert answer(name, "好", scores, **few, top_k=1)[1] == "好\t0.625\t"
+    assert answer(name, "好", scores, **few, top_k=9)[1] == "好\t0.625\t坏\t0.25\t中\t0.125\t"
+    names, _, _ = answer("classification", "类20", FEW_DIGITS, labels=MANY, top_k=21)
+    assert names == ["label", "probability", *pairs(range(2, 22)), "error"]
+    task = TASKS[name](**few, top_k=2)
+    found = task.as_json(TEXT, Prediction("好", np.float32(scores)))
+    assert found == {"label": "好", "probabilities": {"好": 0.625, "坏": 0.25}}
+    assert [*found["probabilities"]] == ["好", "坏"]  # the likeliest first
+
+
+def test_a_service_lists_the_likeliest_and_all_that_are_answered():
+    scores = np.float32(FEW_DIGITS)
+    found = TASKS["classification"](labels=MANY).as_json(TEXT, Prediction("类20", scores))
+    assert found["probabilities"] == {f"类{i}": i / 25 for i in (20, 19, 18, 17, 16)}
+    answered = tuple(f"类{i}" for i in range(13, 21))
+    task = TASKS["multilabel"](labels=MANY, top_k=2)
+    found = task.as_json(TEXT, Prediction(answered, scores))
+    assert [*found["probabilities"]] == [*reversed(answered)]
+    found = task.as_json(TEXT, Prediction((), scores))
+    assert found == {"labels": (), "probabilities": {"类20": 0.8, "类19": 0.76}}
+    found = TASKS["classification"](labels=MANY[:20]).as_json(TEXT, Prediction("类0", scores[:20]))
+    assert [*found["probabilities"]] == [*MANY[:20]]
+
+
+@pytest.mark.parametrize("name", ["regression", "ranking", "tagging"])
+def test_where_labels_are_not_chosen_among_none_are_listed(name):
+    assert TASKS[name]().with_top_k(None) == TASKS[name]()
+    with pytest.raises(InputError, match="Leave --top-k out"):
+        TASKS[name]().with_top_k(3)
+    with pytest.raises(InputError, match="top_k is 0"):
+        TASKS["pair"](labels=("0", "1")).with_top_k(0)
+
+
+def test_how_many_are_listed_is_no_part_of_a_models_folder(tmp_path):
+    task = TASKS["classification"](labels=MANY).with_top_k(3)
+    task.save(tmp_path)
+    assert "top_k" not in (tmp_path / "task.json").read_text(encoding="utf-8")
+    assert load_task(tmp_path).listed == 5
 
 
 def test_several_labels_are_joined_as_in_training():

@@ -99,7 +99,7 @@ def test_plot_fill_masks_puts_the_likeliest_on_top_and_marks_the_answer(tmp_path
 
 def test_ranges_stand_from_top_to_bottom_with_their_ends(drawn):
     ranges = [Range("测试", 0.9, (0.85, 0.94), True), Range("baseline", 0.8, (0.7, 0.9), False)]
-    draw_ranges(ranges, "accuracy", shares=True)
+    draw_ranges(ranges, axis_name="accuracy", shares=True)
     axes = drawn[0].axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["测试", "baseline"]
     assert axes.yaxis_inverted()
@@ -109,9 +109,12 @@ def test_ranges_stand_from_top_to_bottom_with_their_ends(drawn):
 
 
 def test_curves_calibration_and_numbers_are_drawn_where_they_are(drawn):
-    draw_curve([*LINES, HELD_OUT], "loss", "loss", held_out=False, shares=False)
-    draw_calibration([{"from": 0.8, "to": 0.9, "count": 5, "probability": 0.85, "right": 0.6}])
-    draw_numbers([[1.0, 1.5], [2.0, 0.5]])
+    draw_curve(
+        [*LINES, HELD_OUT], "loss", step="步数", axis_name="损失", held_out=False, shares=False
+    )
+    bins = [{"from": 0.8, "to": 0.9, "count": 5, "probability": 0.85, "right": 0.6}]
+    draw_calibration(bins, probability="预测概率", frequency="实际正确比例", count="数量")
+    draw_numbers([[1.0, 1.5], [2.0, 0.5]], true="真实值", predicted="预测值")
     curve, calibration, numbers = drawn
     assert curve.axes[0].get_lines()[0].get_xydata().tolist() == [
         [x["step"], x["loss"]] for x in LINES
@@ -119,11 +122,20 @@ def test_curves_calibration_and_numbers_are_drawn_where_they_are(drawn):
     assert calibration.axes[0].get_lines()[1].get_xydata().tolist() == [[0.85, 0.6]]
     (bar,) = calibration.axes[1].patches
     assert (bar.get_x(), bar.get_height()) == (0.8, 5)
+    names = [(axes.get_xlabel(), axes.get_ylabel()) for figure in drawn for axes in figure.axes]
+    assert names == [
+        ("步数", "损失"),
+        ("", "实际正确比例"),
+        ("预测概率", "数量"),
+        ("真实值", "预测值"),
+    ]
     assert numbers.axes[0].collections[0].get_offsets().tolist() == [[1.0, 1.5], [2.0, 0.5]]
 
 
 def test_a_drawing_is_the_same_bytes_again():
-    first, again = (draw_numbers([[1.0, 2.0], [3.0, 4.0]]) for _ in range(2))
+    first, again = (
+        draw_numbers([[1.0, 2.0], [3.0, 4.0]], true="x", predicted="y") for _ in range(2)
+    )
     assert first == again
     assert first.startswith(b"<?xml")
 

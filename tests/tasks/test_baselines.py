@@ -36,7 +36,9 @@ def examples(name, count, seed):
 
 def judge(name, training, test):
     task = TASKS[name].from_examples(training)
-    method, predictions = task.baseline(training, test)
+    words, predictions = task.baseline(training, test)
+    method = words.en
+    assert words.zh
     assert all(one.scores.dtype == np.float32 for one in predictions)
     return method, predictions, task.compute_metrics([one.label for one in test], predictions)
 

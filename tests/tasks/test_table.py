@@ -24,9 +24,10 @@ from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
 from roformer_tf.tasks.metrics import Measure, Metric, mean
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
+from roformer_tf.tasks.wording import Words
 
 PACKAGE = Path(roformer_tf.__file__).parent
-OFF = Metric("stars_off", "stars off", "distance", falls=True)
+OFF = Metric("stars_off", Words("stars off", "相差星数"), "distance", falls=True)
 
 
 class Stars(Task):
@@ -36,8 +37,8 @@ class Stars(Task):
     title: ClassVar[str] = "星级 · Stars"
     metrics: ClassVar[tuple[Metric, ...]] = (OFF,)
     refused_loss_settings: ClassVar[Mapping[str, str]] = {"class_weights": "knows no stars."}
-    worst: ClassVar[str] = "The reviews that were misread the most."
-    sureness_format: ClassVar[str] = "{:.0f} off"
+    worst: ClassVar[Words] = Words("The reviews that were misread the most.", "误读最严重的评论。")
+    sureness_format: ClassVar[Words] = Words("{value:.0f} off", "相差 {value:.0f}")
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
@@ -80,8 +81,9 @@ class Stars(Task):
         return {"mistakes": self.mistakes(examples, predictions), "brightest": "★★★"}
 
     @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[str, list[Block]]:
-        return {"Sky": [Text(f"The brightest has {report['brightest']}.")]}
+    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
+        brightest = Words("The brightest has {stars}.", "最亮的有 {stars}。")
+        return {Words("Sky", "天空"): [Text(brightest.format(stars=report["brightest"]))]}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         return abs(label - prediction.label)
@@ -131,6 +133,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
             epochs=6,
             batch_size=8,
             precision="float32",
+            language="en",
         )
     )
     assert "task stars" in capsys.readouterr().out
@@ -140,7 +143,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     assert report["test"]["stars_off"] < 0.3  # answering two stars always is 0.7 off
     page = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
     assert "## Sky\n\nThe brightest has ★★★.\n" in page
-    assert f"| test | 40 | {report['test']['stars_off']:.4g} [" in page
+    assert f"| test set | 40 | {report['test']['stars_off']:.4g} [" in page
     evaluations = (tmp_path / "run" / "evaluations.jsonl").read_text(encoding="utf-8")
     figures = [json.loads(line)["stars_off"] for line in evaluations.splitlines()]
     assert report["valid"]["stars_off"] == min(figures) < max(figures)  # a falling metric

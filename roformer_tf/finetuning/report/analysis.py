@@ -19,6 +19,10 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.details import POINTS, JsonObject
+from roformer_tf.tasks.wording import Language, Words, in_language
+
+NO_BASELINE = Words("", "")
+"""What a baseline is called that there is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,7 @@ class ReportData:
     valid: EvaluatedSet
     test: EvaluatedSet | None = None
     """Without one, the report judges by `valid`, and says so."""
-    baseline: str = ""
+    baseline: Words = NO_BASELINE
     """The baseline's method in words."""
     no_baseline: str = ""
     """Why there is none, although it was asked for."""
@@ -59,6 +63,8 @@ class ReportData:
     """Lines with `step` and `loss`."""
     evaluations: Sequence[Mapping[str, float]] = ()
     """Lines with `step`, `epoch` and the metrics of the validation set."""
+    label_issues: Mapping[str, Any] | None = None
+    """What `label_issues.LabelIssues.as_json` says; None for a task that they mean nothing to."""
     trials: Sequence[Mapping[str, Any]] = ()
     """Of several trainings: `name`, `learning_rate`, `seconds`, and by set ("valid", "test") the
     metrics."""
@@ -77,12 +83,15 @@ class Answers(NamedTuple):
     predictions: Sequence[Prediction]
 
 
-def write_report(folder: str | Path, report: JsonObject) -> None:
-    """Write report.json, report.md and report.html: a pure function of the dictionary."""
+def write_report(folder: str | Path, report: JsonObject, language: Language = "en") -> None:
+    """Write report.json, report.md and report.html: a pure function of the dictionary.
+
+    `language` is that of the two pages; report.json is the same in all.
+    """
     folder = Path(folder)
     write_text(folder / "report.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
-    write_text(folder / "report.md", markdown_page(report))
-    write_text(folder / "report.html", html_page(report))
+    write_text(folder / "report.md", markdown_page(report, language))
+    write_text(folder / "report.html", html_page(report, language))
 
 
 def analyse(data: ReportData) -> JsonObject:
@@ -93,7 +102,7 @@ def analyse(data: ReportData) -> JsonObject:
      "leaks": {…}, "warnings": […], "per_class": […], "mistakes": […], …}
     `…_unseen` are the examples whose texts stand neither in training, nor in validation, nor before
     in their own set, where others do. Without a test set the validation set is "judged", and there
-    is no "test".
+    is no "test". Warnings are in English; pages say them in their own language.
     """
     judged, evaluated = ("test", data.test) if data.test else ("valid", data.valid)
     task = data.task
@@ -109,6 +118,7 @@ def analyse(data: ReportData) -> JsonObject:
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **_figures(data, judged, evaluated),
         **task.details(evaluated.examples, evaluated.predictions),
+        **({} if data.label_issues is None else {"label_issues": dict(data.label_issues)}),
         "losses": _thinned(data.losses),
         "evaluations": [dict(line) for line in data.evaluations],
         "trials": [dict(trial) for trial in data.trials],
@@ -117,7 +127,7 @@ def analyse(data: ReportData) -> JsonObject:
         "rate_search": dict(data.rate_search),
         "seconds": dict(data.seconds),
     }
-    return report | {"warnings": warnings(report)}
+    return report | {"warnings": in_language(warnings(report), "en")}
 
 
 def _sets(data: ReportData) -> dict[str, EvaluatedSet]:
@@ -163,7 +173,8 @@ def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> JsonObje
         report["no_baseline"] = data.no_baseline
     if evaluated.baseline:
         sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.baseline))
-        report["baseline"] = {"name": data.baseline, **with_intervals(data.task, sets)}
+        names = {"name": data.baseline.en, "name_zh": data.baseline.zh}
+        report["baseline"] = {**names, **with_intervals(data.task, sets)}
     return report
 
 

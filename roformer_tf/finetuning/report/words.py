@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from roformer_tf.finetuning.report import phrases
 from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.wording import Wording, Words
 
 Report: TypeAlias = Mapping[str, Any]
 """The dictionary that report.json is, as `analysis.analyse` makes it."""
 
 FORMATS = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}
-CUT = {"head": "what comes after is not read", "head-tail": "their middle is not read"}
 
 
 def figure(metric: Metric, value: float) -> str:
@@ -27,10 +28,10 @@ def interval(metric: Metric, ends: Sequence[float]) -> str:
     return f"[{', '.join(figure(metric, end) for end in ends)}]"
 
 
-def of_set(name: str) -> str:
-    """Name of a set of examples: test, or new test texts for test_unseen."""
+def of_set(name: str) -> Words:
+    """Name of a set of examples: test set, or new texts of the test set for test_unseen."""
     part, _, unseen = name.partition("_")
-    return f"new {part} texts" if unseen else part
+    return phrases.NEW_TEXTS.format(set=phrases.SETS[part]) if unseen else phrases.SETS[part]
 
 
 def several(number: int, noun: str) -> str:
@@ -38,17 +39,19 @@ def several(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float) -> Words:
     """3.1 s, 4 min 10 s, 2 h 5 min."""
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        return phrases.SECONDS.format(seconds=seconds)
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    if hours:
+        return phrases.HOURS.format(hours=hours, minutes=minutes)
+    return phrases.MINUTES.format(minutes=minutes, seconds=rest)
 
 
-def setting(value: Any) -> str:
+def setting(value: Any) -> Wording:
     """As a user would type it."""
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
-    return "unset" if value is None else str(value)
+        return " ".join(map(str, value)) or phrases.UNSET
+    return phrases.UNSET if value is None else str(value)

@@ -6,11 +6,13 @@ import re
 import warnings
 from collections import Counter
 from html.parser import HTMLParser
+from itertools import chain
 from statistics import mean, pstdev, stdev
 
 import numpy as np
 import pytest
 from fontTools.ttLib import TTFont
+from matplotlib.figure import Figure
 
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
@@ -21,100 +23,11 @@ from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.details import MISTAKES
-from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.wording import LANGUAGES, Words
+from tests.support.report_run import answer, english_in, make_run
 
-TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
-
-
-def example(rng, name, number, text=None):
-    """An example of a task: its text and label by chance."""
-    units = tuple(
-        text.split()
-        if text
-        else rng.choice(list("酒店房间服务很好太差北京上海"), rng.integers(3, 30))
-    )
-    label = {
-        "classification": str(rng.integers(0, 2)),
-        "pair": str(rng.integers(0, 2)),
-        "multilabel": tuple(label for label in ("甲", "乙") if rng.random() < 0.5),
-        "regression": float(rng.normal()),
-        "ranking": str(rng.choice(RANKED)),
-        "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
-    }[name]
-    texts = (text or "".join(units),) * {"pair": 2, "ranking": 3}.get(name, 1)
-    return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
-
-
-def answer(task, one, sureness, noise=0.0):
-    """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
-    if task.name == "regression":
-        return task.answer(np.array([one.label + 9 - sureness + noise]))
-    target = task.target(one)
-    hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
-    return task.answer(
-        sureness * (2 * hot - 1) + noise * np.sin(np.arange(hot.size)).reshape(hot.shape)
-    )
-
-
-LABELS = {
-    "classification": ("0", "1"),
-    "pair": ("0", "1"),
-    "multilabel": ("甲", "乙"),
-    "tagging": TAGS,
-}
-COLUMNS = {"pair": ("text_a", "text_b"), "ranking": ("A", "B", "C")}
-
-
-def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
-    """A run: `leaked` of its test examples stand in training, too."""
-    rng = np.random.default_rng(0)
-    task = TASKS[name](
-        labels=LABELS.get(name, ()),
-        text_columns=COLUMNS.get(name, ("text",)),
-        max_length=16,
-    )
-    train, valid, test = ([example(rng, name, i) for i in range(examples)] for _ in range(3))
-    if text:
-        test[0] = example(rng, name, 0, text)
-    test[:leaked] = train[:leaked]
-
-    def part(examples, **more):
-        return EvaluatedSet(
-            examples=examples, lengths=np.array([len(x.texts[0]) for x in examples]), **more
-        )
-
-    def answers(examples):
-        return [
-            answer(task, one, 1, noise)
-            for one, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
-        ]
-
-    return ReportData(
-        **{
-            "task": task,
-            "metric": TASKS[name].metrics[0].name,
-            "train": part(train),
-            "valid": part(valid, predictions=answers(valid)),
-            "test": part(
-                test,
-                predictions=answers(test),
-                baseline=answers(test),
-                duplicates=duplicates(train, test),
-            ),
-            "baseline": "simple method",
-            "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
-            "evaluations": [
-                {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics[0].name: 0.5}
-                for i in range(3)
-            ],
-            "settings": {"checkpoint": "某.zip", "train": "a.tsv", "valid": None},
-            "hardware": {"device": "CPU"},
-            "seconds": {"training": 75.0},
-        }
-        | changes
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +78,7 @@ def test_every_task_has_its_report(name, tmp_path):
     # What is written is all there is: the same pages come of what was read back.
     assert markdown_page(kept) == markdown
     assert html_page(kept) == html
-    titles = ["Figures", "Data", "Training", "Worst mistakes", "Settings", "Hardware and time"]
+    titles = ["Results", "Errors", "Data", "Training", "Settings", "Hardware and time"]
     for page in (Page(html).text, markdown):
         places = [
             page.index(f"\n{title}\n" if page is not markdown else f"## {title}")
@@ -205,6 +118,7 @@ def test_figures_are_those_of_the_answers(name):
 
 WORDS = ("差", "好", "中")
 SIZES = {"train": 201, "valid": 101, "test": 301}  # a hundredth of each is whole examples
+SET_NAMES = {"train": "training set", "valid": "validation set", "test": "test set"}
 LEVELS = {"median": 0.5, "90th": 0.9, "99th": 0.99, "longest": 1}
 CONFUSED = {
     "差": ("差", "好", "好"),
@@ -233,7 +147,10 @@ def cells_of(page):
     return {
         title: [
             [
-                [markup.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+                [
+                    markup.unescape(cell).replace("\u00a0", " ")
+                    for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
+                ]
                 for row in re.findall(r"<tr>(.*?)</tr>", table)
             ]
             for table in re.findall(r"<table>(.*?)</table>", text, flags=re.S)
@@ -283,7 +200,7 @@ def counted_run():
     return ReportData(
         task=Classification(labels=WORDS, max_length=128),
         metric="macro_f1",
-        baseline="simple method",
+        baseline=Words("simple method", "简单方法"),
         evaluations=[
             {"step": 10 * i, "epoch": float(i), "accuracy": 0.5 + i / 9, "macro_f1": 0.9 - i / 7}
             for i in (1, 2, 3)
@@ -334,28 +251,28 @@ def test_the_figures_table_is_right_in_each_cell(counted_run, written):
     every = range(len(texts))
     rows = []
     for name, part, answers, chosen in (
-        ("test", test, test.predictions, every),
-        ("new test texts", test, test.predictions, new),
-        ("baseline on test", test, test.baseline, every),
-        ("baseline on new test texts", test, test.baseline, new),
-        ("valid", valid, valid.predictions, range(len(valid.examples))),
+        ("test set", test, test.predictions, every),
+        ("test set (new texts)", test, test.predictions, new),
+        ("baseline, test set", test, test.baseline, every),
+        ("baseline, test set (new texts)", test, test.baseline, new),
+        ("validation set", valid, valid.predictions, range(len(valid.examples))),
     ):
         gold, answers = [part.gold[i] for i in chosen], [answers[i] for i in chosen]
         figures = by_hand(gold, labels_of(answers))
         source = report["baseline"] if name.startswith("baseline") else report
-        key = "valid" if name == "valid" else "test" if chosen is every else "test_unseen"
+        key = "valid" if part is valid else "test" if chosen is every else "test_unseen"
         assert source[key] == pytest.approx(figures)
         ends = counted_run.task.intervals(gold, answers)
         assert source["intervals"][key] == {metric: [*pair] for metric, pair in ends.items()}
         spelled = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
         rows.append([name, f"{len(gold)}", *spelled])
-    assert tables["Figures"] == [[["", "examples", "accuracy", "macro F1"], *rows]]
+    assert tables["Results"] == [[["", "examples", "accuracy", "macro F1"], *rows]]
     assert len({row[2] for row in rows}) == 5  # else nothing would show
-    assert "in 95 of 100 sets drawn anew" in read["report.md"]
+    assert "about 95 times in 100" in read["report.md"]
     tile = "<span>{}</span> <b>{}</b> <small>{}</small>"
     for row in rows[:-1]:
         value, ends = row[3].split(" ", 1)
-        name = row[0] if row[0].startswith("baseline") else f"macro F1 on {row[0]}"
+        name = row[0] if row[0].startswith("baseline") else f"macro F1, {row[0]}"
         assert tile.format(name, value, ends) in read["report.html"]
 
 
@@ -368,30 +285,34 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
         of = sorted(part.lengths.tolist())
         longer = sum(x > 128 for x in of) / len(of)
         levels = [str(of[round(share * (len(of) - 1))]) for share in LEVELS.values()]
-        rows.append([name, str(len(of)), *levels, f"{longer:.1%}"])
+        rows.append([SET_NAMES[name], str(len(of)), *levels, f"{longer:.1%}"])
     assert lengths[1:] == rows
-    head = ["set", "examples", *(f"tokens: {x}" for x in LEVELS), "longer than a row"]
+    levels = ["median length (tokens)", "90th percentile", "99th percentile", "maximum"]
+    head = ["set", "examples", *levels, "longer than 128"]
     assert lengths[0] == head
     counts = {name: Counter(part.gold) for name, part in parts.items()}
     assert [one["labels"] for one in report["data"]] == [dict(x) for x in counts.values()]
     assert balance == [
-        ["label (by the example)", *parts],
+        ["label (share of examples)", *SET_NAMES.values()],
         *(
             [word, *(f"{x[word]} ({x[word] / SIZES[name]:.1%})" for name, x in counts.items())]
             for word in ("差", "好", "中")  # the commonest first
         ),
     ]
-    known = {"test: stand in train, too": 9, "test: stand in valid, too": 5}
+    known = {
+        "test set: also in the training set": 9,
+        "test set: also in the validation set": 5,
+    }
     assert [[name, str(x)] for name, x in known.items()] == again[1:3]
     assert again[3:5] == [
-        ["test: repeat another that does not", "4"],
-        ["train: repeat another", "0"],
+        ["test set: repeated within the set", "4"],
+        ["training set: repeated within the set", "0"],
     ]
     labels = {}
     for one in (*counted_run.train.examples, *counted_run.test.examples):
         labels.setdefault(one.texts, set()).add(one.label)
     more = sum(len(x) > 1 for x in labels.values())
-    assert again[5] == ["different texts with more than one label", str(more)]
+    assert again[5] == ["texts with more than one label", str(more)]
     assert more
 
 
@@ -406,12 +327,12 @@ def test_the_tables_of_labels_are_right_in_each_cell(counted_run, written):
         f1 = 2 * precision * recall / (precision + recall)
         rows.append([word, *(f"{x:.1%}" for x in (precision, recall, f1)), str(of), str(answered)])
         numbers.append({"precision": precision, "recall": recall, "f1": f1})
-    head = ["label", "precision", "recall", "F1", "in the data", "answered"]
-    assert tables["Each label"] == [[head, *rows]]
+    head = ["label", "precision", "recall", "F1", "labelled", "predicted"]
+    assert tables["Precision, recall and F1 by label"] == [[head, *rows]]
     for row, want in zip(report["per_class"], numbers, strict=True):
         assert {name: row[name] for name in want} == pytest.approx(want)
     matrix = [[word, *(str(pairs[word, other]) for other in WORDS)] for word in WORDS]
-    assert tables["Confusion"] == [[["in the data ↓, answered →", *WORDS], *matrix]]
+    assert tables["Confusion matrix"] == [[["true ↓ predicted →", *WORDS], *matrix]]
     assert pairs["差", "好"] > 3 * max(1, pairs["好", "差"])  # else nothing would show
     assert {(x["gold"], x["predicted"]): x["count"] for x in report["confusion"]} == pairs
 
@@ -420,40 +341,40 @@ def test_the_calibration_table_is_right_in_each_cell(counted_run, written):
     report, tables, read = written
     test = counted_run.test
     bins = {}
-    for one, answer in zip(test.gold, test.predictions, strict=True):
-        likely = float(max(answer.scores))
-        bins.setdefault(int(10 * likely), []).append((likely, one == answer.label))
+    for one, reply in zip(test.gold, test.predictions, strict=True):
+        likely = float(max(reply.scores))
+        bins.setdefault(int(10 * likely), []).append((likely, one == reply.label))
     rows, off = [], 0
     for number, found in sorted(bins.items()):
         likely, right = mean(x for x, _ in found), mean(float(y) for _, y in found)
         off += len(found) * abs(likely - right) / len(test.gold)
         place = f"{number * 10}% to {number * 10 + 10}%"
         rows.append([place, str(len(found)), f"{likely:.1%}", f"{right:.1%}"])
-    head = ["said to be likely", "how many", "mean probability", "was so"]
+    head = ["predicted probability", "count", "mean predicted probability", "observed frequency"]
     assert tables["Calibration"] == [[head, *rows]]
     assert report["calibration"]["ece"] == pytest.approx(off)
-    assert f"they differ by {off:.1%} on average" in read["report.md"]
+    assert f"The expected calibration error (ECE) is {off:.1%}:" in read["report.md"]
 
 
 def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
     _, tables, _ = written
     assert tables["Training"] == [
         [
-            ["epoch", "step", "accuracy on valid", "macro F1 on valid"],
+            ["epoch", "step", "accuracy, validation set", "macro F1, validation set"],
             *([str(i), str(10 * i), f"{0.5 + i / 9:.1%}", f"{0.9 - i / 7:.1%}"] for i in (1, 2, 3)),
         ]
     ]
     found = [[0.5 + i / 9 for i in range(4)], [0.4 + i / 11 for i in range(4)]]
     names = [one["name"] for one in counted_run.trials]
     of_one_rate = [f"{mean(x[1:]):.1%} ± {stdev(x[1:]):.1%}" for x in found]
-    assert tables["Trainings"] == [
+    assert tables["Runs compared"] == [
         [
-            ["training", "accuracy on valid", "accuracy on test", "time"],
+            ["run", "accuracy, validation set", "accuracy, test set", "time"],
             *(
                 [name, f"{found[0][i]:.1%}", f"{found[1][i]:.1%}", f"1 min {i} s"]
                 for i, name in enumerate(names)
             ),
-            ["mean ± deviation of 3 at 2e-05", *of_one_rate, ""],
+            ["mean ± standard deviation of 3 runs at 2e-05", *of_one_rate, ""],
         ]
     ]
 
@@ -469,7 +390,7 @@ def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run,
     wrong.sort(key=lambda found: -found[0])
     lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
     assert lines == [
-        (one.place, f"· in the data: {one.label} · answered: {said} · {sure:.1%} sure")
+        (one.place, f"· label: {one.label} · prediction: {said} · confidence {sure:.1%}")
         for sure, one, said in wrong[:MISTAKES]
     ]
 
@@ -483,16 +404,17 @@ def test_of_many_labels_the_confusions_are_right_in_each_cell():
     part = EvaluatedSet(examples=examples, lengths=np.full(64, 5), predictions=predictions)
     page = markdown_page(analyse(ReportData(task=task, metric="accuracy", train=part, valid=part)))
     wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
-    assert cells_of(page)["Confusion"] == [[["in the data", "answered", "times"], *wrong]]
+    head = ["true label", "predicted label", "count"]
+    assert cells_of(page)["Confusion matrix"] == [[head, *wrong]]
 
 
 def test_the_numbers_of_a_regression_are_right_in_each_cell():
     run = make_run("regression")
     rows = [
-        [name, *(f"{x:.4g}" for x in (min(of), mean(of), max(of), pstdev(of)))]
+        [SET_NAMES[name], *(f"{x:.4g}" for x in (min(of), mean(of), max(of), pstdev(of)))]
         for name, of in ((name, getattr(run, name).gold) for name in SIZES)
     ]
-    head = ["set", "lowest", "mean", "highest", "deviation"]
+    head = ["set", "minimum", "mean", "maximum", "standard deviation"]
     assert cells_of(markdown_page(analyse(run)))["Data"][1] == [head, *rows]
 
 
@@ -503,8 +425,8 @@ def test_the_leak_is_said_first():
         report["intervals"]["test_unseen"]["accuracy"],
     )
     said = (
-        "7 of 40 test texts also stand in train; without them the accuracy is "
-        f"{share:.1%} [{low:.1%}, {high:.1%}]."
+        "7 of 40 examples of the test set have texts that also stand in the training set; without "
+        f"them, accuracy is {share:.1%} [{low:.1%}, {high:.1%}]."
     )
     assert report["warnings"][0] == said
     for page in (Page(html_page(report)).text, markdown_page(report)):
@@ -515,20 +437,20 @@ def test_the_leak_is_said_first():
 def test_without_a_leak_nothing_is_said_of_one():
     report = analyse(make_run(leaked=0))
     assert "test_unseen" not in report
-    assert not [sentence for sentence in report["warnings"] if "stand in train" in sentence]
+    assert not [sentence for sentence in report["warnings"] if "stand in the training" in sentence]
 
 
 def test_where_every_text_is_leaked_no_figure_is_for_new_texts():
     report = analyse(make_run(leaked=40))
     assert "test_unseen" not in report
-    assert "40 of 40 test texts also stand in train" in report["warnings"][0]
+    assert "40 of 40 examples of the test set" in report["warnings"][0]
     assert "new texts" in report["warnings"][0]
     html_page(report)
 
 
 def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
     run = make_run()
-    report = analyse(make_run(test=None, baseline=""))
+    report = analyse(make_run(test=None, baseline=Words("", "")))
     assert report["judged"] == "valid"
     assert not {"test", "test_unseen", "baseline"} & report.keys()
     gold = [one.label for one in run.valid.examples]
@@ -574,15 +496,16 @@ def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
         run.train.examples[39]._replace(label="0")
     ]
     train = EvaluatedSet(examples=one, lengths=run.train.lengths)
-    assert "1 stands 39 times in train, 0 1 time." in warned("uneven", train=train)
+    said = warned("imbalanced", train=train)
+    assert "1 stands 39 times in the training set, 0 1 time." in said
     always = [Prediction("1", np.float32([0.1, 0.9]))] * 40
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": always})
-    assert warned("Never answered", test=test).endswith(": 0.")
+    assert warned("Never predicted", test=test).endswith(": 0.")
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_text_of_the_data_means_nothing_in_a_page(name):
-    run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
+    run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=Words(EVIL, EVIL))
     first, *others = run.test.examples
     answers = [answer(run.task, first, -9), *(answer(run.task, one, 9) for one in others)]
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
@@ -630,7 +553,7 @@ def test_many_labels_make_no_page_burst():
     report = analyse(ReportData(task=task, metric="accuracy", train=part, valid=part))
     markdown = markdown_page(report)
     assert "The 40 of 60 labels with the lowest F1." in markdown
-    assert "| in the data | answered | times |" in markdown
+    assert "| true label | predicted label | count |" in markdown
     assert max(map(len, markdown.splitlines())) < 600
 
 
@@ -641,7 +564,7 @@ def test_several_trainings_have_mean_and_deviation():
     ]
     markdown = markdown_page(analyse(make_run(trials=trials)))
     assert "| seed-0 | 50.0% | 1 min 0 s |" in markdown
-    assert "| mean ± deviation of 2 at 2e-05 | 85.0% ± 7.1% |" in markdown
+    assert "| mean ± standard deviation of 2 runs at 2e-05 | 85.0% ± 7.1% |" in markdown
     assert "of 1 at" not in markdown
 
 
@@ -674,4 +597,137 @@ def test_a_failure_leaves_the_old_report(tmp_path):
     ],
 )
 def test_durations_are_spelled(seconds, want):
-    assert duration(seconds) == want
+    assert duration(seconds).en == want
+
+
+# In both languages
+
+FIGURE = r"[\d.,%\[\] ()±-]+"
+
+
+@pytest.fixture
+def drawn_words(monkeypatch):
+    """What stands in the pictures, as it is saved."""
+    found, save = [], Figure.savefig
+
+    def remember(figure, *args, **kwargs):
+        for axes in figure.axes:
+            ticks = [x.get_text() for x in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+            found.extend([axes.get_xlabel(), axes.get_ylabel(), axes.get_title(), *ticks])
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    return found
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
+    report = analyse(make_run(name, leaked=10))
+    html, markdown = html_page(report, "zh"), markdown_page(report, "zh")
+    page = Page(html)
+    assert '<html lang="zh-CN">' in html
+    assert english_in(Page(html.replace("</", " </")).text) == set()
+    assert english_in(markdown) == set()
+    assert english_in(" ".join(re.findall(r'alt="([^"]*)"', html))) == set()
+    assert english_in(" ".join(drawn_words)) == set()
+    assert sum("\u4e00" <= x <= "\u9fff" for x in "".join(drawn_words)) > 10
+    for title in ("结果", "错误样本", "数据", "训练过程", "参数设置", "硬件与耗时"):
+        assert f"## {title}" in markdown
+        assert f"\n{title}\n" in page.text
+    assert "95% 置信区间" in page.text
+    assert "简单方法" in page.text
+    assert not {"Words(", "{", "en="} & {x for x in ("Words(", "{", "en=") if x in markdown}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_both_languages_have_the_same_figures(name):
+    """Every number of one page stands in the other, in the same order within each table."""
+    report = analyse(make_run(name))
+    en, zh = (cells_of(markdown_page(report, language)) for language in LANGUAGES)
+    assert len(en) == len(zh)
+    for ours, theirs in zip(chain(*en.values()), chain(*zh.values()), strict=True):
+        shapes = [[len(row) for row in table] for table in (ours, theirs)]
+        assert shapes[0] == shapes[1]
+        for row, other in zip(ours[1:], theirs[1:], strict=True):
+            numbers = [
+                [c for c in one if re.fullmatch(r"[\d.,%\[\] ()±-]+", c)] for one in (row, other)
+            ]
+            assert numbers[0] == numbers[1]
+    assert set(en) & set(zh) == set()
+
+
+def test_warnings_are_said_in_the_language_of_the_page():
+    report = analyse(make_run(leaked=7))
+    share = report["test_unseen"]["accuracy"]
+    page = Page(html_page(report, "zh")).text
+    assert "测试集的 40 条样本中，有 7 条的文本也出现在训练集里" in page
+    assert f"去掉这些样本后，准确率为 {share:.1%} [" in page
+    assert "测试集只有 40 条样本" in page
+    assert all(sentence.isascii() for sentence in report["warnings"])
+
+
+def test_the_lead_says_how_good_how_sure_and_compared_with_what(counted_run):
+    report = analyse(counted_run)
+    ours, other = (x["test_unseen"]["macro_f1"] for x in (report, report["baseline"]))
+    low, high = report["intervals"]["test_unseen"]["macro_f1"]
+    en, zh = (Page(html_page(report, language)).text for language in LANGUAGES)
+    verdict = {
+        (True, True): ("the difference may well be chance", "可能只是偶然"),
+        (True, False): ("the model is clearly better", "模型明显优于基线"),
+    }.get((ours > other, low <= other <= high), ("the model is no better", "模型并不优于基线"))
+    assert f"macro F1 is {ours:.1%} (95% confidence interval [{low:.1%}, {high:.1%}])" in en
+    assert f"A simple baseline (simple method) has {other:.1%} on the same examples" in en
+    assert f"宏平均 F1为 {ours:.1%}" in zh.replace("F1 为", "F1为")
+    assert f"简单基线（简单方法）在同样的样本上为 {other:.1%}" in zh
+    assert verdict[0] in en
+    assert verdict[1] in zh
+
+
+def test_what_is_one_point_is_not_drawn():
+    one = [{"step": 10, "epoch": 1.0, "accuracy": 0.5}]
+    run = make_run(evaluations=one, losses=[{"step": 10, "loss": 0.7}])
+    sure = [Prediction(x.label, np.float32([0.5, 0.5])) for x in run.test.examples]
+    test = EvaluatedSet(examples=run.test.examples, lengths=run.test.lengths, predictions=sure)
+    run = ReportData(**run.__dict__ | {"test": test})
+    html = html_page(analyse(run))
+    assert re.findall(r'alt="([^"]*)"', html) == [
+        "accuracy with 95% confidence intervals, model and baseline"
+    ]
+    alone = analyse(make_run(test=None, evaluations=one, losses=[], baseline=Words("", "")))
+    assert "by step" not in html_page(alone)
+    assert "confidence intervals, model" not in html_page(alone)
+
+
+def test_every_metric_is_explained():
+    for task in TASKS.values():
+        for metric in task.metrics:
+            assert metric.meaning is not None
+            assert isinstance(metric.title, Words)
+
+
+def test_the_search_for_a_rate_and_the_advice_are_in_the_language_of_the_page():
+    tried = [
+        {"learning_rate": 1e-4, "loss": 0.51234, "metrics": {"accuracy": 0.8}},
+        {"learning_rate": 2e-4, "loss": 0.4, "metrics": {"accuracy": 0.9}},
+        {"learning_rate": 5e-4},
+    ]
+    search = {"learning_rate": 2e-4, "usual": 2e-4, "reason": "", "tried": tried}
+    search |= {"batches": 50, "of": 300, "examples": 200, "seconds": 3.0}
+    report = analyse(make_run(rate_search=search, seconds={"learning rate search": 3.0}))
+    command = "roformer-tf finetune --epochs 6"
+    report["advice"] = [{"kind": "x", "en": "Learn on.", "zh": "继续训练。", "command": command}]
+    for language, title, said, head, diverged in (
+        ("en", "What to try next", "Learn on.", "learning rate", "diverged"),
+        ("zh", "下一步", "继续训练。", "学习率", "发散"),
+    ):
+        markdown, html = markdown_page(report, language), html_page(report, language)
+        assert f"\n## {title}\n\n{said}\n\n```\n{command}\n```\n" in markdown
+        assert f'<p class="text">{said}</p>\n<pre>{command}</pre>' in html
+        rows = cells_of(markdown)[head[:1].upper() + head[1:]][0]
+        assert rows[1:] == [
+            ["1e-4", "0.5123", "80.0%"],
+            ["2e-4", "0.4000", "90.0%"],
+            ["5e-4", diverged, "–"],
+        ]
+    assert english_in(markdown.replace(command, "")) == set()
+    assert "学习率搜索耗时" in markdown

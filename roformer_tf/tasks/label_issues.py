@@ -1,0 +1,65 @@
+"""Labels that are probably wrong: confident learning, from what a model says of unseen examples.
+
+Northcutt, Jiang and Chuang (2021), "Confident Learning: Estimating Uncertainty in Dataset Labels":
+the off-diagonal examples of the confident joint, equation (1), most doubtful first. cleanlab finds
+the same; it would bring pandas for what is a dozen lines of NumPy.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class LabelIssue(NamedTuple):
+    """An example whose label is doubtful."""
+
+    example: int
+    """Its number."""
+    suggested: int
+    """Number of the label that it probably has."""
+    probability: float
+    """Of that label."""
+    of_label: float
+    """The probability of the label that it has in the data."""
+
+
+def find_label_issues(labels: np.ndarray, probabilities: np.ndarray) -> list[LabelIssue]:
+    """Examples whose labels are probably wrong, by the model that was not trained on them.
+
+    labels (N,) int, probabilities (N, C). An example is doubtful if the model is confident of
+    another label, and finds it likelier than the given one; it is the more so, the further that is
+    ahead.
+    """
+    suggested = confident_labels(labels, probabilities)
+    rows = np.arange(len(labels))
+    ours, given = probabilities[rows, suggested], probabilities[rows, labels]
+    doubtful = np.flatnonzero((suggested >= 0) & (suggested != labels) & (ours > given))
+    order = doubtful[np.argsort(given[doubtful] - ours[doubtful], kind="stable")]
+    return [LabelIssue(int(i), int(suggested[i]), float(ours[i]), float(given[i])) for i in order]
+
+
+def confident_labels(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """The label that the model is confident of (N,) int; −1 where it is of none.
+
+    It is confident of a label whose probability is at least as high as it is, on average, where
+    that label is given; of several the likeliest counts.
+    """
+    thresholds = confident_thresholds(labels, probabilities)
+    confident = np.where(probabilities >= thresholds, probabilities, -1)
+    return np.where(confident.max(axis=1) < 0, -1, confident.argmax(axis=1))
+
+
+def confident_thresholds(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Mean probability (C,) of each label over the examples that have it; ∞ for one without."""
+    given = np.eye(probabilities.shape[1])[labels]  # (N, C)
+    counts = given.sum(axis=0)
+    sums = (given * probabilities).sum(axis=0)
+    return np.divide(sums, counts, out=np.full(len(counts), np.inf), where=counts > 0)
+
+
+def confident_joint(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """How many examples that have label i are confidently of label j: (C, C) int."""
+    found, classes = confident_labels(labels, probabilities), probabilities.shape[1]
+    joint = np.zeros((classes, classes), np.int64)
+    np.add.at(joint, (labels[found >= 0], found[found >= 0]), 1)
+    return joint

@@ -1,0 +1,72 @@
+"""What a report says, in English and in Chinese: both stand side by side, or there is none.
+
+A word of a report is a `Words`, made with both; what is written for one reader picks one of them
+at the very end, by `in_language`. Names, numbers and texts of the data are plain strings, the same
+in every language. Here stand the words that several tasks and pages use; what one task alone says
+stands with it, and a page's sentences in `finetuning.report.phrases`.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Language: TypeAlias = Literal["en", "zh"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """The same in both languages, whole or with fields in braces, as `str.format` has them."""
+
+    en: str
+    zh: str
+
+    def format(self, **values: Any) -> "Words":
+        """Fill in the fields; values that are words themselves each in their own language.
+
+        >>> Words("{metric} on {set}", "{set}{metric}").format(metric=ACCURACY, set="A")
+        Words(en='accuracy on A', zh='A准确率')
+        """
+        en, zh = (in_language(values, language) for language in LANGUAGES)
+        return Words(self.en.format(**en), self.zh.format(**zh))
+
+
+Wording: TypeAlias = Words | str
+"""Words, or what is the same in every language."""
+
+LANGUAGES: tuple[Language, Language] = ("en", "zh")
+
+
+def in_language(value: Any, language: Language) -> Any:
+    """Anything with words in it, at any depth, with those of one language in their places."""
+    if isinstance(value, Words):
+        return getattr(value, language)
+    if isinstance(value, dict):
+        return {in_language(name, language): in_language(x, language) for name, x in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a NamedTuple
+        return type(value)(*(in_language(x, language) for x in value))
+    if isinstance(value, list | tuple):
+        return [in_language(x, language) for x in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            field.name: in_language(getattr(value, field.name), language)
+            for field in dataclasses.fields(value)
+        }
+        return dataclasses.replace(value, **fields)
+    return value
+
+
+LABEL = Words("label", "标签")
+NONE = Words("none", "无")
+GIVEN = Words("label", "标注")
+PREDICTED = Words("prediction", "预测")
+CONFIDENCE = Words("confidence {value:.1%}", "置信度 {value:.1%}")
+COUNT = Words("count", "数量")
+PRECISION = Words("precision", "精确率")
+RECALL = Words("recall", "召回率")
+F1 = Words("F1", "F1")
+ACCURACY = Words("accuracy", "准确率")
+MACRO_F1 = Words("macro F1", "宏平均 F1")
+MICRO_F1 = Words("micro F1", "微平均 F1")
+FIRST_LABELS = Words(
+    "The first {shown} of {all} labels.", "共 {all} 个标签，这里列出前 {shown} 个。"
+)

@@ -1,0 +1,117 @@
+"""The model card: its head as the hub reads it, its lines as they run, its figures."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roformer_tf.finetuning.report.analysis import analyse
+from roformer_tf.finetuning.report.card import front_matter, model_card
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.wording import LANGUAGES
+from tests.support.report_run import english_in, make_run
+
+SETTINGS = {
+    "checkpoint": "/home/me/runs/demo/model",
+    "train": "/home/me/secret/评论.tsv",
+    "output": "/home/me/runs/reviews",
+    "epochs": 3,
+    "max_length": "auto",
+    "learning_rate": 2e-5,
+}
+
+
+def card_of(name, language="en", **more):
+    run = make_run(name, settings=SETTINGS)
+    report = analyse(run)
+    return report, model_card(report, run.task, language, **more)
+
+
+def parts_of(card):
+    """Front matter, and the rest."""
+    _, front, rest = card.split("---\n", 2)
+    return yaml.safe_load(front), rest
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_its_head_is_what_the_hub_reads(name):
+    report, card = card_of(name)
+    front, _ = parts_of(card)
+    assert front == front_matter(report)
+    tags = {"tagging": "token-classification", "ranking": "text-ranking"}
+    assert front["language"] == "zh"
+    assert front["pipeline_tag"] == tags.get(name, "text-classification")
+    (entry,) = front["model-index"]
+    (result,) = entry["results"]
+    assert entry["name"] == "reviews"
+    assert result["dataset"]["name"] == "评论.tsv"
+    values = [round(x, 4) for x in report["test"].values()]
+    assert [one["value"] for one in result["metrics"]] == values
+    assert {one["type"] for one in result["metrics"]} == set(front["metrics"])
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_it_has_the_figures_and_no_folder_and_no_text_of_the_data(name, language):
+    report, card = card_of(name, language)
+    assert "/home/me" not in card
+    assert "`demo`" in card
+    assert "`评论.tsv`" in card
+    for key in ("test", "test_unseen"):
+        metric = TASKS[name].metric(report["metric"])
+        spelled = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}[metric.kind]
+        low, high = report["intervals"][key][metric.name]
+        figure = f"{report[key][metric.name]:{spelled}} | [{low:{spelled}}, {high:{spelled}}]"
+        assert f"| {figure} |" in card
+    run = make_run(name)
+    for example in (*run.train.examples, *run.test.examples):
+        assert all(text not in card for text in example.texts if len(text) > 4)
+    rows = [line for line in card.splitlines() if line.startswith("|")]
+    assert len(rows) > 10
+    assert report["warnings"]
+    for warning in report["warnings"]:
+        assert (warning in card) == (language == "en")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_chinese_card_has_no_english_sentence(name):
+    _, rest = parts_of(card_of(name, "zh")[1])
+    rest = re.sub(r"```.*?```|`[^`]*`|path/to/this/folder", " ", rest, flags=re.S)
+    known = {"RoFormer", "roformer", "tf", "reviews", "epochs", "max", "length", "learning", "rate"}
+    assert english_in(rest) - known == set()
+    for title in ("使用方法", "结果", "适用范围", "局限", "数据", "训练过程"):
+        assert f"## {title}\n" in rest
+
+
+def test_labels_and_names_mean_nothing_in_markdown():
+    run = make_run(settings=SETTINGS | {"checkpoint": "a`b", "train": "x|y<script>.tsv"})
+    report = analyse(run)
+    report["data"][0]["labels"] = {"0": 1, "1": 2}
+    card = model_card(report, run.task, "en")
+    assert "``a`b``" in card
+    assert "`x|y<script>.tsv`" in card
+    assert {line.count("|") for line in card.splitlines() if line.startswith("| training set")} == {
+        6
+    }
+
+
+def test_a_v2_model_is_kept_from_transformers():
+    assert "Not for `transformers`" in card_of("classification", is_v2=True)[1]
+    assert "不要用 `transformers` 加载" in card_of("classification", "zh", is_v2=True)[1]
+    assert "transformers" not in card_of("classification")[1]
+
+
+@pytest.mark.hf
+def test_the_hub_reads_its_head(tmp_path):
+    from huggingface_hub import ModelCard
+
+    for name in TASKS:
+        report, text = card_of(name)
+        (tmp_path / "README.md").write_text(text, encoding="utf-8")
+        card = ModelCard.load(tmp_path / "README.md")
+        assert card.data.pipeline_tag == TASKS[name].pipeline_tag
+        found = {one.metric_name: one.metric_value for one in card.data.eval_results}
+        metrics = {TASKS[name].metric(x).title.en: y for x, y in report["test"].items()}
+        assert found == {x: round(y, 4) for x, y in metrics.items()}
+        assert Path(card.data.eval_results[0].dataset_name).name == "评论.tsv"

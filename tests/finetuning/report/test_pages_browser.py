@@ -1,0 +1,62 @@
+"""A report in a real browser, on a screen and on a phone: needs Chromium and its driver."""
+
+import shutil
+
+import pytest
+
+from roformer_tf.finetuning.report.analysis import analyse
+from roformer_tf.finetuning.report.pages import html_page
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.wording import LANGUAGES
+from tests.support.report_run import make_run
+
+pytestmark = pytest.mark.browser
+
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
+LONG = "runs/" + "a_very_long_name_of_a_folder_" * 6
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    from selenium import webdriver
+
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert program, "install chromium"
+    assert driver, "install chromium-driver"
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as chrome:
+        yield chrome
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", TASKS)
+def test_no_page_scrolls_sideways(name, language, width, browser, tmp_path):
+    settings = {"checkpoint": LONG, "train": LONG, "text_columns": ["x" * 80]}
+    page = tmp_path / "report.html"
+    page.write_text(
+        html_page(analyse(make_run(name, settings=settings)), language), encoding="utf-8"
+    )
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(page.as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    outside = """return [...document.querySelectorAll("p, .tile, li, img, .mistake, pre")]
+        .filter((x) => x.getBoundingClientRect().right > window.innerWidth + 1).length"""
+    assert browser.execute_script(outside) == 0
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_chinese_is_shown_by_the_pages_own_font_from_its_first_word_on(language, browser, tmp_path):
+    """Where it was not the first of the fonts, what was laid out before it came stayed boxes."""
+    page = tmp_path / "report.html"
+    page.write_text(html_page(analyse(make_run()), language), encoding="utf-8")
+    browser.get(page.as_uri())
+    loaded = """const done = arguments[0];
+        document.fonts.ready.then(() => done([...document.fonts].map((x) => x.status)))"""
+    assert browser.execute_async_script(loaded) == ["loaded"]
+    first = browser.execute_script("return getComputedStyle(document.body).fontFamily")
+    assert first.split(",")[0].strip('"') == "Packed"

@@ -1,0 +1,113 @@
+"""A fine-tuned run made up, of any task, for the tests of what is reported of one."""
+
+import re
+
+import numpy as np
+
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.splits import duplicates
+from roformer_tf.tasks.ranking import RANKED
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.wording import Words
+
+TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
+
+
+def example(rng, name, number, text=None):
+    """An example of a task: its text and label by chance."""
+    units = tuple(
+        text.split()
+        if text
+        else rng.choice(list("酒店房间服务很好太差北京上海"), rng.integers(3, 30))
+    )
+    label = {
+        "classification": str(rng.integers(0, 2)),
+        "pair": str(rng.integers(0, 2)),
+        "multilabel": tuple(label for label in ("甲", "乙") if rng.random() < 0.5),
+        "regression": float(rng.normal()),
+        "ranking": str(rng.choice(RANKED)),
+        "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
+    }[name]
+    texts = (text or "".join(units),) * {"pair": 2, "ranking": 3}.get(name, 1)
+    return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
+
+
+def answer(task, one, sureness, noise=0.0):
+    """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
+    if task.name == "regression":
+        return task.answer(np.array([one.label + 9 - sureness + noise]))
+    target = task.target(one)
+    hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
+    return task.answer(
+        sureness * (2 * hot - 1) + noise * np.sin(np.arange(hot.size)).reshape(hot.shape)
+    )
+
+
+LABELS = {
+    "classification": ("0", "1"),
+    "pair": ("0", "1"),
+    "multilabel": ("甲", "乙"),
+    "tagging": TAGS,
+}
+COLUMNS = {"pair": ("text_a", "text_b"), "ranking": ("A", "B", "C")}
+
+
+def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
+    """A run: `leaked` of its test examples stand in training, too."""
+    rng = np.random.default_rng(0)
+    task = TASKS[name](
+        labels=LABELS.get(name, ()),
+        text_columns=COLUMNS.get(name, ("text",)),
+        max_length=16,
+    )
+    train, valid, test = ([example(rng, name, i) for i in range(examples)] for _ in range(3))
+    if text:
+        test[0] = example(rng, name, 0, text)
+    test[:leaked] = train[:leaked]
+
+    def part(examples, **more):
+        return EvaluatedSet(
+            examples=examples, lengths=np.array([len(x.texts[0]) for x in examples]), **more
+        )
+
+    def answers(examples):
+        return [
+            answer(task, one, 1, noise)
+            for one, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
+        ]
+
+    return ReportData(
+        **{
+            "task": task,
+            "metric": TASKS[name].metrics[0].name,
+            "train": part(train),
+            "valid": part(valid, predictions=answers(valid)),
+            "test": part(
+                test,
+                predictions=answers(test),
+                baseline=answers(test),
+                duplicates=duplicates(train, test),
+            ),
+            "baseline": Words("simple method", "简单方法"),
+            "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
+            "evaluations": [
+                {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics[0].name: 0.5}
+                for i in range(3)
+            ],
+            "settings": {"checkpoint": "某.zip", "train": "a.tsv", "valid": None},
+            "hardware": {"processor": "CPU", "accelerators": "none"},
+            "seconds": {"training": 75.0},
+        }
+        | changes
+    )
+
+
+TERMS = {"F1", "ROC", "AUC", "ECE", "TF", "IDF", "token", "bootstrap"}  # as the field has them
+OF_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
+
+
+def english_in(text):
+    """Words of English in a Chinese page, but flags, places in files, and what is no language."""
+    rest = re.sub(r"--[a-z-]+|\w+\.tsv(:\d+)?|\d+e-\d+", " ", text)
+    return set(re.findall(r"[A-Za-z]+\d?", rest)) - TERMS - OF_THE_RUN
