@@ -69,6 +69,9 @@ class FinetuneConfig:
     """Longer texts are cut, cut in the middle, or read in overlapping windows."""
     pooling: Literal["cls", "mean"] | None = None
     """What a text's answer is read from; unset, the first token ("mean" for ranking)."""
+    crf: bool = False
+    """For tagging: learn as well what labels score behind each other (a conditional random field),
+    at --crf-learning-rate."""
     from_scratch: bool = False
     """Take only the checkpoint's architecture and vocabulary, for comparison."""
     epochs: int = 3
@@ -159,6 +162,8 @@ def _finetune(config: FinetuneConfig) -> None:
     print(layout.said)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
+    for line in task.remarks(sets.train):
+        print(line)
     start = make_start(config, layout.task)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
     recipe = Recipe(
@@ -211,6 +216,11 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
+    if config.crf and not layout.task.has_units:
+        raise InputError(
+            f"crf is about labels that follow each other, but a {layout.task.name} has one answer "
+            "for a text. Leave --crf out."
+        )
     task = layout.task.from_examples(
         sets.train,
         text_columns=layout.text_columns,
@@ -218,6 +228,7 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
         label_separator=config.columns.label_separator,
         long_texts=config.long_texts,
         max_length=WHOLE,
+        crf=config.crf,
     )
     of_several = "the longer text is cut." if len(sets.train[0].texts) > 1 else ""
     fixed = task.long_texts_fixed or of_several

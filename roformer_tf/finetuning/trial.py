@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from roformer_tf.files import folder_beside, remove, write_text
 from roformer_tf.finetuning.fgm import trainable
 from roformer_tf.finetuning.losses import LossConfig, make_loss
 from roformer_tf.inference.predict import predict_encoded
-from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.batches import finetuning_batches, labels_as_input, steps_per_epoch
 from roformer_tf.labelled.encoding import EncodedTexts, Rows
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.models.pretrained import PretrainedModel
@@ -69,11 +70,12 @@ class Start:
         """A model for the task, its head new, its encoder the checkpoint's."""
         architecture = self.architecture.replace(
             num_labels=task.outputs,
+            crf=task.crf,
             unknown={**self.architecture.unknown, **task.config_values()},
         )
         model = task.model_class()(architecture, dtype=self.precision)
         variables = model.named_variables()
-        for name, array in self.weights.items():
+        for name, array in {**task.first_weights(), **self.weights}.items():
             variables[name].assign(array)
         model.tokenizer = self.tokenizer.with_units(task.units)
         return model
@@ -245,19 +247,18 @@ def fit(
 
         if begun >= steps or stop_if_done():
             return
+        batches = finetuning_batches(
+            training.rows,
+            training.targets,
+            training.weights,
+            batch_size=recipe.batch_size,
+            seed=trial.seed,
+            repeat=2 if recipe.loss.r_drop else 1,
+        )
+        if task.crf:
+            batches = batches.map(partial(labels_as_input, outputs=task.outputs))
         trained.fit(
-            fed(
-                prefetched(
-                    finetuning_batches(
-                        training.rows,
-                        training.targets,
-                        training.weights,
-                        batch_size=recipe.batch_size,
-                        seed=trial.seed,
-                        repeat=2 if recipe.loss.r_drop else 1,
-                    )[begun:]
-                )
-            ),
+            fed(prefetched(batches[begun:])),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[

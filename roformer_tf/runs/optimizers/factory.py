@@ -52,6 +52,9 @@ def make_finetune_optimizer(
             "Lower --accumulate, or give more epochs."
         )
     scales = layer_scales(model.named_variables(), config.layer_decay)
+    for name in scales:
+        if name.startswith("crf/"):
+            scales[name] = config.crf_learning_rate / config.learning_rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
     variables = model.trainable_variables
     optimizer = LayerwiseAdamW(
@@ -102,5 +105,6 @@ def _settings(
     }
 
 
-UNDECAYED = ("gamma", "beta", "bias")
-"""Norms' weights and biases, as they are called; a layer's name, "LayerNorm", would match none."""
+UNDECAYED = ("gamma", "beta", "bias", "start_transitions", "transitions", "end_transitions")
+"""Norms' weights, biases, and what labels score behind each other, as they are called; a layer's
+name, "LayerNorm", would match none."""
