@@ -191,6 +191,20 @@ def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
     assert ("probabilities" in found["answers"]) != crf
 
 
+def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
+    """Its tensors say that there is a conditional random field; no task does."""
+    folder = shutil.copytree(folders[True], tmp_path / "model")
+    (folder / "task.json").unlink()
+    model, tokenizer, task = load_finetuned(folders[True])
+    task = dataclasses.replace(task, scheme="")
+    examples = [task.for_prediction(Example((text,), None, "")) for text in TEXTS]
+    want = [
+        [TAGS.index(tag) for tag in one.label] for one in predict(model, tokenizer, task, examples)
+    ]
+    found = roformer_tf.load(folder)(TEXTS)
+    assert [[int(x["label"][6:]) for x in one["tags"]] for one in found] == want
+
+
 def test_parts_that_do_not_belong_together_are_refused(folders, tmp_path):
     """A task that knows of a conditional random field, and weights without it; and other ways."""
     for crf in (False, True):
