@@ -19,7 +19,7 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 QUIET = "3"
 _NOTE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog"
-    rb"|[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\] "  # since 2.17 or so
+    rb"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+:\d+\] "  # absl's
     rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
     rb"|To enable the following instructions: "  # the second line of one
 )

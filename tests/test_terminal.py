@@ -78,7 +78,7 @@ def test_a_terminal_gets_a_bar(stderr):
     with Progress(total=3, desc="predict", unit=" texts") as bar:
         bar.update(3)
     assert file.getvalue().startswith("\r")
-    assert re.search(r"predict: 100%\|█+\| 3/3 \[", file.getvalue())
+    assert re.search(r"predict: 100%\|[█#]+\| 3/3 \[", file.getvalue())
 
 
 NOTES = b"""\

@@ -9,6 +9,9 @@ OUTPUT/export/         what --export asks for
 """
 
 import dataclasses
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +32,7 @@ from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.devices import Precision
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.run_folder import check_output, plain, settle_precision, tidy, write_settings
@@ -254,7 +258,8 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes |= dict.fromkeys(names, config.dropout)
-    encoder = RoFormerEncoder.from_pretrained(config.checkpoint, **changes)
+    with _heads_unsaid():
+        encoder = RoFormerEncoder.from_pretrained(config.checkpoint, **changes)
     if encoder.tokenizer is None:
         raise InputError(
             f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
@@ -266,6 +271,21 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
         encoder.tokenizer,
         config.precision,
     )
+
+
+@contextmanager
+def _heads_unsaid() -> Iterator[None]:
+    """Do not warn that a checkpoint's heads are left aside: a new head in their place is meant."""
+
+    def is_else(record: logging.LogRecord) -> bool:
+        return "left unused by RoFormerEncoder" not in record.getMessage()
+
+    logger = logging.getLogger(PretrainedModel.__module__)
+    logger.addFilter(is_else)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_else)
 
 
 def choose_length(

@@ -102,7 +102,7 @@ def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, tr
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
     model, tokenizer, task = load_finetuned(folder)
     free = dataclasses.replace(task, scheme="")
-    legal = 0
+    legal, texts = 0, [text[:3] for text in texts]  # of longer ones hardly any would be
     for text, answer in zip(texts, answers(folder, texts), strict=True):
         (likeliest,) = predict(
             model, tokenizer, free, [free.for_prediction(Example((text,), None, ""))]
