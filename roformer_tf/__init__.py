@@ -2,7 +2,8 @@
 
 Names are loaded when they are first used: a program that only tokenizes or prepares text never
 waits for Keras or its backend. Keras, whenever it is imported, is told the names of what stands in
-`.keras` files, so that `import roformer_tf` is all that `keras.saving.load_model` needs.
+`.keras` files, so that `import roformer_tf` is all that `keras.saving.load_model` needs; and
+TensorFlow's notes on the processor are left out, unless TF_CPP_MIN_LOG_LEVEL asks for them.
 """
 
 import sys
@@ -107,12 +108,13 @@ class _WhenKerasIsImported:
     """On `sys.meta_path`: finds nothing of its own, and has `_register` follow Keras' import.
 
     Keras looks for a class by its name alone, in a registry which is there only after its import
-    and which it offers nobody else to fill: of modules that a file names it imports its own.
+    and which it offers nobody else to fill: of modules that a file names it imports its own. While
+    Keras or TensorFlow is imported, `quiet_import` keeps back what that writes.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """What the other finders find, for "keras" with a last step added to its execution."""
-        if name != "keras":
+        """What the other finders find, for the two with more around their execution."""
+        if name not in ("keras", "tensorflow"):
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (finder.find_spec(name, path, target) for finder in others)
@@ -121,8 +123,12 @@ class _WhenKerasIsImported:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: Any) -> None:
-                execute(module)
-                _register()
+                from roformer_tf.terminal import quiet_import
+
+                with quiet_import():
+                    execute(module)
+                if name == "keras":
+                    _register()
 
             setattr(spec.loader, "exec_module", execute_and_register)  # noqa: B010, for mypy
         return spec
@@ -138,5 +144,4 @@ def _register() -> None:
 
 if "keras" in sys.modules:
     _register()
-else:
-    sys.meta_path.insert(0, _WhenKerasIsImported())
+sys.meta_path.insert(0, _WhenKerasIsImported())

@@ -8,8 +8,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from roformer_tf.flags import (
     with_new_names,
     with_yaml,
 )
+from roformer_tf.terminal import quiet_import
 
 
 class Command(NamedTuple):
@@ -214,7 +215,7 @@ def run(name: str, flags: Sequence[str]) -> None:
     check_names(typed, settings, program)
     given = parsed(settings, with_yaml(typed, settings, renamed), program)
     for module in COMMANDS[name].loads:
-        with _quiet(), suppress(ModuleNotFoundError):  # who needs it says what is missing
+        with quiet_import(), suppress(ModuleNotFoundError):  # who needs it says what is missing
             import_module(module)
     function(given)
 
@@ -222,7 +223,7 @@ def run(name: str, flags: Sequence[str]) -> None:
 def load(name: str) -> tuple[Callable[[Any], Any], Any]:
     """Import a command's function, and the settings dataclass that it takes."""
     module, attribute = COMMANDS[name].function.split(":")
-    with _quiet():
+    with quiet_import():
         function = getattr(import_module(module), attribute)
     (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
     return function, settings
@@ -262,27 +263,6 @@ def _escape_what_the_console_lacks() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not what a notebook or a test puts there
             stream.reconfigure(errors="backslashreplace")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep TensorFlow's notes on processor and drivers from burying what a command says.
-
-    They come while it is imported, before it reads its own log level, past Python's stderr. To
-    see them, set TF_CPP_MIN_LOG_LEVEL yourself, such as to 0.
-    """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
-        yield
-        return
-    stderr = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(nowhere)
-        os.close(stderr)
 
 
 def _usage(group: str = "") -> str:

@@ -17,6 +17,7 @@ _CHOICES = {
     "use_bias": (True, False),
     "attention_type": (None, "bidirectional", "causal", "unilm"),
     "pooling": ("cls", "mean"),
+    "crf": (False, True),
 }
 
 
@@ -72,6 +73,9 @@ class RoFormerConfig:
     """Labels of a classification head; 0, there is none."""
     pooling: str = "cls"
     """What a text's classification reads: the first token ("cls") or the mean of all ("mean")."""
+    crf: bool = False
+    """Whether a classification of tokens scores labels behind each other, too: a conditional random
+    field. A checkpoint's tensors say so."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the file it was read from that mean nothing here; kept, and written back."""
 

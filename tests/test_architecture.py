@@ -24,10 +24,11 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "files": ("errors",),
     "config": ("errors",),
     "flags": ("errors",),
+    "terminal": (),  # progress, and what TensorFlow says unasked
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
     # ground floor: text, weights, layers
-    "checkpoints": ("errors", "files", "config"),
+    "checkpoints": ("errors", "files", "config", "terminal"),
     "tokenizers": ("checkpoints", "internals"),
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels"),
@@ -44,7 +45,11 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     # the doors out
     "inference": ("tasks", "models", "tokenizers", "readers", "checkpoints", "kernels"),
     "conversion": ("checkpoints", "tokenizers", "models"),
-    "cli": ("errors", "flags"),  # and everything when a command is called; nothing sees cli
+    "cli": (
+        "errors",
+        "flags",
+        "terminal",
+    ),  # and everything when a command is called; nothing sees cli
 }
 
 
@@ -62,6 +67,7 @@ TEXT_ROOMS = {
     "internals",
     "flags",
     "machine",
+    "terminal",
     "checkpoints",
     "tokenizers",
     "readers",

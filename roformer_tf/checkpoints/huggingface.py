@@ -24,6 +24,9 @@ WEIGHT_FILES = (WEIGHTS, SHARDS, PICKLE)
 """Files that the weights may be in; of several, the first is read."""
 POSITIONS = "roformer.encoder.embed_positions.weight"
 MODEL_CARD = "README.md"
+CRF_TYPE = "roformer_crf"
+"""The `model_type` of a tagger with a conditional random field, which transformers does not know:
+it would take each label by itself, and say nothing."""
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -64,7 +67,9 @@ def write(
 
     `architecture` is the transformers class that the folder is offered to; `dtype` None keeps
     the arrays' own. Each file is replaced whole; the config comes last, so that a folder with
-    one has its weights. A RoFormerV2 gets a model card, for transformers would misread it.
+    one has its weights. A RoFormerV2 gets a model card, for transformers would misread it; and
+    with a conditional random field the config has another `model_type`, at which transformers'
+    pipelines stop: they would leave it out.
     """
     folder = Path(folder)
     tensors = dict(tensors_of_file(arrays, config, "huggingface", dtype))
@@ -74,6 +79,7 @@ def write(
         save_tensors(tensors, beside, {"format": "pt"})  # the word transformers asks for
     if config.is_v2:
         write_text(folder / MODEL_CARD, model_card(config))
+    config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     values = _config_values(config, architecture, dtypes.pop() if len(dtypes) == 1 else "float32")
     write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
@@ -182,9 +188,11 @@ def _config_values(config: RoFormerConfig, architecture: str, dtype: str) -> dic
     if len(values.get("id2label", ())) != labels:
         values["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
         values["label2id"] = {label: int(i) for i, label in values["id2label"].items()}
+    if not config.crf:
+        del values["crf"]
     return values | {
         "architectures": [architecture],
-        "model_type": "roformer",
+        "model_type": CRF_TYPE if config.crf else "roformer",
         "dtype": dtype,
         "is_decoder": config.attention_type == "causal",
         "pad_token_id": 0,

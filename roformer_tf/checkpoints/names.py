@@ -35,6 +35,7 @@ _LAYER = {
     "tf1": re.compile(r"bert/encoder/layer_(\d+)/"),
     "huggingface": re.compile(r"roformer\.encoder\.layer\.(\d+)\."),
 }
+_CRF = "crf/transitions"
 _LABELLED = ("classifier/out_proj/bias", "token_classifier/bias")
 """Weights (C,) that tell how many labels a classification head knows."""
 
@@ -108,9 +109,9 @@ def complete_config(
     """Complete a config by what its checkpoint's tensors say, and hold the two together.
 
     `shapes` are those of a file's tensors under their names there. No `bert_config.json` tells
-    of RoFormerV2, of labels, or of BERT's head for pairs of sentences, which is trained with
-    all tokens in sight: the tensors do. Raises InputError, naming both, where config and
-    tensors disagree.
+    of RoFormerV2, of labels and their order, or of BERT's head for pairs of sentences, which is
+    trained with all tokens in sight: the tensors do. Raises InputError, naming both, where config
+    and tensors disagree.
     """
     if config.num_hidden_layers > len(shapes):  # or the table of its weights takes minutes
         raise InputError(
@@ -128,6 +129,7 @@ def complete_config(
     if config.num_labels == 0:
         counts = [shapes[rows[name]][0] for name in _LABELLED if rows[name] in shapes]
         config = config.replace(num_labels=max(counts, default=0))
+    config = config.replace(crf=rows[_CRF] in shapes)
     if config.attention_type is None and rows["seq_relationship/bias"] in shapes:
         config = config.replace(attention_type="bidirectional")
     return config
@@ -272,15 +274,23 @@ def _classifiers(config: RoFormerConfig) -> list[Weight]:
     """Heads of transformers' classes; bert4keras has no names for them, so TF1 has ours."""
     if not config.num_labels:
         return []
-    hidden = config.hidden_size
-    return [
+    hidden, labels = config.hidden_size, config.num_labels
+    rows = [
         row
         for ours, shape in (
             ("classifier/dense", (hidden, hidden)),
-            ("classifier/out_proj", (hidden, config.num_labels)),
-            ("token_classifier", (hidden, config.num_labels)),
+            ("classifier/out_proj", (hidden, labels)),
+            ("token_classifier", (hidden, labels)),
         )
         for row in _dense(ours, ours, ours.removeprefix("token_").replace("/", "."), shape)
+    ]
+    return rows + [
+        _same(ours, ours, ours.replace("/", "."), shape)  # as in the package pytorch-crf
+        for ours, shape in (
+            ("crf/start_transitions", (labels,)),
+            (_CRF, (labels, labels)),
+            ("crf/end_transitions", (labels,)),
+        )
     ]
 
 

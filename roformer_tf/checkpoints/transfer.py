@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
-from tqdm import tqdm
 
 from roformer_tf.files import remove, write_text
+from roformer_tf.terminal import Progress
 
 TIMEOUT = 60
 """Seconds without an answer, or without a further byte, after which a connection is given up."""
@@ -70,7 +70,7 @@ def _append(response: requests.Response, part: Path) -> None:
     here, length = kept(part), response.headers.get("Content-Length")
     with (
         part.open("ab") as file,
-        tqdm(
+        Progress(
             desc=part.stem,
             initial=here,
             total=here + int(length) if length else None,

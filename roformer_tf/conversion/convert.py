@@ -4,11 +4,10 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import tyro
-from tqdm import tqdm
 
 from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
@@ -18,6 +17,7 @@ from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, folder_beside
+from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
@@ -104,7 +104,7 @@ def convert_checkpoint(
     """
     check_target(target, output.to)
     config, dtype = checkpoint.config, output.dtype
-    with tqdm(total=len(checkpoint.arrays), desc=target.name, unit="tensor", disable=None) as bar:
+    with Progress(total=len(checkpoint.arrays), desc=target.name, unit=" tensors") as bar:
         arrays = _watched(checkpoint.arrays, bar)
         if output.to == "tf1":
             tf1.write(target, config, arrays, _vocabulary(tokenizer, target), dtype)
@@ -158,7 +158,7 @@ def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | No
     return tokenizer.vocabulary_text().encode()
 
 
-def _watched(arrays: LazyArrays, bar: "tqdm[Any]") -> LazyArrays:
+def _watched(arrays: LazyArrays, bar: Progress) -> LazyArrays:
     """The arrays; a progress bar moves with each that is read."""
 
     def read(name: str) -> np.ndarray:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
 from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
 from roformer_tf.checkpoints.tf1 import VOCABULARY
@@ -71,6 +70,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import LOCK, folder_beside, leftovers, locked, remove, sweep, write_text
 from roformer_tf.readers.streams import ReadError
 from roformer_tf.readers.text_key import text_key
+from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
 from roformer_tf.tokenizers.vocabulary import (
@@ -454,7 +454,7 @@ def _each_part(
         workers = in_this_process(task)
     total = sum(file.size for file in files)
     with (
-        tqdm(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar,
+        Progress(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar,
         workers as started,
     ):
         for part, result in in_order(started, chain(head, parts)):

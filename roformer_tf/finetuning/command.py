@@ -11,6 +11,9 @@ OUTPUT/export/         what --export asks for
 """
 
 import dataclasses
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +38,7 @@ from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.devices import Precision
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.run_files import read_settings
@@ -83,6 +87,9 @@ class FinetuneConfig:
     """Longer texts are cut, cut in the middle, or read in overlapping windows."""
     pooling: Literal["cls", "mean"] | None = None
     """What a text's answer is read from; unset, the first token ("mean" for ranking)."""
+    crf: bool = False
+    """For tagging: learn as well what labels score behind each other (a conditional random field),
+    at --crf-learning-rate."""
     from_scratch: bool = False
     """Take only the checkpoint's architecture and vocabulary, for comparison."""
     epochs: int = 3
@@ -182,6 +189,8 @@ def _finetune(config: FinetuneConfig) -> None:
     print(layout.said)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
+    for line in task.remarks(sets.train):
+        print(line)
     start = make_start(config, layout.task)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
     recipe = Recipe(
@@ -250,6 +259,11 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
+    if config.crf and not layout.task.has_units:
+        raise InputError(
+            f"crf is about labels that follow each other, but a {layout.task.name} has one answer "
+            "for a text. Leave --crf out."
+        )
     task = layout.task.from_examples(
         sets.train,
         text_columns=layout.text_columns,
@@ -257,6 +271,7 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
         label_separator=config.columns.label_separator,
         long_texts=config.long_texts,
         max_length=WHOLE,
+        crf=config.crf,
     )
     of_several = "the longer text is cut." if len(sets.train[0].texts) > 1 else ""
     fixed = task.long_texts_fixed or of_several
@@ -282,7 +297,8 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes |= dict.fromkeys(names, config.dropout)
-    encoder = RoFormerEncoder.from_pretrained(config.checkpoint, **changes)
+    with _heads_unsaid():
+        encoder = RoFormerEncoder.from_pretrained(config.checkpoint, **changes)
     if encoder.tokenizer is None:
         raise InputError(
             f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
@@ -294,6 +310,21 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
         encoder.tokenizer,
         config.precision,
     )
+
+
+@contextmanager
+def _heads_unsaid() -> Iterator[None]:
+    """Do not warn that a checkpoint's heads are left aside: a new head in their place is meant."""
+
+    def is_else(record: logging.LogRecord) -> bool:
+        return "left unused by RoFormerEncoder" not in record.getMessage()
+
+    logger = logging.getLogger(PretrainedModel.__module__)
+    logger.addFilter(is_else)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_else)
 
 
 def choose_length(

@@ -18,14 +18,22 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.rates import FoundRate, beside, spelled, usual_rate
 from roformer_tf.finetuning.trainer import Trainer
-from roformer_tf.finetuning.trial import Recipe, compare, fingerprint, labels_of
+from roformer_tf.finetuning.trial import (
+    Recipe,
+    Training,
+    compare,
+    fingerprint,
+    labels_of,
+    training_batches,
+)
 from roformer_tf.inference.predict import predict_logits
-from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.batches import steps_per_epoch
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, padded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
 from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Task
 
 FILE = "search.json"
@@ -174,7 +182,7 @@ class _Tries:
 
     def _try(self, rate: float) -> dict[str, Any]:
         """Train with a rate, for short, and judge what came out."""
-        if self.trainer.compiled is None:
+        if not self.trainer.is_compiled_for(self._optimizer(rate)):
             self._compile(rate)
         began = time.perf_counter()
         try:
@@ -197,27 +205,26 @@ class _Tries:
         """The validation loss, of each row and of all, and the metrics. {} if it is not finite."""
         model, trained = self._fit(rate, self.plan.batches)
         with ema_weights(trained):
-            logits = predict_logits(model, self.valid)
-        losses = row_losses(self.task, logits, *self.task.row_targets(self.valid, self.judged_by))
+            task = self.task.with_weights(model)
+            rows = predict_logits(model, self.valid)
+        logits = task.combine(rows, self.valid)
+        if task.crf:
+            losses = task.sequence_losses(logits, self.judged_by)
+        else:
+            losses = row_losses(task, rows, *task.row_targets(self.valid, self.judged_by))
         if not np.isfinite(losses).all():
             return {}
-        answers = [self.task.answer(one) for one in self.task.combine(logits, self.valid)]
+        answers = task.answers(logits)
         _, metrics = compare(self.task, labels_of(self.judged_by), answers)
         return {"loss": float(losses.mean()), "losses": losses.tolist(), "metrics": metrics}
 
     def _fit(self, rate: float, batches: int) -> tuple[Any, Any]:
         """Train for so many batches, with warm-up and decay; give the model and what was fitted."""
         recipe, path = self.recipe, self.path
-        optimizer = dataclasses.replace(recipe.optimizer, learning_rate=rate)
-        model, trained = self.trainer.begin(self.search.seed, optimizer, self.plan.batches)
-        rows = finetuning_batches(
-            self.rows,
-            self.targets,
-            self.weights,
-            batch_size=recipe.batch_size,
-            seed=self.search.seed,
-            repeat=2 if recipe.loss.r_drop else 1,
-        )
+        seed, optimizer = self.search.seed, self._optimizer(rate)
+        model, trained = self.trainer.begin(seed, optimizer, self.plan.batches)
+        training = Training(self.rows, self.targets, self.weights, "")
+        rows = training_batches(self.task, training, recipe, seed)
         with (
             MetricsFile(path, resumed_at=0, writing=False) as lines,
             StepLog(
@@ -239,6 +246,9 @@ class _Tries:
                 verbose=0,
             )
         return model, trained
+
+    def _optimizer(self, rate: float) -> FinetuneOptimizerConfig:
+        return dataclasses.replace(self.recipe.optimizer, learning_rate=rate)
 
     def _told(self, one: Mapping[str, Any]) -> str:
         """What a rate gave, in a line."""

@@ -53,12 +53,15 @@ def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> 
         focal=config.focal,
         r_drop=config.r_drop,
         class_weights=task.balanced_weights(targets).tolist() if balanced else None,
+        crf=task.crf,
     )
 
 
 def check_loss(task: Task, config: LossConfig) -> None:
     """Raise InputError for a setting that would do nothing, or something else than it says."""
-    for name, why in task.refused_loss_settings.items():
+    of_each_label = ("label_smoothing", "focal", "class_weights", "r_drop") if task.crf else ()
+    alone = dict.fromkeys(of_each_label, "is about each label by itself, and --crf about all.")
+    for name, why in {**task.refused_loss_settings, **alone}.items():
         if getattr(config, name) not in (0, "none"):
             raise InputError(f"{name} {why} Leave it out.")
 
@@ -76,6 +79,8 @@ class TaskLoss(keras.losses.Loss):
         loss = ½ (CE₁ + CE₂) + r_drop / 4 · (KL(p₁‖p₂) + KL(p₂‖p₁))
 
     which is half of arXiv 2106.14448's equation 4: that adds the two cross-entropies.
+
+    With `crf` the model itself gives the losses of its tokens in place of logits.
     """
 
     def __init__(
@@ -86,13 +91,14 @@ class TaskLoss(keras.losses.Loss):
         focal: float = 0.0,
         r_drop: float = 0.0,
         class_weights: list[Any] | None = None,
+        crf: bool = False,
         name: str = "task_loss",
         dtype: Any = "float32",
     ) -> None:
         super().__init__(name=name, reduction="sum", dtype=dtype)
         self.task, self.r_drop = task, r_drop
         self.label_smoothing, self.focal = label_smoothing, focal
-        self.class_weights = class_weights
+        self.class_weights, self.crf = class_weights, crf
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
         """Divide once, by the weights of the batch."""
@@ -105,6 +111,8 @@ class TaskLoss(keras.losses.Loss):
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Loss of each row (B,) or token (B, T)."""
         logits = ops.cast(y_pred, "float32")
+        if self.crf:
+            return logits
         task = TASKS[self.task]
         losses = task.losses(y_true, logits, self.label_smoothing, self.focal, self.class_weights)
         if not self.r_drop:
@@ -115,5 +123,5 @@ class TaskLoss(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         """What Keras needs to make the loss again."""
-        names = ("task", "label_smoothing", "focal", "r_drop", "class_weights", "name")
+        names = ("task", "label_smoothing", "focal", "r_drop", "class_weights", "crf", "name")
         return {name: getattr(self, name) for name in names}

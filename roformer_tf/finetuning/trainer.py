@@ -33,11 +33,12 @@ class Start:
         """A model for the task, its head new, its encoder the checkpoint's."""
         architecture = self.architecture.replace(
             num_labels=task.outputs,
+            crf=task.crf,
             unknown={**self.architecture.unknown, **task.config_values()},
         )
         model = task.model_class()(architecture, dtype=self.precision)
         variables = model.named_variables()
-        for name, array in self.weights.items():
+        for name, array in {**task.first_weights(), **self.weights}.items():
             variables[name].assign(array)
         model.tokenizer = self.tokenizer.with_units(task.units)
         return model
@@ -61,6 +62,8 @@ class Trainer:
     compiled: PretrainedModel | None = field(default=None, init=False)
     """The model, or what FGM wraps it in, as the last training left it."""
     _model: PretrainedModel | None = field(default=None, init=False)
+    _learning_rate: float | str = field(default="", init=False)
+    """That the step was compiled with."""
 
     def begin(
         self, seed: int, optimizer: FinetuneOptimizerConfig, batches: int
@@ -71,7 +74,8 @@ class Trainer:
         """
         keras.utils.set_random_seed(seed)
         fresh = self.start.model(self.task)
-        if self._model is None or self.compiled is None:
+        if self._model is None or self.compiled is None or not self.is_compiled_for(optimizer):
+            self._learning_rate = optimizer.learning_rate
             self._model, self.compiled = fresh, trainable(fresh, self.loss.fgm)
             self.compiled.compile(
                 make_restartable_optimizer(optimizer, fresh, batches),
@@ -84,6 +88,15 @@ class Trainer:
         restart(self.compiled.optimizer, optimizer, self._model, batches)
         self.compiled.reset_metrics()
         return self._model, self.compiled
+
+    def is_compiled_for(self, optimizer: FinetuneOptimizerConfig) -> bool:
+        """Whether a training by these settings finds its step compiled.
+
+        The learning rate of a conditional random field, as a share of the others', is a constant
+        in it.
+        """
+        same = self._learning_rate == optimizer.learning_rate
+        return self.compiled is not None and (same or not self.task.crf)
 
     def forget(self) -> None:
         """Let the next training make a model of its own, after one that broke off in a step."""

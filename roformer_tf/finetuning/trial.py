@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from roformer_tf.finetuning.losses import LossConfig
 from roformer_tf.finetuning.rates import FoundRate
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.inference.predict import predict_encoded
-from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.batches import finetuning_batches, labels_as_input, steps_per_epoch
 from roformer_tf.labelled.encoding import EncodedTexts, Rows
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.models.pretrained import PretrainedModel
@@ -211,18 +212,7 @@ def fit(
         if begun >= steps or stop_if_done():
             return
         trained.fit(
-            fed(
-                prefetched(
-                    finetuning_batches(
-                        training.rows,
-                        training.targets,
-                        training.weights,
-                        batch_size=recipe.batch_size,
-                        seed=trial.seed,
-                        repeat=2 if recipe.loss.r_drop else 1,
-                    )[begun:]
-                )
-            ),
+            fed(prefetched(training_batches(task, training, recipe, trial.seed)[begun:])),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[
@@ -232,6 +222,19 @@ def fit(
             ],
             verbose=0,
         )
+
+
+def training_batches(task: Task, training: Training, recipe: Recipe, seed: int) -> Any:
+    """The batches of all epochs, as the task's model takes them."""
+    batches = finetuning_batches(
+        training.rows,
+        training.targets,
+        training.weights,
+        batch_size=recipe.batch_size,
+        seed=seed,
+        repeat=2 if recipe.loss.r_drop else 1,
+    )
+    return batches.map(partial(labels_as_input, outputs=task.outputs)) if task.crf else batches
 
 
 def compare(

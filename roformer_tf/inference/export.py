@@ -7,9 +7,12 @@ int8         model.onnx                   the same, its weights in 8 bits: for C
 All take `token_ids` and `segment_ids` int32 (batch, length), whatever the batch and the length,
 and give `logits` and `probabilities` float32 (a regression: `value`). Beside them stand the
 tokenizer's files and `task.json`, for a service makes rows of texts, and a `README.md` with the
-lines that make them elsewhere.
+lines that make them elsewhere. A graph does not decode tags: for that it has `transitions.json` and
+lines in the README; with a conditional random field it gives no `probabilities`, which logits alone
+do not tell.
 """
 
+import json
 import time
 import warnings
 from collections.abc import Sequence
@@ -24,7 +27,7 @@ import numpy as np
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
-from roformer_tf.inference.export_card import export_card
+from roformer_tf.inference.export_card import ORDER_SCORES, export_card
 from roformer_tf.inference.predict import load_finetuned, predict_encoded
 from roformer_tf.inference.rows import Forward
 from roformer_tf.labelled.examples import Example
@@ -95,6 +98,7 @@ def export(
             "--data, a file of labelled examples that the model was not trained on."
         )
     model, tokenizer, task = load_finetuned(model_folder)
+    task = task.with_weights(model)  # a graph has no place for all of them
     with folder_beside(output) as folder:
         if to == "savedmodel":
             _write_saved_model(model, task, folder)
@@ -104,6 +108,8 @@ def export(
             _write_int8(model, tokenizer, task, folder / ONNX, examples)
         tokenizer.with_units(task.units).save_pretrained(folder)
         task.save(folder)
+        if scores := task.order_scores():
+            write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
         write_text(folder / MODEL_CARD, export_card(to, tokenizer, task))
     print(f"{output} is written: {to}, {_megabytes(Path(output)):.1f} MB.")
 

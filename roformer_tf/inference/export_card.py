@@ -6,6 +6,9 @@ Every line of code in it runs in the export's folder; the tests run it.
 from roformer_tf.tasks.base import Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+ORDER_SCORES = "transitions.json"
+"""What labels score for their order, beside a graph that tags."""
+
 
 def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:
     """Give the text: what the files are, how texts become rows, and how rows become answers."""
@@ -24,7 +27,20 @@ def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:
         server, run = "TensorFlow Serving", _SAVED_MODEL
     else:
         server, run = "`roformer-tf serve`", _ONNX
-    return _CARD.format(name=task.name, to=to, labels=labels, server=server, rows=rows, run=run)
+    decoding = ""
+    if task.order_scores():
+        learnt = _LEARNT if task.crf else ""
+        decoding = _DECODING.format(file=ORDER_SCORES, learnt=learnt)
+        decoding += _CODE.format(code=_DECODE) * (task.units == "characters")
+    return _CARD.format(
+        name=task.name,
+        to=to,
+        labels=labels,
+        server=server,
+        rows=rows,
+        run=_CODE.format(code=run),
+        decoding=decoding,
+    )
 
 
 _CARD = """\
@@ -36,10 +52,47 @@ int32 (batch, length), padded with 0.
 
 {rows}
 Rows to answers:
-
+{run}{decoding}"""
+_CODE = """
 ```python
-{run}```
+{code}```
 """
+_DECODING = """
+Tags are not the likeliest label of each unit: some may not follow each other, such as I-LOC behind
+O{learnt}. `{file}` holds what labels score at the beginning of a text, behind each other and at
+its end, -1e9 where they may not be; `roformer_tf` answers with the sequence of the highest total
+score (Viterbi).
+"""
+_LEARNT = ", and what they score behind each other is learnt (a conditional random field)"
+_DECODE = '''\
+import json
+
+import numpy as np
+
+with open("task.json", encoding="utf-8") as file:
+    labels = json.load(file)["labels"]
+with open("transitions.json", encoding="utf-8") as file:
+    scores = json.load(file)
+start, transitions, end = (np.array(scores[key]) for key in ("start", "transitions", "end"))
+
+
+def decode(logits):
+    """Logits of a text's units (units, labels) to their tags."""
+    best, came_from = start + logits[0], []
+    for row in logits[1:]:
+        paths = best[:, None] + transitions
+        came_from.append(paths.argmax(axis=0))
+        best = paths.max(axis=0) + row
+    path = [(best + end).argmax()]
+    for before in reversed(came_from):
+        path.append(before[path[-1]])
+    return [labels[number] for number in reversed(path)]
+
+
+lengths = (inputs["token_ids"] != 0).sum(axis=1)  # with [CLS] and [SEP]
+logits = np.asarray(answers["logits"])
+tags = [decode(row[1 : length - 1]) for row, length in zip(logits, lengths)]
+'''
 _ROWS = """\
 Texts to rows; a text of more than {length} tokens keeps its beginning, whatever `roformer_tf` does:
 

@@ -34,7 +34,11 @@ def load_finetuned(
     if model.tokenizer is None:
         raise InputError(f"{folder} has no vocab.txt: put the one there that the model came with.")
     size, vocabulary = model.config.vocab_size, model.tokenizer.vocab_size
-    if (model.config.num_labels, size) != (task.outputs, max(size, vocabulary)):
+    if (model.config.crf, model.config.num_labels, size) != (
+        task.crf,
+        task.outputs,
+        max(size, vocabulary),
+    ):
         raise InputError(
             f"the files in {folder} do not belong together: its task has {task.outputs} labels "
             f"and its vocabulary {vocabulary:,} ids, but its model {model.config.num_labels} and "
@@ -59,7 +63,7 @@ def predict_encoded(
 ) -> list[Prediction]:
     """What the model answers to each example of the rows. `model` as in predict_logits."""
     logits = predict_logits(model, encoded, batch_size)
-    return [task.answer(one) for one in task.combine(logits, encoded)]
+    return task.with_weights(model).answers(task.combine(logits, encoded))
 
 
 def predict_logits(

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
-from tqdm import tqdm
-
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import STANDARD, answer_file, check_format
@@ -21,6 +19,7 @@ from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.terminal import Progress
 
 CHUNK = 4096
 """Texts that are read before they are answered, those of like length together."""
@@ -156,7 +155,7 @@ def predict_file(config: PredictConfig) -> None:
     table = _Table(task, config.with_text, marked)
     with (
         answer_file(config.output, table.names, task) as out,
-        tqdm(unit=" texts", disable=None) as bar,
+        Progress(desc="predict", unit=" texts") as bar,
     ):
         for chunk in chain([first], chunks):
             good = [item for item in chunk if isinstance(item, Example)]

@@ -218,7 +218,7 @@ def _task_of(config: RoFormerConfig, of_tokens: bool) -> Task:
     labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
     length = config.max_position_embeddings
     if of_tokens:
-        return Tagging(labels=labels, max_length=length, long_texts="windows")
+        return Tagging(labels=labels, max_length=length, long_texts="windows", crf=config.crf)
     return task_of_problem(config.unknown.get("problem_type"), labels, length)
 
 

@@ -4,6 +4,7 @@ Row lengths 500, 9, 130, 12 → (1, 504), (1, 136), (2, 16): longest first, rows
 together, and no more tokens at once than the processor's caches bear.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,11 +42,22 @@ def runner(model: Any) -> Runner:
         return Runner(model)
     import keras
 
-    if keras.backend.backend() == "tensorflow" and not model.compiled:
-        model.jit_compile = False
+    if keras.backend.backend() == "tensorflow":
+        logging.getLogger("tensorflow").addFilter(_is_no_word_of_plans)
+        if not model.compiled:
+            model.jit_compile = False
     run = Runner(model.predict_on_batch, compiled=model.jit_compile)
     accelerated = not all(name.startswith("cpu") for name in keras.distribution.list_devices())
     return run._replace(tokens=ACCELERATED) if accelerated else run
+
+
+def _is_no_word_of_plans(record: logging.LogRecord) -> bool:
+    """Whether TensorFlow tells something else than that Keras' prediction has new shapes again.
+
+    It counts them over all models of a process, and after five gives advice on loops.
+    """
+    message = record.getMessage()
+    return not ("triggered tf.function retracing" in message and "predict" in message)
 
 
 def run_rows(

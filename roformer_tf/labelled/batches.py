@@ -60,6 +60,17 @@ def finetuning_batches(
     return grain.MapDataset.range(_ENDLESS).map(batch)
 
 
+def labels_as_input(batch: LabelledBatch, outputs: int) -> LabelledBatch:
+    """Give a batch its targets (B, T) among the inputs, as `labels`, for a model that judges them.
+
+    Those of tokens that weigh nothing are -1, unless they are `outputs` or more: no label, but what
+    a task says of a row.
+    """
+    inputs, targets, weights = batch
+    labels = np.where((weights > 0) | (targets >= outputs), targets, -1).astype(np.int32)
+    return {**inputs, "labels": labels}, targets, weights
+
+
 def steps_per_epoch(encoded: EncodedTexts, batch_size: int) -> int:
     """Batches in which every row stands once."""
     return -(-len(encoded.token_ids) // batch_size)

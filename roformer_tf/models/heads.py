@@ -9,6 +9,7 @@ from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.kernels.crf import sequence_losses
 from roformer_tf.kernels.cross_entropy import cross_entropy
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import product_with_rows
@@ -276,6 +277,11 @@ class RoFormerForTokenClassification(PretrainedModel):
     """An encoder that classifies every token.
 
     Call: the encoder's dict → logits (B, T, C) float32, for C = `num_labels`.
+    With `crf` in the config it has a conditional random field as well: given `labels` (B, T) int32
+    among the inputs, the call gives the negative log-likelihood of each row's labels in nats,
+    shared out evenly among its tokens with one, (B, T) float32. `kernels.crf` says what labels may
+    be. Its logits are then a part of what a label scores: `crf` holds what it scores behind
+    another.
     Raises InputError where neither the checkpoint nor the caller says how many labels there are.
     """
 
@@ -293,20 +299,52 @@ class RoFormerForTokenClassification(PretrainedModel):
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.classifier = _dense(config, config.num_labels, "token_classifier", self.dtype_policy)
+        self.crf = ConditionalRandomField(config.num_labels, name="crf") if config.crf else None
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
         """Make the head's weights; the encoder has made its own."""
         self.classifier.build((None, None, self.config.hidden_size))
+        if self.crf is not None:
+            self.crf.build()
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder and the head."""
-        return {"encoder": self.encoder, "token_classifier": self.classifier}
+        """The encoder, the head, and the scores of labels behind each other if there are any."""
+        found = {"encoder": self.encoder, "token_classifier": self.classifier}
+        return found if self.crf is None else found | {"crf": self.crf}
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Score the labels of every token."""
+        """Score the labels of every token; with `labels`, how unlikely those are."""
         hidden = self.drop(self.encoder(inputs, training=training), training=training)
-        return ops.cast(self.classifier(hidden), "float32")
+        logits = ops.cast(self.classifier(hidden), "float32")
+        if self.crf is None or "labels" not in inputs:
+            return logits
+        return self.crf(logits, inputs["labels"])
+
+
+class ConditionalRandomField(layers.Layer):
+    """What labels score for standing behind each other: a linear chain, in float32.
+
+    Weights: `start_transitions` (C,), `transitions` (C, C) from each label to each next one,
+    `end_transitions` (C,). Call: logits (B, T, C), labels (B, T) → losses (B, T), as
+    `kernels.crf.sequence_losses` has them.
+    """
+
+    def __init__(self, num_labels: int, **kwargs: Any) -> None:
+        super().__init__(dtype="float32", **kwargs)
+        self.num_labels = num_labels
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make the weights, all 0: no order is better than another one."""
+        count = self.num_labels
+        self.start = self.add_weight((count,), "zeros", name="start_transitions")
+        self.transitions = self.add_weight((count, count), "zeros", name="transitions")
+        self.end = self.add_weight((count,), "zeros", name="end_transitions")
+
+    def call(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Give the negative log-likelihood of each row's labels, shared out among its tokens."""
+        weights = (ops.convert_to_tensor(x) for x in (self.start, self.transitions, self.end))
+        return sequence_losses(logits, labels, *weights)
 
 
 class Pooler(layers.Layer):

@@ -19,6 +19,7 @@ from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
 from roformer_tf.internals import learning_rate_at
 from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.terminal import Progress
 
 
 class PeriodicCallback(keras.callbacks.Callback):
@@ -167,7 +168,7 @@ class StepLog(keras.callbacks.Callback):
         self.lines, self.every, self.start, self.last = lines, every, start, last
         self.tokens_per_step, self.uniform_loss = tokens_per_step, uniform_loss
         self.highest_loss: float | None = None  # that is still no explosion
-        self.bar: tqdm[Any] | None = None
+        self.bar: Progress | None = None
 
     def __enter__(self) -> "StepLog":
         return self
@@ -178,10 +179,10 @@ class StepLog(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Show the bar where the run stands."""
-        self.bar = tqdm(
+        self.bar = Progress(
             total=self.last,
             initial=self.start,
-            unit="step",
+            unit=" steps",
             desc=self.name,
             disable=self.quiet,
         )

@@ -36,6 +36,7 @@ from roformer_tf.tasks.label_issues import LabelIssue
 from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
 from roformer_tf.tasks.metrics import Counts, LabelItem, Measure, Metric, bootstrap, count, once
 from roformer_tf.tasks.probabilities import LISTED, MANY_LABELS
+from roformer_tf.tasks.schemes import Scheme
 from roformer_tf.tasks.wording import CONFIDENCE, GIVEN, PREDICTED, Wording, Words
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -115,6 +116,13 @@ class Task(ABC):
     """Between the labels of a multilabel example."""
     spaced_units: bool = False
     """For tagging: whether a raw text's units are what white space separates, not characters."""
+    scheme: Scheme = ""
+    """For tagging: by which answered tags follow each other; "" for any way."""
+    crf: bool = False
+    """For tagging: whether the model has learnt, too, what labels score behind each other."""
+    transitions: tuple[tuple[float, ...], ...] = ()
+    """Where these are not the model's to tell, as of an exported graph, what they score: (C + 2, C)
+    at the beginning of a text, behind each label, at its end."""
     max_length: int = 512
     """Most tokens of a row."""
     long_texts: LongTexts = "head"
@@ -195,6 +203,10 @@ class Task(ABC):
             )
         return cls(labels=tuple(sorted(found, key=_natural)), **settings)
 
+    def remarks(self, training: Sequence[Example]) -> list[str]:
+        """What to tell of the training examples, as the task takes them."""
+        return []
+
     # Examples → rows, targets → a loss
 
     def encode(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> EncodedTexts:
@@ -244,6 +256,10 @@ class Task(ABC):
 
         return RoFormerForSequenceClassification
 
+    def first_weights(self) -> dict[str, np.ndarray]:
+        """Weights of a new model, by name, that are known before any training."""
+        return {}
+
     @classmethod
     def losses(
         cls,
@@ -271,9 +287,33 @@ class Task(ABC):
         """Logits of rows → of examples, as `answer` reads them."""
         return mean_of_rows(row_logits, encoded)
 
+    def order_scores(self) -> dict[str, list[Any]]:
+        """What labels score for their order, for programs that read an exported graph's logits.
+
+        {"start": (C,), "transitions": (C, C), "end": (C,)}; none where each answer is by itself.
+        """
+        return {}
+
+    def with_weights(self, model: Any) -> "Self":
+        """The task with what answers depend on, beside logits, of a model's weights."""
+        return self
+
     @abstractmethod
     def answer(self, logits: np.ndarray) -> Prediction:
         """Read the logits of one example."""
+
+    def sequence_losses(
+        self, logits: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> np.ndarray:
+        """With a conditional random field: loss of each example (N,) float64 by its logits.
+
+        Their mean is the loss of all: nats by the unit.
+        """
+        raise NotImplementedError(f"a {self.name} has no conditional random field")
+
+    def answers(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
+        """Read the logits of several examples."""
+        return [self.answer(one) for one in logits]
 
     def with_choices(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> "Self":
         """The task with what is chosen on the validation set, such as thresholds."""
@@ -460,9 +500,12 @@ class Task(ABC):
     # task.json
 
     def save(self, folder: str | Path) -> None:
-        """Write `task.json`."""
+        """Write `task.json`; what versions before did not know only where it says something."""
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
+        for name in ("scheme", "crf", "transitions"):
+            if not values[name]:
+                del values[name]
         write_text(Path(folder) / FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
     def number_of(self, label: Any, example: Example) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.base import FILE, Task
@@ -46,11 +46,10 @@ def load_task(folder: str | Path) -> Task:
     path = Path(folder) / FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        lists = {key: tuple(x) for key, x in values.items() if isinstance(x, list)}
         name = values.pop("name")
         if name not in TASKS:
             raise ValueError(f"there is no task {name!r}, but {', '.join(TASKS)}")
-        return TASKS[name](**values | lists)
+        return TASKS[name](**{key: _as_tuples(x) for key, x in values.items()})
     except FileNotFoundError:
         raise InputError(
             f"{folder} holds no fine-tuned model: there is no {FILE}. Give the model/ folder "
@@ -58,3 +57,8 @@ def load_task(folder: str | Path) -> Task:
         ) from None
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise InputError(f"cannot read {path}: {error}. Fine-tune again.") from None
+
+
+def _as_tuples(value: Any) -> Any:
+    """A list of JSON, and the lists in it, as the fields of a task are."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -1,5 +1,6 @@
 """One text in units, characters or words, one of several labels for each."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +18,7 @@ from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.blocks import Mistake
+from roformer_tf.tasks.decoding import NEVER, Chain, best_paths, log_likelihoods, marginals
 from roformer_tf.tasks.details import CHARACTERS, JsonObject, calibration
 from roformer_tf.tasks.entities import as_bioes, entities, mark, marks_entities, spans
 from roformer_tf.tasks.metrics import (
@@ -31,6 +33,7 @@ from roformer_tf.tasks.metrics import (
     totals,
 )
 from roformer_tf.tasks.probabilities import shortest, softmax
+from roformer_tf.tasks.schemes import count_broken, find_scheme, legal, schemes
 from roformer_tf.tasks.wording import GIVEN, PREDICTED, Words
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -38,6 +41,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
 F1 = Metric(
@@ -61,6 +65,13 @@ RECALL = Metric(
 LONGEST_MATCH = Words("longest match of the entities in training", "训练集实体的最长匹配")
 BEFORE = 60
 """Units that a report shows before a sentence's first mistake."""
+ILLEGAL = -100.0
+"""What a new conditional random field scores for labels that may not follow each other: e⁻¹⁰⁰ is 0
+in float32, so that neither its likelihoods nor its gradients have them (arXiv 2103.10682)."""
+
+
+CRF_WEIGHTS = ("crf/start_transitions", "crf/transitions", "crf/end_transitions")
+"""Of a model, by the names of `checkpoints.names`."""
 
 
 class Tagging(Task):
@@ -104,7 +115,22 @@ class Tagging(Task):
     def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Self":
         """The labels, and whether units are words; all of a text is read, in windows."""
         of_units = {"spaced_units": words_are_units(training), "long_texts": "windows"}
-        return super().from_examples(training, **settings | of_units)
+        task = super().from_examples(training, **settings | of_units)
+        return dataclasses.replace(task, scheme=find_scheme(task.labels, training))
+
+    def remarks(self, training: Sequence[Example]) -> list[str]:
+        """Which sentences are against the scheme that answers follow, or why they follow none."""
+        if not schemes(self.labels):
+            return []
+        scheme = self.scheme or schemes(self.labels)[-1]
+        broken = count_broken(self.labels, training, scheme)
+        if not broken.sentences:
+            return []
+        several = f"{broken.sentences:,} of {broken.of:,} sentences with entities are"
+        said = f"{several} no {scheme} (first: {broken.first}), "
+        if self.scheme:
+            return [said + "and few enough to be mistakes: all answers are."]
+        return [said + "as in IOB1: neither need answers be."]
 
     def encode(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """Each unit has tokens of its own, and is judged in one window."""
@@ -116,8 +142,18 @@ class Tagging(Task):
         return np.array([self.number_of(one, example) for one in labels], np.int32)
 
     def row_targets(self, encoded: EncodedTexts, examples: Sequence[Example]) -> tuple[Rows, Rows]:
-        """(T,) int32 of each row, and weights of 1 where a unit begins that is judged there."""
-        return unit_targets(encoded, [self.target(example) for example in examples])
+        """(T,) int32 of each row, and weights of 1 where a unit begins that is judged there.
+
+        With a conditional random field also C at [CLS] where the first unit is judged in the row,
+        and C + 1 at [SEP] where the last one is.
+        """
+        targets, weights = unit_targets(encoded, [self.target(example) for example in examples])
+        if self.crf:
+            of_text = encoded.units[encoded.example]
+            for target, judged, count in zip(targets, encoded.first_units, of_text, strict=True):
+                target[0] = self.outputs * (judged == 0).any()
+                target[-1] = (self.outputs + 1) * (judged == count - 1).any()
+        return targets, weights
 
     @property
     def units(self) -> Units:
@@ -141,14 +177,87 @@ class Tagging(Task):
 
         return RoFormerForTokenClassification
 
+    def first_weights(self) -> dict[str, np.ndarray]:
+        """Those of a conditional random field, in which what the scheme forbids is ILLEGAL."""
+        if not self.crf:
+            return {}
+        chain = legal(self.labels, self.scheme)
+        scores = [np.where(one <= NEVER, ILLEGAL, 0).astype(np.float32) for one in chain]
+        return dict(zip(CRF_WEIGHTS, scores, strict=True))
+
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Logits of tokens (T, C) → of units (units, C)."""
         return first_tokens(row_logits, encoded, self.outputs)
 
+    def with_weights(self, model: Any) -> "Self":
+        """What a conditional random field scores; a model without, such as a graph, has none."""
+        if not self.crf or not hasattr(model, "named_variables"):
+            return self
+        variables = model.named_variables()
+        rows = np.vstack([np.asarray(variables[name]) for name in CRF_WEIGHTS])
+        return dataclasses.replace(self, transitions=tuple(map(tuple, rows.tolist())))
+
+    @property
+    def chain(self) -> Chain:
+        """What labels score for their order: what is learnt, and NEVER for what is illegal."""
+        chain = legal(self.labels, self.scheme)
+        return chain + self._learnt if self.crf else chain
+
+    @property
+    def _learnt(self) -> Chain:
+        """What a conditional random field scores for the order."""
+        start, *steps, end = np.array(self.transitions)
+        return Chain(start, np.array(steps), end)
+
+    def sequence_losses(
+        self, logits: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> np.ndarray:
+        """Negative log-likelihoods, over all sequences: the data may hold an illegal one."""
+        targets = [self.target(example) for example in examples]
+        losses = -log_likelihoods(logits, targets, self._learnt)
+        return losses * len(targets) / max(1, sum(map(len, targets)))
+
+    def order_scores(self) -> dict[str, list[Any]]:
+        """Those of `chain`, where anything is illegal or learnt."""
+        if not (self.scheme or self.crf):
+            return {}
+        names = ("start", "transitions", "end")
+        return dict(zip(names, (scores.tolist() for scores in self.chain), strict=True))
+
     def answer(self, logits: np.ndarray) -> Prediction:
-        """The likeliest label of each unit."""
-        best = np.argmax(logits, axis=-1)
-        return Prediction(tuple(self.labels[i] for i in best), softmax(logits))
+        """The labels of the units that are likeliest together, as below."""
+        return self.answers([logits])[0]
+
+    def answers(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
+        """Of each example (units, C) the likeliest labels that may follow each other: Viterbi.
+
+        Probabilities are each unit's own or, with a conditional random field, say how likely all
+        sequences are together in which the unit has the label.
+        """
+        if self.crf:
+            paths, scores = best_paths(logits, self.chain), marginals(logits, self.chain)
+        else:
+            paths, scores = self._legal_paths(logits), [softmax(one) for one in logits]
+        return [
+            Prediction(tuple(self.labels[i] for i in path), one)
+            for path, one in zip(paths, scores, strict=True)
+        ]
+
+    def _legal_paths(self, logits: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The likeliest labels of the units, where they may not follow each other by Viterbi."""
+        paths = [np.argmax(one, axis=-1) for one in logits]
+        if not self.scheme:
+            return paths
+        chain = self.chain
+        wrong = [i for i, path in enumerate(paths) if chain.first_illegal(path) is not None]
+        better = best_paths([logits[i] for i in wrong], chain)
+        for i, path in zip(wrong, better, strict=True):
+            paths[i] = path
+        return paths
+
+    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+        """Probabilities, but where logits alone do not tell them."""
+        return {} if self.crf else super().graph_outputs(logits)
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         """F1, precision and recall of whole entities, accuracy by the unit.
@@ -193,7 +302,7 @@ class Tagging(Task):
     def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration by the unit, and figures of each type of entity."""
         gold = [example.label for example in examples]
-        likeliest = np.concatenate([answer.scores.max(axis=-1) for answer in predictions])
+        likeliest = np.concatenate([self._answered(answer) for answer in predictions])
         pairs = zip(gold, predictions, strict=True)
         right = np.concatenate([_agree(label, answer.label) for label, answer in pairs])
         return {
@@ -205,7 +314,13 @@ class Tagging(Task):
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The highest probability of a unit's wrong label."""
         wrong = ~_agree(label, prediction.label)
-        return float(prediction.scores.max(axis=-1)[wrong].max())
+        return float(self._answered(prediction)[wrong].max())
+
+    def _answered(self, prediction: Prediction) -> np.ndarray:
+        """The probability of each unit's label (units,) float32."""
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        answered = np.array([numbers[label] for label in prediction.label], np.int64)
+        return prediction.scores[np.arange(len(answered)), answered]
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """A sentence around its first mistake, its entities marked twice."""
@@ -241,7 +356,7 @@ class Tagging(Task):
 
         Entities only where the labels mark any.
         """
-        likeliest = map(shortest, prediction.scores.max(axis=-1))
+        likeliest = map(shortest, self._answered(prediction))
         found: dict[str, Any] = {
             "tags": [
                 {"unit": unit, "label": label, "probability": probability}

@@ -1,5 +1,6 @@
 """Fine-tuned folders in transformers' own pipelines: what they say is what we say."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
     RoFormerForSequenceClassification,
@@ -49,6 +51,7 @@ def tuned(tmp_path):
         tagging = isinstance(task, Tagging)
         kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
         config = RoFormerConfig(
+            crf=task.crf,
             vocab_size=tokenizer.vocab_size,
             hidden_size=32,
             num_hidden_layers=2,
@@ -90,6 +93,40 @@ def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transforme
             for entities in tag(texts)
         ]
         assert found == want
+
+
+@pytest.mark.hf
+def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, transformers):
+    """A pipeline cannot decode; every model folder's card says so."""
+    folder = tuned(Tagging(labels=BIO, scheme="IOB2"), "char")
+    tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
+    model, tokenizer, task = load_finetuned(folder)
+    free = dataclasses.replace(task, scheme="")
+    legal, texts = 0, [text[:3] for text in texts]  # of longer ones hardly any would be
+    for text, answer in zip(texts, answers(folder, texts), strict=True):
+        (likeliest,) = predict(
+            model, tokenizer, free, [free.for_prediction(Example((text,), None, ""))]
+        )
+        if [one["label"] for one in answer["tags"]] == list(likeliest.label):
+            want = [(one["start"], one["end"], one["label"]) for one in answer["entities"]]
+            found = [(one["start"], one["end"], one["entity_group"]) for one in tag(text)]
+            assert found == want
+            legal += 1
+    assert 0 < legal < len(texts)
+
+
+@pytest.mark.hf
+def test_ner_of_a_conditional_random_field_is_refused(tuned, texts, torch, transformers):
+    """What it has learnt would be left out in silence; its encoder is read as every other."""
+    folder = tuned(Tagging(labels=BIO, scheme="IOB2", crf=True), "char")
+    with pytest.raises(ValueError, match="model type `roformer_crf`"):
+        transformers.pipeline("ner", model=str(folder))
+    encoder = RoFormerEncoder.from_pretrained(folder)
+    ids = encoder.tokenizer(texts[:1])["token_ids"]
+    theirs = transformers.RoFormerModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        want = theirs(torch.tensor(ids, dtype=torch.long)).last_hidden_state.numpy()
+    np.testing.assert_allclose(np.asarray(encoder({"token_ids": ids})), want, atol=1e-4)
 
 
 @pytest.mark.hf

@@ -81,6 +81,9 @@ def _make_layerwise(
 ) -> LayerwiseAdamW:
     """The optimizer that the settings give, its slots made."""
     scales = layer_scales(model.named_variables(), config.layer_decay)
+    for name in scales:
+        if name.startswith("crf/"):
+            scales[name] = config.crf_learning_rate / config.learning_rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
     variables = model.trainable_variables
     optimizer = LayerwiseAdamW(
@@ -145,5 +148,6 @@ def _settings(
 
 SCHEDULE = "schedule"
 """A restartable optimizer's variable of what it schedules by."""
-UNDECAYED = ("gamma", "beta", "bias")
-"""Norms' weights and biases, as they are called; a layer's name, "LayerNorm", would match none."""
+UNDECAYED = ("gamma", "beta", "bias", "start_transitions", "transitions", "end_transitions")
+"""Norms' weights, biases, and what labels score behind each other, as they are called; a layer's
+name, "LayerNorm", would match none."""

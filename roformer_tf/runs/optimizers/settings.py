@@ -58,6 +58,9 @@ class FinetuneOptimizerConfig:
     learning_rate: float | Literal["auto"] = "auto"
     """Highest learning rate, that of the head, reached when the warm-up ends; "auto" goes by the
     model's size, and tries those around it on short trainings."""
+    crf_learning_rate: float = 1e-2
+    """With --crf, highest learning rate of what labels score behind each other: few numbers, which
+    begin at 0 and have far to go."""
     layer_decay: float = 0.95
     """Learning rate of a layer as a share of that of the layer above it; 1 gives all the same."""
     warmup: float = 0.1
@@ -76,7 +79,7 @@ class FinetuneOptimizerConfig:
     """Memory of the averaged weights to evaluate and keep, such as 0.999; 0 keeps the last ones."""
 
     def __post_init__(self) -> None:
-        _check(self, above_0=("learning_rate", "clip_norm"), shares=("ema",))
+        _check(self, above_0=("learning_rate", "crf_learning_rate", "clip_norm"), shares=("ema",))
         if not 0 < self.layer_decay <= 1:
             raise InputError(
                 f"layer_decay is {self.layer_decay}, but must be above 0 and at most 1."
@@ -99,6 +102,7 @@ def _check(
         "learning_rate",
         "weight_decay",
         "muon_learning_rate_scale",
+        "crf_learning_rate",
     ):  # a clip_norm of inf is none
         if getattr(config, name, 0.0) == math.inf:
             raise InputError(f"{name} is {getattr(config, name)}, but must be a finite number.")

@@ -1,0 +1,194 @@
+"""Tagging with a conditional random field, from labelled file to answers, as a user types it."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from seqeval.metrics import f1_score
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.labelled.batches import labels_as_input
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+CHARACTERS = list(
+    "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
+)
+
+
+def write(path, count, seed):
+    """Sentences with 北京 or 上海; a text of more than ten characters is read in windows."""
+    rng = np.random.default_rng(seed)
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(count):
+            characters = list(rng.choice(CHARACTERS, rng.integers(4, 15)))
+            characters.insert(rng.integers(len(characters) + 1), str(rng.choice(["北京", "上海"])))
+            text = "".join(characters)
+            tags = ["O"] * len(text)
+            at = re.search("北京|上海", text)
+            tags[at.start() : at.end()] = ["B-LOC", "I-LOC"]
+            file.writelines(f"{x}\t{y}\n" for x, y in zip(text, tags, strict=True))
+            file.write("\n")
+    return path
+
+
+def flags(**settings):
+    pairs = ((f"--{key.replace('_', '-')}", str(x)) for key, x in settings.items())
+    return [word for pair in pairs for word in pair]
+
+
+@pytest.fixture(scope="module")
+def run(shallow, tmp_path_factory):
+    """A finished run with --crf, FGM and averaged weights; beside it the files train and test."""
+    folder = tmp_path_factory.mktemp("crf")
+    train, test = write(folder / "train.conll", 192, 1), write(folder / "test.conll", 32, 2)
+    settings = flags(
+        checkpoint=shallow,
+        train=train,
+        test=test,
+        valid=write(folder / "valid.conll", 32, 3),
+        output=folder / "run",
+        max_length=12,
+        epochs=8,
+        batch_size=16,
+        learning_rate=4e-3,
+        layer_decay=1.0,
+        precision="float32",
+        fgm=0.1,
+        ema=0.5,
+    )
+    assert main(["finetune", *settings, "--crf"]) == 0
+    return folder / "run"
+
+
+def test_it_learns_and_all_answer_alike(run, tmp_path):
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert report["test"]["f1"] > 0.9
+    test = run.parent / "test.conll"
+    output = tmp_path / "answers.jsonl"
+    more = ["--input", str(test), "--output", str(output)]
+    assert main(["predict", "--model", str(run / "model"), *more]) == 0
+    predicted = [json.loads(line)["tags"] for line in output.open(encoding="utf-8")]
+    blocks = test.read_text(encoding="utf-8").strip().split("\n\n")
+    sentences = [[line.split("\t") for line in block.splitlines()] for block in blocks]
+    gold = [[tag for _, tag in one] for one in sentences]
+    assert report["test"]["f1"] == pytest.approx(f1_score(gold, predicted), abs=1e-6)
+    loaded = roformer_tf.load(run / "model")(["".join(x for x, _ in one) for one in sentences])
+    assert [[unit["label"] for unit in one["tags"]] for one in loaded] == predicted
+    judged = tmp_path / "judged.json"
+    assert main(["evaluate", str(run / "model"), *flags(data=test, output=judged)]) == 0
+    assert json.loads(judged.read_text(encoding="utf-8"))["test"] == report["test"]
+
+
+def test_its_weights_are_learnt_kept_and_not_left_out_in_silence(run, tmp_path, caplog):
+    model = roformer_tf.RoFormerForTokenClassification.from_pretrained(run / "model")
+    labels = json.loads((run / "model" / "task.json").read_text(encoding="utf-8"))["labels"]
+    steps, start = np.asarray(model.crf.transitions), np.asarray(model.crf.start)
+    b, i, o = (labels.index(x) for x in ("B-LOC", "I-LOC", "O"))
+    assert steps[o, i] < -99  # forbidden from the beginning
+    assert start[i] < -99
+    assert steps[b, i] > 0.05 > steps[b, o]  # learnt: a place has two characters
+    assert steps[i, o] > steps[i, b]
+    config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
+    assert (config["crf"], config["model_type"]) == (True, "roformer_crf")
+    assert caplog.text == ""
+    roformer_tf.RoFormerEncoder.from_pretrained(run / "model").save_pretrained(tmp_path / "encoder")
+    assert "crf, token_classifier left unused" in caplog.text
+    config = json.loads((tmp_path / "encoder" / "config.json").read_text(encoding="utf-8"))
+    assert "crf" not in config
+    assert config["model_type"] == "roformer"
+
+
+def test_all_that_a_checkpoint_can_be_keeps_them(run, tmp_path):
+    """Two layouts, and back: equal to the last bit."""
+    source = run / "model"
+    for number, to in enumerate(("tf1", "own")):
+        target = tmp_path / str(number)
+        assert main(["checkpoints", "convert", str(source), str(target), "--to", to]) == 0
+        source = target
+    kinds = [
+        roformer_tf.RoFormerForTokenClassification.from_pretrained(x)
+        for x in (run / "model", source)
+    ]
+    before, after = (model.named_variables() for model in kinds)
+    assert before.keys() == after.keys()
+    assert sum(name.startswith("crf/") for name in before) == 3
+    for name, variable in before.items():
+        np.testing.assert_array_equal(np.asarray(variable), np.asarray(after[name]))
+
+
+def test_rows_tell_where_a_text_begins_and_ends(released):
+    """[CLS] and [SEP] of the windows that judge the first and the last unit, and of no other."""
+    tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
+    task = Tagging(labels=("O", "B", "I"), crf=True, max_length=10)
+    units = tuple("今天天气很好我们去公园学习中国经济")
+    tags = ("O", "B", "I") * 5 + ("O", "O")
+    long, short = (
+        Example(("".join(units),), tags, "", units),
+        Example(("今天",), ("B", "I"), "", units[:2]),
+    )
+    encoded = task.encode([long, short], tokenizer)
+    targets, weights = task.row_targets(encoded, [long, short])
+    assert len(targets) == 4
+    found = [
+        labels_as_input(({}, one, weight), task.outputs)[0]["labels"].tolist()
+        for one, weight in zip(targets, weights, strict=True)
+    ]
+    assert found[3] == [3, 1, 2, 4]
+    assert [row[0] for row in found[:3]] == [3, -1, -1]
+    assert [row[-1] for row in found[:3]] == [-1, -1, 4]
+    assert [label for row in found[:3] for label in row if 0 <= label < 3] == [
+        task.labels.index(tag) for tag in tags
+    ]
+    padding = labels_as_input(({}, np.zeros(3, "int32"), np.zeros(3)), 3)
+    assert padding[0]["labels"].tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--r-drop", "1"], "r_drop is about each label by itself, and --crf about all."),
+        (["--focal", "2"], "focal is about each label by itself"),
+        (["--label-smoothing", "0.1"], "label_smoothing is about each label by itself"),
+        (["--class-weights", "balanced"], "class_weights is about each label by itself"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(more, said, shallow, tmp_path, capsys):
+    train = write(tmp_path / "train.conll", 24, 1)
+    given = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
+    assert main(["finetune", *given, "--crf", *more]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_it_is_for_tagging_alone(shallow, tmp_path, capsys):
+    train = Path(tmp_path / "train.tsv")
+    lines = "".join(f"今天很好{'坏好'[i % 2] * i}\t{i % 2}\n" for i in range(24))
+    train.write_text("text\tlabel\n" + lines, encoding="utf-8")
+    given = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
+    assert main(["finetune", *given, "--crf"]) == 2
+    assert "a classification has one answer for a text. Leave --crf out." in capsys.readouterr().err
+
+
+def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
+    """A few sentences as mistakes; many as another scheme, which answers may follow."""
+    right = "今\tO\n北\tB-LOC\n京\tI-LOC\n\n"
+    wrong = "今\tO\n北\tI-LOC\n京\tI-LOC\n\n"
+    task = Tagging(labels=("B-LOC", "I-LOC", "O"))
+    for bad, scheme in ((1, "IOB2"), (100, "")):
+        examples = [
+            Example(("",), tuple(line[2:] for line in text.split()), f"f:{i}", ("",) * 3)
+            for i, text in enumerate(
+                [right.replace("\t", "/")] * 200 + [wrong.replace("\t", "/")] * bad
+            )
+        ]
+        task = Tagging.from_examples(examples)
+        assert task.scheme == scheme
+        (said,) = task.remarks(examples)
+        assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in said
+        assert "(first: I-LOC behind O in f:200)" in said
+        assert ("all answers are" in said) == bool(scheme)

@@ -1,0 +1,214 @@
+"""Tags that follow each other legally, wherever a tagging model is asked.
+
+What is right is found by trying every sequence of tags that the scheme allows.
+"""
+
+import dataclasses
+import json
+import re
+import shutil
+from importlib.util import find_spec
+from itertools import pairwise, product
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.errors import InputError
+from roformer_tf.inference.export import export
+from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.serve import as_example, load_served, reply
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.heads import RoFormerForTokenClassification
+from roformer_tf.tasks.tagging import Tagging
+
+TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+TASK = Tagging(labels=TAGS, scheme="IOB2", long_texts="windows")
+TEXTS = ["今天天气", "好", "去北京", "我们去公", "上海的天", "了好好了", "学习学", "今天去了"]
+
+
+def is_legal(tags):
+    behind = ("O", *tags[:-1])
+    return all(x[0] != "I" or y[1:] == x[1:] for x, y in zip(tags, behind, strict=True))
+
+
+def log_softmax(x):
+    return (
+        x - x.max(-1, keepdims=True) - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1))[:, None]
+    )
+
+
+def by_hand(emissions, start=0.0, transitions=None, end=0.0):
+    """The best legal tags, and the probability of each when all legal sequences are weighed."""
+    transitions = np.zeros((len(TAGS), len(TAGS))) if transitions is None else transitions
+    start, end = (np.broadcast_to(x, len(TAGS)) for x in (start, end))
+    paths, totals = [], []
+    for path in product(range(len(TAGS)), repeat=len(emissions)):
+        if is_legal([TAGS[i] for i in path]):
+            steps = sum(transitions[a, b] for a, b in pairwise(path))
+            own = sum(row[i] for row, i in zip(emissions, path, strict=True))
+            paths.append(path)
+            totals.append(own + steps + start[path[0]] + end[path[-1]])
+    likely = np.exp(np.array(totals) - max(totals))
+    likely /= likely.sum()
+    best = paths[int(np.argmax(totals))]
+    shares = [
+        sum(w for p, w in zip(paths, likely, strict=True) if p[t] == i) for t, i in enumerate(best)
+    ]
+    return [TAGS[i] for i in best], shares
+
+
+@pytest.fixture(scope="module")
+def folders(finetuned, tmp_path_factory):
+    """folders[crf]: a random model of five tags as `finetune` writes it, without and with a CRF."""
+    source, made = finetuned("tagging"), {}
+    encoder = roformer_tf.RoFormerEncoder.from_pretrained(source)
+    for crf in (False, True):
+        keras.utils.set_random_seed(2)
+        model = RoFormerForTokenClassification(encoder.config.replace(num_labels=5, crf=crf))
+        rng = np.random.default_rng(0)
+        for name, variable in model.named_variables().items():
+            if name.startswith("crf/"):
+                variable.assign(rng.normal(size=variable.shape))
+        model.tokenizer = encoder.tokenizer.with_units("characters")
+        folder = tmp_path_factory.mktemp("tags") / "model"
+        model.save_pretrained(folder)
+        dataclasses.replace(TASK, crf=crf).save(folder)
+        made[crf] = folder
+    return made
+
+
+@pytest.mark.parametrize("crf", [False, True])
+def test_tags_are_the_best_legal_ones(crf, folders):
+    model, tokenizer, task = load_finetuned(folders[crf])
+    weights = {}
+    if crf:
+        names = ("start", "transitions", "end")
+        arrays = (model.crf.start, model.crf.transitions, model.crf.end)
+        weights = {name: np.asarray(x, "float64") for name, x in zip(names, arrays, strict=True)}
+    examples = [task.for_prediction(Example((text,), None, "")) for text in TEXTS]
+    answers = predict(model, tokenizer, task, examples)
+    others = 0
+    for text, example, answer in zip(TEXTS, examples, answers, strict=True):
+        logits = np.asarray(model(tokenizer([text])), "float64")[0, 1:-1]
+        tags, shares = by_hand(log_softmax(logits), **weights)
+        assert list(answer.label) == tags
+        told = [one["probability"] for one in task.as_json(example, answer)["tags"]]
+        if not crf:  # each unit's own
+            shares = np.exp(log_softmax(logits))[range(len(tags)), [TAGS.index(x) for x in tags]]
+        assert told == pytest.approx(shares, abs=1e-5)
+        others += [TAGS[i] for i in logits.argmax(-1)] != tags
+    assert others >= 2  # else nothing would be shown
+
+
+@pytest.mark.parametrize("crf", [False, True])
+def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
+    texts = [*TEXTS, "我们去公园学习，" * 9]
+    (tmp_path / "in.txt").write_text("".join(f"{x}\n" for x in texts), encoding="utf-8")
+    flags = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.jsonl")]
+    assert main(["predict", "--model", str(folders[crf]), *flags]) == 0
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    predicted = [json.loads(line) for line in lines]
+    loaded = roformer_tf.load(folders[crf])(texts)
+    served = load_served(folders[crf])
+    examples = [as_example([text], served.task) for text in texts]
+    replied = json.loads(reply(examples, served.answer(examples), served.task))["predictions"]
+    for text, line, one, other in zip(texts, predicted, loaded, replied, strict=True):
+        tags = [unit["label"] for unit in one["tags"]]
+        assert is_legal(tags)
+        assert line["tags"] == tags
+        assert [unit["label"] for unit in other["tags"]] == tags
+        assert other["entities"] == one["entities"]
+        assert [list(x.values()) for x in one["entities"]] == line["entities"]
+        for found in one["entities"]:
+            assert text[found["start"] : found["end"]] == found["text"]
+
+
+def test_a_text_read_in_windows_is_decoded_as_one(folders, tmp_path):
+    """The scores of each unit come from one window; what follows what is seen across them."""
+    model, tokenizer, task = load_finetuned(folders[True])
+    task = dataclasses.replace(task, max_length=8)
+    (example,) = [task.for_prediction(Example((TEXTS[0] + TEXTS[2],), None, ""))]
+    encoded = task.encode([example], tokenizer)
+    assert len(encoded.token_ids) > 1
+    units = np.zeros((7, len(TAGS)))
+    for ids, first in zip(encoded.token_ids, encoded.first_units, strict=True):
+        logits = np.asarray(model({"token_ids": ids[None]}), "float64")[0]
+        units[first[first >= 0]] = logits[first >= 0]
+    arrays = (
+        np.asarray(x, "float64") for x in (model.crf.start, model.crf.transitions, model.crf.end)
+    )
+    tags, _ = by_hand(units, *arrays)
+    (answer,) = predict(model, tokenizer, task, [example])
+    assert list(answer.label) == tags
+
+
+ODD = st.text(st.sampled_from("北京 \u3000\u200b①１Ａａ,，\u0301é𠀀😀\u2028\x1c\ufeff"), min_size=1)
+
+
+@given(ODD.filter(str.strip), st.randoms(use_true_random=False))
+def test_entities_stand_in_the_text_as_it_came(text, chance):
+    """Whatever the tokenizer makes of its characters: places count code points of the original."""
+    for task in (TASK, dataclasses.replace(TASK, spaced_units=True)):
+        example = task.for_prediction(Example((text,), None, ""))
+        units = len(example.units)
+        scores = np.array([[chance.random() for _ in TAGS] for _ in range(units)]).reshape(units, 5)
+        found = task.as_json(example, task.answer(scores))
+        for one in found["entities"]:
+            assert text[one["start"] : one["end"]] == one["text"]
+        tags = [unit["label"] for unit in found["tags"]]
+        assert is_legal(tags) or not tags
+        assert sum(tag[0] == "B" for tag in tags) == len(found["entities"])
+        if not task.spaced_units:
+            starts = [i for i, tag in enumerate(tags) if tag[0] == "B"]
+            assert [one["start"] for one in found["entities"]] == starts
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
+@pytest.mark.parametrize("crf", [False, True])
+def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
+    """Read by us, and by the lines of its README, which know nothing of us."""
+    to = "onnx" if crf and find_spec("tf2onnx") else "savedmodel"
+    export(folders[crf], tmp_path / "out", to)
+    want = [
+        [unit["label"] for unit in one["tags"]] for one in roformer_tf.load(folders[crf])(TEXTS)
+    ]
+    if to == "onnx":
+        loaded = roformer_tf.load(tmp_path / "out")(TEXTS)
+        assert [[unit["label"] for unit in one["tags"]] for one in loaded] == want
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    _, run, decode = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert ("a conditional random field" in card) == crf
+    assert "roformer_tf" not in run + decode
+    monkeypatch.chdir(tmp_path / "out")
+    found = {"inputs": load_finetuned(folders[crf])[1](TEXTS)}
+    exec(run + decode, found)
+    assert found["tags"] == want
+    assert ("probabilities" in found["answers"]) != crf
+
+
+def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
+    """Its tensors say that there is a conditional random field; no task does."""
+    folder = shutil.copytree(folders[True], tmp_path / "model")
+    (folder / "task.json").unlink()
+    model, tokenizer, task = load_finetuned(folders[True])
+    task = dataclasses.replace(task, scheme="")
+    examples = [task.for_prediction(Example((text,), None, "")) for text in TEXTS]
+    want = [
+        [TAGS.index(tag) for tag in one.label] for one in predict(model, tokenizer, task, examples)
+    ]
+    found = roformer_tf.load(folder)(TEXTS)
+    assert [[int(x["label"][6:]) for x in one["tags"]] for one in found] == want
+
+
+def test_parts_that_do_not_belong_together_are_refused(folders, tmp_path):
+    """A task that knows of a conditional random field, and weights without it; and other ways."""
+    for crf in (False, True):
+        folder = shutil.copytree(folders[crf], tmp_path / str(crf))
+        dataclasses.replace(TASK, crf=not crf).save(folder)
+        with pytest.raises(InputError, match="do not belong together"):
+            load_finetuned(folder)

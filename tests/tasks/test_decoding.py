@@ -1,0 +1,70 @@
+"""Best sequences of labels against all that there are, one by one."""
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.tasks.decoding import NEVER, Chain, best_paths, log_likelihoods, marginals
+
+C = 4
+
+
+def total(path, scores, chain):
+    found = chain.start[path[0]] + chain.end[path[-1]]
+    found += sum(row[label] for row, label in zip(scores, path, strict=True))
+    return found + sum(chain.steps[a, b] for a, b in pairwise(path))
+
+
+def random_chain(rng):
+    """Some steps are forbidden, never those from a label to itself."""
+    chain = Chain(rng.normal(size=C), rng.normal(size=(C, C)), rng.normal(size=C))
+    forbidden = (rng.random((C, C)) < 0.4) & ~np.eye(C, dtype=bool)
+    return chain._replace(steps=np.where(forbidden, NEVER, chain.steps))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_paths_and_probabilities_are_those_of_all_sequences(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    chain = random_chain(rng)
+    texts = [3 * rng.normal(size=(units, C)).astype("float32") for units in (5, 1, 2, 4, 3, 5)]
+    for together in (1 << 20, 2 * 5 * C, 1):  # all texts at once, two, each by itself
+        monkeypatch.setattr("roformer_tf.tasks.decoding.TOGETHER", together)
+        paths, shares = best_paths(texts, chain), marginals(texts, chain)
+        of_best = log_likelihoods(texts, paths, chain)
+        for scores, path, share, log in zip(texts, paths, shares, of_best, strict=True):
+            every = list(product(range(C), repeat=len(scores)))
+            totals = np.array([total(one, scores.astype("float64"), chain) for one in every])
+            assert tuple(path) == every[totals.argmax()]
+            likely = np.exp(totals - totals.max()) / np.exp(totals - totals.max()).sum()
+            assert log == pytest.approx(np.log(likely.max()), abs=1e-9)
+            want = np.zeros((len(scores), C))
+            for one, weight in zip(every, likely, strict=True):
+                want[np.arange(len(one)), one] += weight
+            np.testing.assert_allclose(share, want, atol=1e-6)
+            assert share.dtype == np.float32
+
+
+def test_nothing_has_no_labels():
+    chain = random_chain(np.random.default_rng(0))
+    assert best_paths([], chain) == []
+    empty = np.zeros((0, C))
+    assert [path.tolist() for path in best_paths([empty], chain)] == [[]]
+    assert [share.shape for share in marginals([empty], chain)] == [(0, C)]
+    assert log_likelihoods([empty], [np.zeros(0, np.int64)], chain).tolist() == [0]
+
+
+def test_what_can_only_be_illegal_has_an_answer():
+    chain = Chain(np.array([NEVER, NEVER]), np.zeros((2, 2)), np.zeros(2))
+    (path,) = best_paths([np.array([[0.0, 1.0]])], chain)
+    assert path.tolist() == [1]
+
+
+@given(st.lists(st.integers(0, C - 1), max_size=6), st.integers(0, 20))
+def test_where_a_path_is_illegal(path, seed):
+    chain = random_chain(np.random.default_rng(seed))
+    steps = [chain.steps[a, b] == NEVER for a, b in pairwise(path)]
+    want = steps.index(True) + 1 if any(steps) else None
+    assert chain.first_illegal(np.array(path, np.int64)) == want

@@ -1,0 +1,70 @@
+"""Which tags may follow which, against rules that are written as regular expressions."""
+
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.schemes import count_broken, find_scheme, legal
+
+IOB2 = ("B-X", "B-Y", "I-X", "I-Y", "O")
+BIOES = (*IOB2, "E-X", "S-X", "E-Y", "S-Y")
+BMES = ("B-X", "M-X", "E-X", "S-X", "O")
+BILOU = ("B-X", "I-X", "L-X", "U-X", "O")
+SEGMENTATION = ("B", "M", "E", "S")
+LEGAL = {  # tags joined by spaces, as the scheme writes entities
+    IOB2: r"(O |B-(.)( I-\2)* )*",
+    BIOES: r"(O |S-. |B-(.) (I-\2 )*E-\2 )*",
+    BMES: r"(O |S-. |B-(.) (M-\2 )*E-\2 )*",
+    BILOU: r"(O |U-. |B-(.) (I-\2 )*L-\2 )*",
+    SEGMENTATION: r"(S |B (M )*E )*",
+}
+
+
+def example(tags, place="f:1"):
+    return Example(("",), tuple(tags.split() if isinstance(tags, str) else tags), place)
+
+
+@pytest.mark.parametrize("labels", LEGAL, ids=["IOB2", "BIOES", "BMES", "BILOU", "segmentation"])
+def test_legal_sequences_are_those_that_the_scheme_writes(labels):
+    chain = legal(labels, "IOB2" if labels == IOB2 else "BIOES")
+    numbers = range(len(labels))
+    for length in (1, 2, 3, 4):
+        for path in product(numbers, repeat=length):
+            written = "".join(f"{labels[i]} " for i in path)
+            found = chain.first_illegal(np.array(path)) is None
+            assert found == bool(re.fullmatch(LEGAL[labels], written)), written
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentences", "scheme"),
+    [
+        (IOB2, ["O B-X I-X O", "B-Y B-X"], "IOB2"),
+        (IOB2, ["O I-X I-X O", "B-X I-X I-Y"], ""),  # IOB1
+        (("I-X", "O"), ["O I-X I-X"], ""),  # of which so many sentences have no B-
+        (BIOES, ["S-X B-Y I-Y E-Y", "O"], "BIOES"),
+        (BMES, ["B-X M-X E-X O S-X"], "BIOES"),
+        (BMES, ["B-X O B-X M-X"], "IOB2"),  # without an end, or S-
+        (BILOU, ["U-X B-X I-X L-X"], "BIOES"),
+        (SEGMENTATION, ["S B M E B E"], "BIOES"),
+        (("B", "I", "O"), ["O B I I"], "IOB2"),
+        (("n", "v", "O"), ["n v O"], ""),
+        (("B", "NN"), ["B NN"], ""),
+        (("B-X", "I", "O"), ["B-X O"], ""),
+    ],
+)
+def test_the_scheme_is_found_in_the_sentences(labels, sentences, scheme):
+    assert find_scheme(labels, [example(one) for one in sentences]) == scheme
+
+
+def test_a_few_mistakes_do_not_make_another_scheme():
+    right, wrong = example("B-X I-X O"), example("O I-X O", "f:7")
+    none = [example("O O")] * 1000  # tell nothing
+    assert find_scheme(IOB2, [right] * 198 + [wrong] * 2 + none) == "IOB2"
+    assert find_scheme(IOB2, [right] * 197 + [wrong] * 3 + none) == ""
+    broken = count_broken(IOB2, [right] * 5 + [wrong] * 2 + none, "IOB2")
+    assert broken == (2, 7, "I-X behind O in f:7")
+    assert count_broken(IOB2, [example("I-X")], "IOB2").first == "I-X at the beginning in f:1"
+    assert count_broken(BMES, [example("O B-X")], "BIOES").first == "B-X at the end in f:1"
