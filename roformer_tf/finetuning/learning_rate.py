@@ -59,7 +59,8 @@ def make_plan(
 ) -> Plan | None:
     """What a search may take of the training that follows; None where that is too little.
 
-    Of short ones the higher rate is left out: to err there is graver. It goes by numbers of batches, not by the clock, so that the same command does the same.
+    Of a short one the higher rate is left out: to err there is graver. It goes by numbers of
+    batches, not by the clock, so that the same command does the same.
     """
     epochs = min(recipe.epochs, recipe.patience + 1) if recipe.patience else recipe.epochs
     batches = epochs * -(-train_rows // recipe.batch_size)  # at least
