@@ -23,6 +23,7 @@ from roformer_tf.finetuning.trial import (
     Training,
     compare,
     fingerprint,
+    goodness,
     labels_of,
     training_batches,
 )
@@ -35,6 +36,7 @@ from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.metrics import Metric
 
 FILE = "search.json"
 SHARE = 0.22
@@ -67,7 +69,8 @@ def make_plan(
 ) -> Plan | None:
     """What a search may take of the training that follows; None where that is too little.
 
-    Of short ones the higher rate is left out: to err there is graver. It goes by numbers of batches, not by the clock, so that the same command does the same.
+    Of a short one the higher rate is left out: to err there is graver. It goes by numbers of
+    batches, not by the clock, so that the same command does the same.
     """
     epochs = min(recipe.epochs, recipe.patience + 1) if recipe.patience else recipe.epochs
     batches = epochs * -(-train_rows // recipe.batch_size)  # at least
@@ -101,7 +104,8 @@ class RateSearch:
 
         They begin alike and get the same batches, and the same validation examples judge them by
         the loss, which is finer than any metric of a few hundred examples. Another rate than the
-        usual one is taken where it is better by more than chance. A search that is done already is
+        usual one is taken where that is lower by more than chance, and the metric no worse. A
+        search that is done already is
         only read. None where the training is too short for any. Raises DivergedError where every
         rate diverges, and InputError where the folder holds a search on other examples.
         """
@@ -141,7 +145,10 @@ class _Tries:
                 tried.append(self._try(rate))
                 self._write(known | {"tried": tried})
                 print(self._told(tried[-1]))
-            known |= {"tried": tried, "learning_rate": choose(tried, self.usual)}
+            known |= {
+                "tried": tried,
+                "learning_rate": choose(tried, self.usual, self.recipe.metric),
+            }
             self._write(known)
         rate = known["learning_rate"]
         print(f"learning rate {spelled(rate)}")
@@ -280,18 +287,24 @@ def row_losses(task: Task, logits: Rows, targets: Rows, weights: Rows) -> np.nda
     return np.asarray(each * len(each) / max(float(together(weights).sum()), 1e-7))
 
 
-def choose(tried: Sequence[Mapping[str, Any]], usual: float) -> float:
+def choose(tried: Sequence[Mapping[str, Any]], usual: float, metric: Metric) -> float:
     """The rate of the lowest loss; the usual one, unless that is better by more than chance.
 
-    The same rows judge all, so that it is their differences that scatter. Raises DivergedError
-    where none has a loss.
+    The same rows judge all, so that it is their differences that scatter. Nor must its metric be
+    worse: the loss alone also falls where a model is only surer. Raises DivergedError where none
+    has a loss.
     """
     finite = [one for one in tried if "loss" in one]
     if not finite:
         rates = ", ".join(spelled(one["learning_rate"]) for one in tried)
         raise DivergedError(f"the loss is not finite at any learning rate tried ({rates}).")
+    by_rule = next((one for one in finite if one["learning_rate"] == usual), None)
+    if by_rule is not None:
+        least = goodness(by_rule["metrics"], metric)
+        finite = [one for one in finite if goodness(one["metrics"], metric) >= least]
     best = min(finite, key=lambda one: float(one["loss"]))
-    by_rule = next((one for one in finite if one["learning_rate"] == usual), best)
+    if by_rule is None:
+        return float(best["learning_rate"])
     gained = np.subtract(by_rule["losses"], best["losses"])
     error = float(np.std(gained, ddof=1)) / math.sqrt(len(gained)) if len(gained) > 1 else math.inf
     certain = float(gained.mean()) > CERTAIN * error

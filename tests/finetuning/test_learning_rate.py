@@ -103,7 +103,7 @@ def test_what_was_tried_is_told_and_the_best_is_taken(searched):
     assert found["learning_rate"] / 2 < highest <= found["learning_rate"]
     assert report["seconds"]["learning rate search"] == found["seconds"] > 0
     page = (searched / "report.md").read_text(encoding="utf-8")
-    assert "## Learning rate" in page
+    assert "## 学习率" in page
     for rate, loss in losses.items():
         assert f"| {learning_rate.spelled(rate)} | {loss:.4f} |" in page
     assert not list(searched.glob("**/checkpoints"))
@@ -168,34 +168,39 @@ def test_a_rate_that_diverges_is_out(monkeypatch):
     assert {key for key in one if key != "seconds"} == {"learning_rate"}
     assert forgotten == [True]
     assert tries._told(one) == "tried 2e-3: the loss is not finite"
-    assert choose([*tried(low=[1.0], usual=[1.1], high=[3.0])[:2], one], RATES[1]) == RATES[1]
+    assert choose([*tried([1.0], [1.1], None)[:2], one], RATES[1], ACCURACY) == RATES[1]
 
 
-def tried(**losses):
-    """tried(low=[…], …): the losses of each row, by rates in rising order."""
-    return [
-        {"learning_rate": rate, "losses": rows, "loss": float(np.mean(rows))}
-        if rows
-        else {"learning_rate": rate}
-        for rate, rows in zip(RATES, losses.values(), strict=True)
-    ]
+def tried(*losses, accuracies=(0.8, 0.8, 0.8)):
+    """The losses of each row, by rates in rising order; None where one diverged."""
+    found = [{"learning_rate": rate} for rate in RATES]
+    for one, rows, accuracy in zip(found, losses, accuracies, strict=True):
+        if rows is not None:
+            metrics = {"accuracy": accuracy}
+            one |= {"losses": list(rows), "loss": float(np.mean(rows)), "metrics": metrics}
+    return found
 
 
 def test_another_rate_than_the_usual_is_taken_where_it_is_certainly_better():
     rng = np.random.default_rng(0)
-    rows = rng.normal(0.6, 0.3, 200)
-    worse, little = (rows + rng.normal(mean, 0.1, 200) for mean in (0.1, -0.008))
-    better = rows + rng.normal(-0.05, 0.1, 200)
-    usual, worse = rows.tolist(), worse.tolist()
-    assert choose(tried(low=worse, usual=usual, high=worse), RATES[1]) == RATES[1]
-    assert choose(tried(low=worse, usual=usual, high=better.tolist()), RATES[1]) == RATES[2]
-    assert choose(tried(low=better.tolist(), usual=usual, high=worse), RATES[1]) == RATES[0]
-    assert little.mean() < rows.mean()
-    assert choose(tried(low=worse, usual=usual, high=little.tolist()), RATES[1]) == RATES[1]
-    assert choose(tried(low=worse, usual=None, high=little.tolist()), RATES[1]) == RATES[2]
-    assert choose(tried(low=[1.0], usual=[2.0], high=[3.0]), RATES[1]) == RATES[1]
+    usual = rng.normal(0.6, 0.3, 200)
+    worse, better, little = (usual + rng.normal(x, 0.1, 200) for x in (0.1, -0.05, -0.008))
+    low, middle, high = RATES
+
+    def chosen(*losses, **more):
+        return choose(tried(*losses, **more), middle, ACCURACY)
+
+    assert chosen(worse, usual, worse) == middle
+    assert chosen(worse, usual, better) == high
+    assert chosen(better, usual, worse) == low
+    assert little.mean() < usual.mean()
+    assert chosen(worse, usual, little) == middle
+    assert chosen(worse, usual, better, accuracies=(0.7, 0.8, 0.79)) == middle
+    assert chosen(little, usual, better, accuracies=(0.8, 0.8, 0.79)) == middle
+    assert chosen(worse, None, little, accuracies=(0.9, None, 0.1)) == high
+    assert chosen([0.1], [0.2], [0.3]) == middle  # one row says nothing
     with pytest.raises(DivergedError, match=r"5e-4, 1e-3, 2e-3"):
-        choose(tried(low=None, usual=None, high=None), RATES[1])
+        chosen(None, None, None)
 
 
 def recipe(**changes):
@@ -207,7 +212,7 @@ def recipe(**changes):
     )
 
 
-@pytest.mark.parametrize("train", [2160, 5000, 16_883, 1_000_000])
+@pytest.mark.parametrize("train", [3000, 5000, 16_883, 1_000_000])
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 4, "epochs": 12}, {"patience": 2}])
 @pytest.mark.parametrize("valid", [270, 50_000])
 def test_a_search_takes_less_than_a_quarter_of_the_training(train, changes, valid):

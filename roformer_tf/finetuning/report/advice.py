@@ -202,11 +202,11 @@ def of_learning_rate(search: Mapping[str, Any]) -> dict[str, str]:
         f"{search['batches']:,} batches (the training has {search['of']:,}), with warm-up and "
         f"decay, and judged by its loss on {search['examples']:,} validation examples. Taken: "
         f"{rate}. Usual for a model of this size is {usual}; another one is taken where its loss "
-        "is lower by more than two standard errors.",
+        "is lower by more than two standard errors, and the metric no worse.",
         "zh": f"未指定学习率。下列取值各试训 {search['batches']:,} 个批次（正式训练共 "
         f"{search['of']:,} 个），均含完整的预热与衰减，按 {search['examples']:,} 条验证样本上的"
-        f"损失评判，最终采用 {rate}。该规模模型的常用值为 {usual}；其他取值的损失要低出两个"
-        "标准误以上才会被采用。",
+        f"损失评判，最终采用 {rate}。该规模模型的常用值为 {usual}；其他取值只有在损失低出"
+        "两个标准误以上、且指标不更差时才会被采用。",
     }
 
 
