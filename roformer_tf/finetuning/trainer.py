@@ -62,7 +62,7 @@ class Trainer:
     compiled: PretrainedModel | None = field(default=None, init=False)
     """The model, or what FGM wraps it in, as the last training left it."""
     _model: PretrainedModel | None = field(default=None, init=False)
-    _learning_rate: float | str = field(default="", init=False)
+    _compiled_rate: float | str = field(default="", init=False)
     """That the step was compiled with."""
 
     def begin(
@@ -75,7 +75,7 @@ class Trainer:
         keras.utils.set_random_seed(seed)
         fresh = self.start.model(self.task)
         if self._model is None or self.compiled is None or not self.is_compiled_for(optimizer):
-            self._learning_rate = optimizer.learning_rate
+            self._compiled_rate = optimizer.learning_rate
             self._model, self.compiled = fresh, trainable(fresh, self.loss.fgm)
             self.compiled.compile(
                 make_restartable_optimizer(optimizer, fresh, batches),
@@ -95,7 +95,7 @@ class Trainer:
         The learning rate of a conditional random field, as a share of the others', is a constant
         in it.
         """
-        same = self._learning_rate == optimizer.learning_rate
+        same = self._compiled_rate == optimizer.learning_rate
         return self.compiled is not None and (same or not self.task.crf)
 
     def forget(self) -> None:

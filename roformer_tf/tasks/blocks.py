@@ -1,7 +1,7 @@
 """What the sections of a report consist of; the templates know how each is written."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -75,16 +75,17 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing, which Markdown does without."""
+    """A drawing, which Markdown does without: it is drawn where it is shown."""
 
-    svg: bytes
+    draw: Callable[[], bytes]
+    """→ SVG."""
     words: Wording
     kind: str = "picture"
 
     @property
     def source(self) -> str:
         """The drawing within its own address: an image runs no scripts."""
-        return address("image/svg+xml", self.svg)
+        return address("image/svg+xml", self.draw())
 
 
 @dataclass(frozen=True)

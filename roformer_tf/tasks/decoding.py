@@ -66,7 +66,7 @@ def log_likelihoods(
     sums = _in_groups(scores, lambda padded, lengths: _prefix_sums(padded, chain))
     totals = [
         chain.start[path[:1]].sum()
-        + np.take_along_axis(one, path[:, None], 1).sum(dtype=np.float64)
+        + one[np.arange(len(path)), path].sum(dtype=np.float64)
         + chain.steps[path[:-1], path[1:]].sum()
         + chain.end[path[-1:]].sum()
         for one, path in zip(scores, labels, strict=True)
@@ -126,11 +126,12 @@ def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarra
 
 def _prefix_sums(scores: np.ndarray, chain: Chain) -> np.ndarray:
     """log Σ exp of the totals of all labels of a text's first t + 1 units: (N, T) float64."""
-    sums, forward = np.zeros(scores.shape[:2]), np.zeros_like(scores[:, :1, :])[:, 0]
+    sums = np.zeros(scores.shape[:2])
+    before = np.broadcast_to(chain.start, (len(scores), len(chain.start)))
     for t in range(scores.shape[1]):
-        before = _log_sum(forward[:, :, None] + chain.steps, 1) if t else chain.start
         forward = before + scores[:, t]
         sums[:, t] = _log_sum(forward + chain.end, 1)
+        before = _log_sum(forward[:, :, None] + chain.steps, 1)
     return sums
 
 

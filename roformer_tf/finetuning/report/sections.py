@@ -126,7 +126,7 @@ def _drawn(block: Block | Drawing, language: Language) -> Block:
         block = Drawing(partial(draw_numbers, block.points), names, block.words)
     block = in_language(block, language)
     if isinstance(block, Drawing):
-        return Picture(block.draw(**block.names), block.words)
+        return Picture(partial(block.draw, **block.names), block.words)
     return block
 
 
