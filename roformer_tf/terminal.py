@@ -26,7 +26,7 @@ _NOTE = re.compile(
 """How such a note begins."""
 
 
-class Progress(tqdm):  # type: ignore[type-arg]
+class Progress(tqdm):
     """tqdm's bar on a terminal; elsewhere, as in a log file, a line every `EVERY` seconds.
 
     It is written to stderr. What takes less time has no line.
@@ -60,7 +60,7 @@ class Progress(tqdm):  # type: ignore[type-arg]
         ]
         if self.total and done:
             facts.append(f"{self.format_interval(gone * (self.total - self.n) / done)} to go")
-        return ", ".join([*facts, *[self.postfix] * bool(self.postfix)])
+        return ", ".join([*facts, *[str(self.postfix)] * bool(self.postfix)])
 
     def clear(self, *arguments: Any, **settings: Any) -> None:
         """Make room for other words, on a terminal."""

@@ -49,13 +49,13 @@ def test_v2_is_v1_without_norms_biases_and_head():
 
 
 def test_without_labels_there_are_no_rows_for_them():
-    heads = {"classifier", "token_classifier"}
+    heads = {"classifier", "token_classifier", "crf"}
     assert {row.part for row in ROWS} - {row.part for row in table(CONFIG)} == heads
     assert {row.shape[-1] for row in ROWS if "out_proj" in row.name} == {5}
 
 
 def test_heads_have_the_names_that_other_programs_give_them():
-    """Those of transformers, JunnYu and Google; in TF1 classifiers have none, and so have ours."""
+    """Those of transformers, JunnYu, Google and pytorch-crf; in TF1 classifiers have ours."""
     names = {
         "classifier/dense": ("classifier/dense", "classifier.dense"),
         "classifier/out_proj": ("classifier/out_proj", "classifier.out_proj"),
@@ -66,6 +66,8 @@ def test_heads_have_the_names_that_other_programs_give_them():
     for ours, (tf1, huggingface) in names.items():
         assert rows[f"{ours}/kernel"] == (f"{tf1}/kernel", f"{huggingface}.weight")
         assert rows[f"{ours}/bias"] == (f"{tf1}/bias", f"{huggingface}.bias")
+    for name in ("start_transitions", "transitions", "end_transitions"):
+        assert rows[f"crf/{name}"] == (f"crf/{name}", f"crf.{name}")
     pair, theirs = "cls/seq_relationship/output", "cls.seq_relationship"
     assert rows["seq_relationship/kernel"] == (f"{pair}_weights", f"{theirs}.weight")
     assert rows["seq_relationship/bias"] == (f"{pair}_bias", f"{theirs}.bias")

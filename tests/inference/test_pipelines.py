@@ -98,11 +98,12 @@ def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transforme
 @pytest.mark.hf
 def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, transformers):
     """A pipeline cannot decode; every model folder's card says so."""
-    folder = tuned(Tagging(labels=BIO, scheme="IOB2"), "char")
+    often = ("I-LOC", "B-LOC", "O", "B-PER", "I-PER")  # such that "O" is what it mostly says
+    folder = tuned(Tagging(labels=often, scheme="IOB2"), "char")
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
     model, tokenizer, task = load_finetuned(folder)
     free = dataclasses.replace(task, scheme="")
-    legal, texts = 0, [text[:3] for text in texts]  # of longer ones hardly any would be
+    legal = 0
     for text, answer in zip(texts, answers(folder, texts), strict=True):
         (likeliest,) = predict(
             model, tokenizer, free, [free.for_prediction(Example((text,), None, ""))]
