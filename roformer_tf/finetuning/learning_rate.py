@@ -18,9 +18,17 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.rates import FoundRate, beside, spelled, usual_rate
 from roformer_tf.finetuning.trainer import Trainer
-from roformer_tf.finetuning.trial import Recipe, compare, fingerprint, goodness, labels_of
+from roformer_tf.finetuning.trial import (
+    Recipe,
+    Training,
+    compare,
+    fingerprint,
+    goodness,
+    labels_of,
+    training_batches,
+)
 from roformer_tf.inference.predict import predict_logits
-from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.batches import steps_per_epoch
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, padded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
@@ -180,7 +188,7 @@ class _Tries:
 
     def _try(self, rate: float) -> dict[str, Any]:
         """Train with a rate, for short, and judge what came out."""
-        if self.trainer.compiled is None:
+        if self.trainer.made is None:
             self._compile(rate)
         began = time.perf_counter()
         try:
@@ -216,14 +224,8 @@ class _Tries:
         recipe, path = self.recipe, self.path
         optimizer = dataclasses.replace(recipe.optimizer, learning_rate=rate)
         model, trained = self.trainer.begin(self.search.seed, optimizer, self.plan.batches)
-        rows = finetuning_batches(
-            self.rows,
-            self.targets,
-            self.weights,
-            batch_size=recipe.batch_size,
-            seed=self.search.seed,
-            repeat=2 if recipe.loss.r_drop else 1,
-        )
+        training = Training(self.rows, self.targets, self.weights, "")
+        rows = training_batches(training, recipe, self.search.seed)
         with (
             MetricsFile(path, resumed_at=0, writing=False) as lines,
             StepLog(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grain
 import numpy as np
 
 from roformer_tf.errors import InputError
@@ -211,18 +212,7 @@ def fit(
         if begun >= steps or stop_if_done():
             return
         trained.fit(
-            fed(
-                prefetched(
-                    finetuning_batches(
-                        training.rows,
-                        training.targets,
-                        training.weights,
-                        batch_size=recipe.batch_size,
-                        seed=trial.seed,
-                        repeat=2 if recipe.loss.r_drop else 1,
-                    )[begun:]
-                )
-            ),
+            fed(prefetched(training_batches(training, recipe, trial.seed)[begun:])),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[
@@ -232,6 +222,18 @@ def fit(
             ],
             verbose=0,
         )
+
+
+def training_batches(training: Training, recipe: Recipe, seed: int) -> grain.MapDataset:
+    """The endless batches of a training, as `finetuning_batches` gives them."""
+    return finetuning_batches(
+        training.rows,
+        training.targets,
+        training.weights,
+        batch_size=recipe.batch_size,
+        seed=seed,
+        repeat=2 if recipe.loss.r_drop else 1,
+    )
 
 
 def compare(

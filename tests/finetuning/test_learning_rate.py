@@ -157,7 +157,7 @@ def test_a_rate_that_diverges_is_out(monkeypatch):
     """And so is the model that it broke."""
     forgotten = []
     tries = object.__new__(learning_rate._Tries)
-    tries.trainer = SimpleNamespace(compiled=True, forget=lambda: forgotten.append(True))
+    tries.trainer = SimpleNamespace(made=True, forget=lambda: forgotten.append(True))
     tries.recipe = recipe()
 
     def diverges(rate):
