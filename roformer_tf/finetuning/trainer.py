@@ -12,7 +12,11 @@ from roformer_tf.finetuning.losses import LossConfig, make_loss
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.devices import choose_jit
-from roformer_tf.runs.optimizers.factory import make_restartable_optimizer, restart
+from roformer_tf.runs.optimizers.factory import (
+    make_restartable_optimizer,
+    may_restart,
+    restart,
+)
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -59,11 +63,8 @@ class Trainer:
     """The examples that balanced weights are counted in."""
     preparation: float = field(default=0.0, init=False)
     """Seconds that compiling took before the first training, to which they count."""
-    compiled: PretrainedModel | None = field(default=None, init=False)
-    """The model, or what FGM wraps it in, as the last training left it."""
-    _model: PretrainedModel | None = field(default=None, init=False)
-    _compiled_rate: float | str = field(default="", init=False)
-    """That the step was compiled with."""
+    made: tuple[PretrainedModel, PretrainedModel] | None = field(default=None, init=False)
+    """The model as the last training left it, and what is compiled: itself, or FGM around it."""
 
     def begin(
         self, seed: int, optimizer: FinetuneOptimizerConfig, batches: int
@@ -74,30 +75,29 @@ class Trainer:
         """
         keras.utils.set_random_seed(seed)
         fresh = self.start.model(self.task)
-        if self._model is None or self.compiled is None or not self.is_compiled_for(optimizer):
-            self._compiled_rate = optimizer.learning_rate
-            self._model, self.compiled = fresh, trainable(fresh, self.loss.fgm)
-            self.compiled.compile(
+        if self.made is None or not self.is_compiled_for(optimizer):
+            compiled = trainable(fresh, self.loss.fgm)
+            compiled.compile(
                 make_restartable_optimizer(optimizer, fresh, batches),
                 make_loss(self.task, self.loss, [self.task.target(one) for one in self.train]),
                 jit_compile=choose_jit(),
             )
-            return self._model, self.compiled
-        for variable, new in zip(self._model.variables, fresh.variables, strict=True):
+            self.made = fresh, compiled
+            return self.made
+        model, compiled = self.made
+        for variable, new in zip(model.variables, fresh.variables, strict=True):
             variable.assign(new)
-        restart(self.compiled.optimizer, optimizer, self._model, batches)
-        self.compiled.reset_metrics()
-        return self._model, self.compiled
+        restart(compiled.optimizer, optimizer, model, batches)
+        compiled.reset_metrics()
+        return self.made
 
     def is_compiled_for(self, optimizer: FinetuneOptimizerConfig) -> bool:
-        """Whether a training by these settings finds its step compiled.
-
-        The learning rate of a conditional random field, as a share of the others', is a constant
-        in it.
-        """
-        same = self._compiled_rate == optimizer.learning_rate
-        return self.compiled is not None and (same or not self.task.crf)
+        """Whether a training by these settings finds its step compiled."""
+        if self.made is None:
+            return False
+        model, compiled = self.made
+        return may_restart(compiled.optimizer, optimizer, model)
 
     def forget(self) -> None:
         """Let the next training make a model of its own, after one that broke off in a step."""
-        self.compiled = self._model = None
+        self.made = None

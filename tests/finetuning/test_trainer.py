@@ -1,5 +1,7 @@
 """A compiled model that trainings share leaves nothing of one to the next."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -66,7 +68,14 @@ def test_a_training_is_the_same_whatever_went_before(start, loss):
     for one, other in zip(got, want, strict=True):
         np.testing.assert_array_equal(one, other)
     shared.forget()
-    assert shared.compiled is None
+    assert shared.made is None
+
+
+def test_settings_that_are_compiled_get_a_model_of_their_own(start):
+    trainer = Trainer(start, TASK, LossConfig(), TRAIN)
+    first = trainer.begin(7, FIRST, 6)
+    assert trainer.begin(8, SECOND, 4) is first
+    assert trainer.begin(7, dataclasses.replace(FIRST, layer_decay=0.5), 6) is not first
 
 
 def test_seed_rate_and_length_all_matter(start):

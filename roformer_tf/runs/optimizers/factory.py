@@ -71,28 +71,42 @@ def restart(
     model: PretrainedModel,
     batches: int,
 ) -> None:
-    """Set a restartable optimizer back, as if made for this model and these settings."""
+    """Set a restartable optimizer back, as if made for this model and these settings.
+
+    They may have another rate and length, where `may_restart` says so.
+    """
     optimizer.restart(model.trainable_variables)
     schedule_of(optimizer).adjust(_of_batches(config, batches)["learning_rate"])
+
+
+def may_restart(
+    optimizer: LayerwiseAdamW, config: FinetuneOptimizerConfig, model: PretrainedModel
+) -> bool:
+    """Whether the settings leave the weights their shares of the rate, which are compiled."""
+    return tuple(optimizer.scales) == _scales(config, model)
 
 
 def _make_layerwise(
     config: FinetuneOptimizerConfig, model: PretrainedModel, settings: dict[str, Any]
 ) -> LayerwiseAdamW:
     """The optimizer that the settings give, its slots made."""
+    optimizer = LayerwiseAdamW(
+        **settings,
+        scales=_scales(config, model),
+        gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
+    )
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[float, ...]:
+    """Share of the learning rate that each trainable weight has, in their order."""
     scales = layer_scales(model.named_variables(), config.layer_decay)
     for name in scales:
         if name.startswith("crf/"):
             scales[name] = config.crf_learning_rate / config.learning_rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
-    variables = model.trainable_variables
-    optimizer = LayerwiseAdamW(
-        **settings,
-        scales=[scales[names[id(v)]] for v in variables],
-        gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
-    )
-    optimizer.build(variables)
-    return optimizer
+    return tuple(scales[names[id(v)]] for v in model.trainable_variables)
 
 
 def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
