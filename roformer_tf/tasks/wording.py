@@ -7,6 +7,7 @@ stands with it, and a page's sentences in `finetuning.report.phrases`.
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -23,17 +24,33 @@ class Words:
     def format(self, **values: Any) -> "Words":
         """Fill in the fields; values that are words themselves each in their own language.
 
-        >>> Words("{metric} on {set}", "{set}{metric}").format(metric=ACCURACY, set="A")
-        Words(en='accuracy on A', zh='A准确率')
+        >>> Words("its {metric} is {x}", "其{metric}为 {x}").format(metric=F1, x=0.9)
+        Words(en='its F1 is 0.9', zh='其 F1 为 0.9')
         """
         en, zh = (in_language(values, language) for language in LANGUAGES)
-        return Words(self.en.format(**en), self.zh.format(**zh))
+        template = self.zh
+        for name, value in values.items():
+            if isinstance(value, Words):
+                template = _spaced(template, name, value.zh)
+        return Words(self.en.format(**en), template.format(**zh))
 
+
+_HAN = "[\u4e00-\u9fff]"
+_LATIN = re.compile("[A-Za-z0-9]")
 
 Wording: TypeAlias = Words | str
 """Words, or what is the same in every language."""
 
 LANGUAGES: tuple[Language, Language] = ("en", "zh")
+
+
+def _spaced(template: str, name: str, value: str) -> str:
+    """A Chinese template with a space where a Latin word will stand beside a Chinese character."""
+    if _LATIN.match(value[:1]):
+        template = re.sub(rf"({_HAN})(?={{{name}}})", r"\1 ", template)
+    if _LATIN.match(value[-1:]):
+        template = re.sub(rf"(?<={{{name}}})({_HAN})", r" \1", template)
+    return template
 
 
 def in_language(value: Any, language: Language) -> Any:

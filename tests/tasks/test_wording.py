@@ -34,6 +34,15 @@ def test_fields_are_filled_in_each_language_with_its_own_words():
     assert Words("{a}", "{a}").format(a="{b}") == Words("{b}", "{b}")  # of the data: not a field
 
 
+def test_latin_words_keep_their_distance_from_chinese_characters():
+    f1, macro = Words("F1", "F1"), Words("macro F1", "宏平均 F1")
+    template = Words("the {m} is {x}", "模型的{m}为 {x}，{m}高")
+    assert template.format(m=f1, x="0.9").zh == "模型的 F1 为 0.9，F1 高"
+    assert template.format(m=macro, x="0.9").zh == "模型的宏平均 F1 为 0.9，宏平均 F1 高"
+    assert template.format(m=GOOD, x="0.9").zh == "模型的好为 0.9，好高"
+    assert Words("{a}", "标签{a}有").format(a="x1").zh == "标签x1有"  # of the data: as it is
+
+
 def test_one_language_is_taken_at_any_depth():
     value = {"x": [Pair(GOOD, 1), ("a", GOOD)], GOOD: Block([GOOD, "c"])}
     assert in_language(value, "zh") == {"x": [Pair("好", 1), ["a", "好"]], "好": Block(["好", "c"])}

@@ -48,9 +48,12 @@ def _render(name: str, report: Report, language: Language, **filters: Callable[[
         "colon": phrases.COLON,
         "language": phrases.PAGE_LANGUAGE,
     }
-    filled = environment.from_string(template).render(
-        **in_language(said, language), sections=sections(report, language)
-    )
+    shown = {
+        title: blocks
+        for title, blocks in sections(report, language).items()
+        if environment.autoescape or any(block.kind != "picture" for block in blocks)
+    }
+    filled = environment.from_string(template).render(**in_language(said, language), sections=shown)
     return f"{filled}\n"
 
 

@@ -677,7 +677,7 @@ def test_the_lead_says_how_good_how_sure_and_compared_with_what(counted_run):
     }.get((ours > other, low <= other <= high), ("the model is no better", "模型并不优于基线"))
     assert f"macro F1 is {ours:.1%} (95% confidence interval [{low:.1%}, {high:.1%}])" in en
     assert f"A simple baseline (simple method) has {other:.1%} on the same examples" in en
-    assert f"宏平均 F1为 {ours:.1%}" in zh.replace("F1 为", "F1为")
+    assert f"模型的宏平均 F1 为 {ours:.1%}" in zh
     assert f"简单基线（简单方法）在同样的样本上为 {other:.1%}" in zh
     assert verdict[0] in en
     assert verdict[1] in zh
@@ -696,6 +696,12 @@ def test_what_is_one_point_is_not_drawn():
     alone = analyse(make_run(test=None, evaluations=one, losses=[], baseline=Words("", "")))
     assert "by step" not in html_page(alone)
     assert "confidence intervals, model" not in html_page(alone)
+
+
+def test_markdown_has_no_title_over_a_picture_alone():
+    report = analyse(make_run("regression"))
+    assert "Predicted and true values" not in markdown_page(report)
+    assert "<h2>Predicted and true values</h2>" in html_page(report)
 
 
 def test_every_metric_is_explained():
