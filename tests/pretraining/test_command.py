@@ -141,6 +141,14 @@ def test_the_result_is_a_model_that_anyone_can_load(pretrained):
     assert np.isfinite(keras.ops.convert_to_numpy(logits)).all()
 
 
+def test_the_models_folder_has_a_card_with_its_last_figures(pretrained):
+    card = (pretrained / "model" / "README.md").read_text(encoding="utf-8")
+    last = json.loads((pretrained / "evaluations.jsonl").read_text().splitlines()[-1])
+    assert f"| 步数 · steps | {last['step']} |" in card
+    assert f"(nats) | {last['held_out_loss']:.4f} |" in card
+    assert not list((pretrained / "checkpoints").rglob("README.md"))
+
+
 def test_two_checkpoints_are_kept_and_nothing_half_written(pretrained):
     names = sorted(path.name for path in (pretrained / "checkpoints").iterdir())
     assert names == ["step-00000016", "step-00000022"]

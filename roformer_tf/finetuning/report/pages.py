@@ -8,7 +8,7 @@ from roformer_tf.finetuning.report import phrases
 from roformer_tf.finetuning.report.fonts import cut_font
 from roformer_tf.finetuning.report.sections import sections
 from roformer_tf.finetuning.report.words import Report
-from roformer_tf.tasks.blocks import address
+from roformer_tf.tasks.blocks import Picture, address
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.wording import Language, in_language
 
@@ -51,7 +51,7 @@ def _render(name: str, report: Report, language: Language, **filters: Callable[[
     shown = {
         title: blocks
         for title, blocks in sections(report, language).items()
-        if environment.autoescape or any(block.kind != "picture" for block in blocks)
+        if environment.autoescape or not all(isinstance(block, Picture) for block in blocks)
     }
     filled = environment.from_string(template).render(**in_language(said, language), sections=shown)
     return f"{filled}\n"
