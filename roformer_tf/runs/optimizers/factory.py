@@ -102,9 +102,10 @@ def _make_layerwise(
 def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[float, ...]:
     """Share of the learning rate that each trainable weight has, in their order."""
     scales = layer_scales(model.named_variables(), config.layer_decay)
+    rate = config.learning_rate
     for name in scales:
-        if name.startswith("crf/"):
-            scales[name] = config.crf_learning_rate / config.learning_rate
+        if name.startswith("crf/") and not isinstance(rate, str):
+            scales[name] = config.crf_learning_rate / rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
     return tuple(scales[names[id(v)]] for v in model.trainable_variables)
 
