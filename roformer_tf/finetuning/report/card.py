@@ -162,6 +162,10 @@ def _limits(report: Report, task: Task) -> Iterator[Wording]:
     limits = warnings(report)
     if task.labels:
         limits.append(phrases.CARD_CLOSED)
+    if task.crf:
+        limits.append(phrases.CARD_CRF)
+    elif task.scheme:
+        limits.append(phrases.CARD_LEGAL_TAGS)
     limits += [phrases.CARD_DOMAIN, phrases.CARD_LICENSE]
     yield Words("\n".join(f"- {x.en}" for x in limits), "\n".join(f"- {x.zh}" for x in limits))
 

@@ -1,5 +1,6 @@
 """The model card: its head as the hub reads it, its lines as they run, its figures."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -115,3 +116,16 @@ def test_the_hub_reads_its_head(tmp_path):
         metrics = {TASKS[name].metric(x).title.en: y for x, y in report["test"].items()}
         assert found == {x: round(y, 4) for x, y in metrics.items()}
         assert Path(card.data.eval_results[0].dataset_name).name == "评论.tsv"
+
+
+def test_taggers_say_what_other_programs_leave_out():
+    run = make_run("tagging", settings=SETTINGS)
+    report = analyse(run)
+    plain, legal, crf = (
+        model_card(report, dataclasses.replace(run.task, **changes), "en")
+        for changes in ({"scheme": ""}, {"scheme": "IOB2"}, {"scheme": "IOB2", "crf": True})
+    )
+    assert "transformers" not in plain
+    assert "does not decode" in legal
+    assert "its pipelines refuse the folder" in crf
+    assert "does not decode" not in crf
