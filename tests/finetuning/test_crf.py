@@ -192,3 +192,37 @@ def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
         assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in said
         assert "(first: I-LOC behind O in f:200)" in said
         assert ("all answers are" in said) == bool(scheme)
+
+
+def test_its_learning_rate_is_searched_by_whole_sequences(run, shallow, tmp_path, monkeypatch):
+    """And the training is then that of who gives the rate, in whose step its own is a constant."""
+    judged = []
+
+    def spied(task, logits, examples):
+        judged.append(found(task, logits, examples))
+        return judged[-1]
+
+    found = Tagging.sequence_losses
+    monkeypatch.setattr(Tagging, "sequence_losses", spied)
+    settings = {
+        "checkpoint": shallow,
+        "train": run.parent / "train.conll",
+        "valid": run.parent / "valid.conll",
+        "max_length": 12,
+        "epochs": 2,
+        "batch_size": 2,
+        "precision": "float32",
+    }
+    more = ["--crf", "--no-baseline"]
+    assert main(["finetune", *flags(**settings, output=tmp_path / "auto"), *more]) == 0
+    report = json.loads((tmp_path / "auto" / "report.json").read_text(encoding="utf-8"))
+    search = report["rate_search"]
+    losses = [one["loss"] for one in search["tried"]]
+    assert len(losses) >= 2
+    assert losses == [pytest.approx(one.mean()) for one in judged]
+    given = flags(**settings, output=tmp_path / "given", learning_rate=search["learning_rate"])
+    assert main(["finetune", *given, *more]) == 0
+    weights = [
+        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("auto", "given")
+    ]
+    assert weights[0] == weights[1]
