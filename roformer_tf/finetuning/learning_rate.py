@@ -239,7 +239,7 @@ class _Tries:
                 every=recipe.log_every,
                 start=0,
                 last=batches,
-                tokens_per_step=1,
+                tokens_per_step=round(recipe.batch_size * float(np.mean(self.rows.row_lengths))),
                 uniform_loss=math.inf,
                 name=f"trying {spelled(rate)}",
                 quiet=batches == 1,
