@@ -293,15 +293,17 @@ CARD_DOMAIN = Words(
     "模型会沿袭训练数据以及预训练模型中的错误与偏见。",
 )
 CARD_LEGAL_TAGS = Words(
-    "The pipeline of `transformers` takes the likeliest tag of each unit and does not decode: where "
-    "such tags may not follow each other, its entities are others than these.",
-    "`transformers` 的 pipeline 对每个单元只取概率最大的标签，不做合法解码：这些标签的前后顺序不合法时，抽出的实体与本模型不同。",
+    "The pipeline of `transformers` takes the likeliest tag of each unit and does not decode: "
+    "where such tags may not follow each other, its entities are others than these.",
+    "`transformers` 的 pipeline 对每个单元只取概率最大的标签，不做合法解码："
+    "这些标签的前后顺序不合法时，抽出的实体与本模型不同。",
 )
 CARD_CRF = Words(
-    "For `roformer_tf` alone: the tags are decoded with learnt transitions (`crf.*` in the weights), "
-    "which the classes of `transformers` would leave out; its pipelines refuse the folder.",
-    "只能用 `roformer_tf` 加载：标签按学到的转移分数（权重里的 `crf.*`）解码，`transformers` 的类不认识这部分，"
-    "其 pipeline 会拒绝加载。",
+    "For `roformer_tf` alone: the tags are decoded with learnt transitions (`crf.*` in the "
+    "weights), which the classes of `transformers` would leave out; its pipelines refuse the "
+    "folder.",
+    "只能用 `roformer_tf` 加载：标签按学到的转移分数（权重里的 `crf.*`）解码，"
+    "`transformers` 的类不认识这部分，其 pipeline 会拒绝加载。",
 )
 CARD_V2 = Words(
     "**Not for `transformers`**, which loads this folder without an error, but knows no "
