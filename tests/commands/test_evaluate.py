@@ -7,27 +7,19 @@ import json
 from functools import cache
 from itertools import chain
 
-import keras
 import numpy as np
 import pytest
 from seqeval.metrics import f1_score
 
 from roformer_tf.cli import main
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning import evaluation
 from roformer_tf.inference import predict_file
-from roformer_tf.models.heads import (
-    RoFormerForSequenceClassification,
-    RoFormerForTokenClassification,
-)
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.random_model import LETTERS, save_random_models
 
-LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
 LABELS = ("坏", "好", "一般")
 TAGS = ("B-LOC", "I-LOC", "O")
 TASKS = {
@@ -40,26 +32,7 @@ TASKS = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """models[name] → the folder of a random model for that task."""
-    tokenizer = RoFormerTokenizer({t: i for i, t in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
-    config = RoFormerConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        initializer_range=0.5,
-    )
-    made = {}
-    keras.utils.set_random_seed(2)
-    for name, task in TASKS.items():
-        tagging = name == "tagging"
-        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
-        model = kind(config, num_labels=task.outputs)
-        model.tokenizer = tokenizer
-        made[name] = tmp_path_factory.mktemp(name) / "model"
-        model.save_pretrained(made[name])
-        task.save(made[name])
-    return made
+    return save_random_models(TASKS, tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module", autouse=True)

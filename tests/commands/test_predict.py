@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 
-import keras
 import numpy as np
 import openpyxl
 import pytest
@@ -17,23 +16,16 @@ from backports import zstd
 
 import roformer_tf
 from roformer_tf.cli import main
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.labelled.examples import Example
-from roformer_tf.models.heads import (
-    RoFormerForSequenceClassification,
-    RoFormerForTokenClassification,
-)
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.random_model import LETTERS, save_random_models
 
-LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
 TASKS = {
     "classification": Classification(labels=("坏", "好")),
     "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
@@ -45,26 +37,7 @@ HEADER = "label\tp(坏)\tp(好)\terror"
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory):
     """finetuned(name) → the folder of a random model for that task."""
-    tokenizer = RoFormerTokenizer({t: i for i, t in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
-    config = RoFormerConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        initializer_range=0.5,
-    )
-    made = {}
-    keras.utils.set_random_seed(2)
-    for name, task in TASKS.items():
-        tagging = name == "tagging"
-        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
-        model = kind(config, num_labels=task.outputs)
-        model.tokenizer = tokenizer
-        made[name] = tmp_path_factory.mktemp("finetuned") / "model"
-        model.save_pretrained(made[name])
-        task.save(made[name])
-    return made.__getitem__
+    return save_random_models(TASKS, tmp_path_factory.mktemp("finetuned")).__getitem__
 
 
 @pytest.fixture

@@ -4,25 +4,19 @@ import threading
 from contextlib import contextmanager
 from functools import cache
 
-import keras
 import pytest
 
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.inference.serve import listening, make_server
-from roformer_tf.models.heads import (
-    RoFormerForSequenceClassification,
-    RoFormerForTokenClassification,
-)
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.random_model import save_random_models, tokenizer_of
 
-TOKENS = [*SPECIAL_TOKENS, *dict.fromkeys("今天天气很好我们去公园学习北京上海的了")]
+TOKENIZER = tokenizer_of("今天天气很好我们去公园学习北京上海的了")
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.3}
 TASKS = {
     "classification": Classification(labels=("坏", "好")),
     "multilabel": Multilabel(labels=("甲", "乙", "丙")),
@@ -39,23 +33,10 @@ def finetuned(tmp_path_factory):
 
     @cache
     def make(name):
-        task, folder = TASKS[name], tmp_path_factory.mktemp(name) / "model"
-        tagging = name == "tagging"
-        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
-        keras.utils.set_random_seed(1)
-        config = RoFormerConfig(
-            vocab_size=len(TOKENS),
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=64,
-            initializer_range=0.3,  # large, so that every weight shows
+        made = save_random_models(
+            {name: TASKS[name]}, tmp_path_factory.mktemp(name), TOKENIZER, seed=1, **SIZES
         )
-        model = kind(config, num_labels=task.outputs)
-        model.tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(TOKENS)}, "char")
-        model.save_pretrained(folder)
-        task.save(folder)
-        return folder
+        return made[name]
 
     return make
 

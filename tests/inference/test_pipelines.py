@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
-    RoFormerForSequenceClassification,
-    RoFormerForTokenClassification,
 )
 from roformer_tf.tasks.entities import spans
 from roformer_tf.tasks.multilabel import Multilabel
@@ -26,6 +23,7 @@ from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.random_model import random_model
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 BIO = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -48,19 +46,8 @@ def tuned(tmp_path):
     def make(task, tokenization):
         keras.utils.set_random_seed(1)
         tokenizer = RoFormerTokenizer(read_vocabulary(GOLDENS / tokenization), tokenization)
-        tagging = isinstance(task, Tagging)
-        kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
-        config = RoFormerConfig(
-            crf=task.crf,
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            initializer_range=0.5,  # large, so that every label is met
-        )
-        model = kind(config, num_labels=task.outputs)
-        model.tokenizer = tokenizer
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+        model = random_model(task, tokenizer, crf=task.crf, **sizes)
         LabelledDataset([], task).save_model(model, tmp_path / "model")
         return tmp_path / "model"
 

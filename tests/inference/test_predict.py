@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import load_finetuned, predict, predict_logits
 from roformer_tf.inference.serve import load_served
 from roformer_tf.labelled.examples import Example
-from roformer_tf.models.heads import (
-    RoFormerForSequenceClassification,
-    RoFormerForTokenClassification,
-)
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.random_model import LETTERS, random_model, tokenizer_of
 
-LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
-TOKENIZER = RoFormerTokenizer({t: i for i, t in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
+TOKENIZER = tokenizer_of()
+SIZES = {  # of two layers, whose weights all show
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "initializer_range": 0.3,
+}
 LENGTHS = [1, 300, 7, 7, 64, 31, 2, 129, 250, 16, 14, 15, 90]
 TASKS = {
     "classification": Classification(labels=("好", "坏", "一般"), max_length=512),
@@ -38,25 +38,9 @@ def examples_of(*texts):
     return [Example((text,), None, f"x:{i}", tuple(text)) for i, text in enumerate(texts)]
 
 
-def new_model(task):
-    config = RoFormerConfig(
-        vocab_size=TOKENIZER.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        initializer_range=0.3,  # large, so that every weight shows
-    )
-    tagging = task.name == "tagging"
-    kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
-    model = kind(config, num_labels=task.outputs)
-    model.tokenizer = TOKENIZER
-    return model
-
-
 @pytest.fixture(scope="module")
 def models():
-    return {name: new_model(task) for name, task in TASKS.items()}
+    return {name: random_model(task, TOKENIZER, **SIZES) for name, task in TASKS.items()}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,48 @@
+"""Models for a task that nobody trained: of random weights, so large that each shows."""
+
+import keras
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+LETTERS = "今天气很好我们去公园学习中国经济发展人民生活"
+TINY = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "initializer_range": 0.5,
+}
+
+
+def tokenizer_of(letters=LETTERS):
+    """Each of the letters is a token."""
+    tokens = [*SPECIAL_TOKENS, *dict.fromkeys(letters)]
+    return RoFormerTokenizer({token: number for number, token in enumerate(tokens)}, "char")
+
+
+def random_model(task, tokenizer=None, **sizes):
+    """A model for the task, by the seed that Keras is at; `sizes` of its config beside TINY's."""
+    tokenizer = tokenizer or tokenizer_of()
+    tagging = task.name == "tagging"
+    kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
+    config = RoFormerConfig(**TINY | sizes, vocab_size=tokenizer.vocab_size)
+    model = kind(config, num_labels=task.outputs)
+    model.tokenizer = tokenizer
+    return model
+
+
+def save_random_models(tasks, folder, tokenizer=None, seed=2, **sizes):
+    """For tasks by name → folders by name, each as `finetune` writes its model/."""
+    keras.utils.set_random_seed(seed)
+    made = {}
+    for name, task in tasks.items():
+        made[name] = folder / name / "model"
+        random_model(task, tokenizer, **sizes).save_pretrained(made[name])
+        task.save(made[name])
+    return made
