@@ -77,7 +77,8 @@ def test_it_lands_in_the_cache_whole(server, cache, content):
     assert server.asked == [(FILE, "")]
 
 
-def test_a_bar_on_stderr_shows_how_far_it_is(server, cache, capfd):
+def test_a_bar_on_a_terminal_shows_how_far_it_is(server, cache, capfd, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     registry.download(NAME)
     out, err = capfd.readouterr()
     assert out == ""

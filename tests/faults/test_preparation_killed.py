@@ -15,8 +15,10 @@ pytest.importorskip("datasketch")
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
+from roformer_tf import terminal
 from roformer_tf.corpus import preparation
 
+terminal.EVERY = 0  # each step says a line, not only what takes half a minute
 preparation.PART_CHARACTERS = 10_000
 
 if __name__ == "__main__":

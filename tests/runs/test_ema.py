@@ -41,6 +41,7 @@ def kept(step):
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
 def test_every_optimizer_averages_what_it_moves(name):
+    keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(TINY)
     variables = model.trainable_variables
     optimizer = make_optimizer(
@@ -55,7 +56,8 @@ def test_every_optimizer_averages_what_it_moves(name):
             average[i] = kept(step) * average[i] + (1 - kept(step)) * numpy(v)
     for got, want, v in zip(optimizer.ema_weights, average, variables, strict=True):
         assert np.abs(numpy(got) - want).max() < 2e-6
-        assert np.abs(numpy(v) - want).max() > 1e-3  # another thing than the last weights
+        # Another thing than the last weights, by far; LAMB moves small ones little.
+        assert np.abs(numpy(v) - want).max() > 100 * 2e-6
 
 
 def test_exchanged_twice_all_is_as_before():
