@@ -141,10 +141,12 @@ class _Tries:
                 f"learning rate: trying {', '.join(map(spelled, plan.rates))}, each for "
                 f"{plan.batches:,} of {of:,} batches, judged by {plan.examples:,} examples"
             )
-            for rate in plan.rates[len(tried) :]:
+            before = len(tried)
+            for rate in plan.rates[before:]:
                 tried.append(self._try(rate))
                 self._write(known | {"tried": tried})
                 print(self._told(tried[-1]))
+            self._share_compiling(tried[before:])
             known |= {
                 "tried": tried,
                 "learning_rate": choose(tried, self.usual, self.recipe.metric),
@@ -189,8 +191,6 @@ class _Tries:
 
     def _try(self, rate: float) -> dict[str, Any]:
         """Train with a rate, for short, and judge what came out."""
-        if not self.trainer.is_compiled_for(self._optimizer(rate)):
-            self._compile(rate)
         began = time.perf_counter()
         try:
             found = self._judge(rate)
@@ -199,18 +199,20 @@ class _Tries:
             found = {}
         return {"learning_rate": rate, **found, "seconds": time.perf_counter() - began}
 
-    def _compile(self, rate: float) -> None:
-        """Do a step and answer a text, so that it is the training that compiling counts to."""
-        began = time.perf_counter()
-        try:
-            self._fit(rate, 1)
-        except DivergedError:
-            self.trainer.forget()
-        self.trainer.preparation += time.perf_counter() - began
+    def _share_compiling(self, tried: Sequence[dict[str, Any]]) -> None:
+        """Count to the training what the first took longer than the fastest of this process.
+
+        That is compiling: of the step, and of some of its operations for each length of rows. The
+        training finds all of it done, unless a conditional random field has the model made anew.
+        """
+        whole = [one["seconds"] for one in tried if "loss" in one]
+        if len(whole) > 1 and "loss" in tried[0] and not self.task.crf:
+            self.trainer.preparation += tried[0]["seconds"] - min(whole)
+            tried[0]["seconds"] = min(whole)
 
     def _judge(self, rate: float) -> dict[str, Any]:
         """The validation loss, of each row and of all, and the metrics. {} if it is not finite."""
-        model, trained = self._fit(rate, self.plan.batches)
+        model, trained = self._fit(rate)
         with ema_weights(trained):
             task = self.task.with_weights(model)
             rows = predict_logits(model, self.valid)
@@ -225,8 +227,8 @@ class _Tries:
         _, metrics = compare(self.task, labels_of(self.judged_by), answers)
         return {"loss": float(losses.mean()), "losses": losses.tolist(), "metrics": metrics}
 
-    def _fit(self, rate: float, batches: int) -> tuple[Any, Any]:
-        """Train for so many batches, with warm-up and decay; give the model and what was fitted."""
+    def _fit(self, rate: float) -> tuple[Any, Any]:
+        """Train for short, with warm-up and decay; give the model and what was fitted."""
         recipe, path = self.recipe, self.path
         seed, optimizer = self.search.seed, self._optimizer(rate)
         model, trained = self.trainer.begin(seed, optimizer, self.plan.batches)
@@ -238,16 +240,15 @@ class _Tries:
                 lines,
                 every=recipe.log_every,
                 start=0,
-                last=batches,
+                last=self.plan.batches,
                 tokens_per_step=round(recipe.batch_size * float(np.mean(self.rows.row_lengths))),
                 uniform_loss=math.inf,
                 name=f"trying {spelled(rate)}",
-                quiet=batches == 1,
             ) as log,
         ):
             trained.fit(
                 fed(prefetched(rows)),
-                steps_per_epoch=batches,
+                steps_per_epoch=self.plan.batches,
                 shuffle=False,
                 callbacks=[log],
                 verbose=0,

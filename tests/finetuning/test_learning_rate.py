@@ -157,9 +157,7 @@ def test_a_rate_that_diverges_is_out(monkeypatch):
     """And so is the model that it broke."""
     forgotten = []
     tries = object.__new__(learning_rate._Tries)
-    tries.trainer = SimpleNamespace(
-        is_compiled_for=lambda optimizer: True, forget=lambda: forgotten.append(True)
-    )
+    tries.trainer = SimpleNamespace(forget=lambda: forgotten.append(True))
     tries.recipe = recipe()
 
     def diverges(rate):
@@ -275,3 +273,21 @@ def test_losses_of_tokens_count_by_their_weights():
         )
     ]
     np.testing.assert_allclose(got, np.array(each) * 3 / 13, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tried", "of_training", "of_search"),
+    [
+        ([9.0, 4.0, 5.0], 5, 13),  # the first compiled
+        ([9.0], 0, 9),  # nothing tells what of it was compiling
+        ([9.0, None, 5.0], 4, 10 + 1),  # the second diverged, after a second
+        ([None, 6.0, 5.0], 0, 11 + 1),
+    ],
+)
+def test_what_the_first_compiles_counts_to_the_training(tried, of_training, of_search):
+    tries = object.__new__(learning_rate._Tries)
+    tries.trainer, tries.task = SimpleNamespace(preparation=0.0), Classification(labels=("a", "b"))
+    tried = [{"seconds": x, "loss": 0.5} if x else {"seconds": 1.0} for x in tried]
+    tries._share_compiling(tried)
+    assert tries.trainer.preparation == of_training
+    assert sum(one["seconds"] for one in tried) == of_search
