@@ -55,11 +55,3 @@ def confident_thresholds(labels: np.ndarray, probabilities: np.ndarray) -> np.nd
     counts = given.sum(axis=0)
     sums = (given * probabilities).sum(axis=0)
     return np.divide(sums, counts, out=np.full(len(counts), np.inf), where=counts > 0)
-
-
-def confident_joint(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """How many examples that have label i are confidently of label j: (C, C) int."""
-    found, classes = confident_labels(labels, probabilities), probabilities.shape[1]
-    joint = np.zeros((classes, classes), np.int64)
-    np.add.at(joint, (labels[found >= 0], found[found >= 0]), 1)
-    return joint

