@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -684,3 +685,19 @@ def test_loopback():
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("::")
     assert serving.url("::1", 8000) == "http://[::1]:8000"
+
+
+def test_all_that_is_set_reaches_the_service(monkeypatch):
+    seen = {}
+    served, server = Served("m", TASK, by_length), SimpleNamespace(run=lambda sockets: None)
+    monkeypatch.setattr(serving, "load_served", lambda *given: seen.update(load=given) or served)
+    monkeypatch.setattr(serving, "make_app", lambda *given: seen.update(app=given))
+    monkeypatch.setattr(serving, "make_server", lambda *given: seen.update(server=given) or server)
+    limits = Limits(max_texts=5)
+    model = Path("model")
+    serve(
+        ServeConfig(model=model, port=0, batch_size=3, precision="bfloat16", top_k=2, limits=limits)
+    )
+    assert seen["load"] == (model, 3, "bfloat16", 2)
+    assert seen["app"] == (served, 3, limits)
+    assert seen["server"] == (None, limits)

@@ -5,7 +5,7 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.adam import AdamW
-from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForTokenClassification
 from roformer_tf.pretraining.losses import MaskedTokenLoss
 from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
 from roformer_tf.runs.optimizers.factory import make_finetune_optimizer, make_optimizer
@@ -222,3 +222,20 @@ def test_averages_in_float64_are_float64():
     optimizer.apply([keras.ops.convert_to_tensor([1.0, 1.0], weight.dtype)])
     assert optimizer.ema_weights[0].dtype == weight.dtype
     np.testing.assert_array_equal(numpy(optimizer.ema_weights[0]), numpy(weight))  # at first
+
+
+@pytest.mark.parametrize("rate", [1e-4, 1e-3])
+def test_a_conditional_random_field_moves_by_its_own_rate(model, rate):
+    """Adam's first step is the rate, whatever the gradient: here 1 for every weight."""
+    tagger = RoFormerForTokenClassification(model.config.replace(num_labels=3, crf=True))
+    names = tagger.named_variables()
+    before = {name: numpy(v) for name, v in names.items()}
+    config = FinetuneOptimizerConfig(
+        learning_rate=rate, crf_learning_rate=0.02, warmup=0.0, clip_norm=1e9, weight_decay=0.0
+    )
+    optimizer = make_finetune_optimizer(config, tagger, LONG)
+    optimizer.apply([np.ones(v.shape, "float32") for v in tagger.trainable_variables])
+    moved = {name: before[name] - numpy(v) for name, v in names.items()}
+    for name in ("start_transitions", "transitions", "end_transitions"):
+        np.testing.assert_allclose(moved[f"crf/{name}"], 0.02, rtol=1e-4)
+    np.testing.assert_allclose(moved["token_classifier/bias"], rate, rtol=1e-4)
