@@ -271,3 +271,24 @@ def typed():
         )
 
     return start
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A Chinese Chromium without a window, for tests marked `browser`."""
+    from selenium import webdriver
+
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert program, "install chromium"
+    assert driver, "install chromium-driver"
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        f"--user-data-dir={tmp_path_factory.mktemp('browser')}",
+    ):
+        options.add_argument(flag)
+    options.add_experimental_option("prefs", {"intl.accept_languages": "zh-CN"})
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as chrome:
+        yield chrome

@@ -75,7 +75,7 @@ class Trainer:
         """
         keras.utils.set_random_seed(seed)
         fresh = self.start.model(self.task)
-        if self.made is None or not self.is_compiled_for(optimizer):
+        if self.made is None or not may_restart(self.made[1].optimizer, optimizer, fresh):
             compiled = trainable(fresh, self.loss.fgm)
             compiled.compile(
                 make_restartable_optimizer(optimizer, fresh, batches),
@@ -90,13 +90,6 @@ class Trainer:
         restart(compiled.optimizer, optimizer, model, batches)
         compiled.reset_metrics()
         return self.made
-
-    def is_compiled_for(self, optimizer: FinetuneOptimizerConfig) -> bool:
-        """Whether a training by these settings finds its step compiled."""
-        if self.made is None:
-            return False
-        model, compiled = self.made
-        return may_restart(compiled.optimizer, optimizer, model)
 
     def forget(self) -> None:
         """Let the next training make a model of its own, after one that broke off in a step."""

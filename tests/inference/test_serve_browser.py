@@ -1,7 +1,6 @@
 """The page in a real browser: needs Chromium and its driver, and selenium."""
 
 import re
-import shutil
 from contextlib import ExitStack
 
 import numpy as np
@@ -17,27 +16,7 @@ from roformer_tf.tasks.tagging import Tagging
 
 pytestmark = pytest.mark.browser
 
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    from selenium import webdriver
-
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    assert program, "install chromium"
-    assert driver, "install chromium-driver"
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.add_experimental_option("prefs", {"intl.accept_languages": "zh-CN"})
-    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as chrome:
-        yield chrome
 
 
 @pytest.fixture

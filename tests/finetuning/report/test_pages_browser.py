@@ -1,7 +1,5 @@
 """A report in a real browser, on a screen and on a phone: needs Chromium and its driver."""
 
-import shutil
-
 import pytest
 
 from roformer_tf.finetuning.report.analysis import analyse
@@ -12,23 +10,7 @@ from tests.support.report_run import make_run
 
 pytestmark = pytest.mark.browser
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 LONG = "runs/" + "a_very_long_name_of_a_folder_" * 6
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    from selenium import webdriver
-
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    assert program, "install chromium"
-    assert driver, "install chromium-driver"
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as chrome:
-        yield chrome
 
 
 @pytest.mark.parametrize("width", [1280, 390])
