@@ -8,6 +8,7 @@ from keras import ops
 
 from roformer_tf.internals import set_attention_dropout
 from roformer_tf.kernels.attention import attend
+from roformer_tf.kernels.cache import Past
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
@@ -77,9 +78,16 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        past: Past | None = None,
         **others: Any,
     ) -> Any:
-        """Attend, as the parent does, in the fused form where it can."""
+        """Attend, as the parent does, in the fused form where it can.
+
+        With `past`, x (B, T, D) are tokens behind those that its cache holds: their keys and values
+        are kept there, too, each key rotated, and `attention_mask` is (B, T, S) of all S slots.
+        """
+        if past is not None:
+            return self._continue(query, attention_mask, past)
         # The same object, not equal values: of two tensors nobody could tell without reading both.
         to_itself = value is query and (key is None or key is query)
         masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
@@ -121,12 +129,15 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         return (
             self.fusible
             and all(getattr(type(self), x) is getattr(RotaryMultiHeadAttention, x) for x in hooks)
-            and all(
-                type(projection) is keras.layers.EinsumDense
-                and projection.quantization_mode is None
-                and not projection.lora_enabled
-                for projection in projections
-            )
+            and all(map(self._plain, projections))
+        )
+
+    def _plain(self, projection: Any) -> bool:
+        """Whether kernel and bias are all that a projection is."""
+        return (
+            type(projection) is keras.layers.EinsumDense
+            and projection.quantization_mode is None
+            and not projection.lora_enabled
         )
 
     def _fused(
@@ -148,7 +159,18 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             visible = None if visible is None else gather_positions(visible, positions)
         rate = self.dropout if training else 0.0
         seed = self.drop.seed_generator.next() if rate else None
-        attended = attend(query, key, value, visible, seed, rate, training)  # (B, N, T, H)
+        return self._merge(attend(query, key, value, visible, seed, rate, training), training)
+
+    def _continue(self, x: Tensor, visible: Tensor | None, past: Past) -> Tensor:
+        """What tokens x (B, T, D) make of themselves and of all before them: (B, T, D)."""
+        query, key, value = (self._project_alone(x, part, past.positions) for part in PARTS)
+        key, value = past.cache.write(key, value, past.slot)  # (B, N, S, H)
+        return self._merge(attend(query, key, value, visible))
+
+    def _merge(self, attended: Tensor, training: bool | None = None) -> Tensor:
+        """The output's projection of what all heads found: (B, N, T, H) → (B, T, D)."""
+        if not self._plain(self.output_dense):
+            return self.output_dense(ops.transpose(attended, (0, 2, 1, 3)))
         kernel = ops.cast(self.output_dense.kernel, attended.dtype)  # (N, H, D)
         # Flat: Keras' einsum over N and H becomes a batched product on TensorFlow, whose kernel
         # gradient is summed over the batch afterwards.
@@ -178,10 +200,13 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def _project_alone(self, x: Tensor, part: str, positions: Tensor) -> Tensor:
         """One part of `_project`, its features in the order that `rotary_style` names."""
         layer = self._projection(part)
-        kernel = ops.reshape(ops.cast(layer.kernel, x.dtype), (x.shape[-1], -1))
-        bias = ops.reshape(ops.cast(layer.bias, x.dtype), (-1,)) if self.use_bias else None
-        heads = (self.num_heads, self.key_dim)
-        y = ops.reshape(affine(x, kernel, bias), (*ops.shape(x)[:-1], *heads))
+        if self._plain(layer):
+            kernel = ops.reshape(ops.cast(layer.kernel, x.dtype), (x.shape[-1], -1))
+            bias = ops.reshape(ops.cast(layer.bias, x.dtype), (-1,)) if self.use_bias else None
+            heads = (self.num_heads, self.key_dim)
+            y = ops.reshape(affine(x, kernel, bias), (*ops.shape(x)[:-1], *heads))
+        else:
+            y = layer(x)
         if part != "value":
             y = rotate(y, positions, self.rotary_base, self.rotary_style)
         if part == "query":

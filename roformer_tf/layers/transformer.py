@@ -13,6 +13,7 @@ import keras
 from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.kernels.cache import Past
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
@@ -126,7 +127,8 @@ class RoFormerLayer(layers.Layer):
     """norm(x + drop(attention(x))), then norm(x + drop(feed_forward(x))).
 
     Call: x (B, T, H), visible (B, T, T) bool, query before key → (B, T, H); given positions (B, P)
-    int, only there → (B, P, H), for the work that this takes.
+    int, only there → (B, P, H), for the work that this takes. With `past`, x are tokens behind
+    those that it holds, and visible is (B, T, S) of all its slots.
     """
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
@@ -168,10 +170,11 @@ class RoFormerLayer(layers.Layer):
         visible: Tensor,
         positions: Tensor | None = None,
         training: bool | None = None,
+        past: Past | None = None,
     ) -> Tensor:
         """Let every token look at those it may see, then at itself."""
         attended = self.attention(
-            x, x, attention_mask=visible, positions=positions, training=training
+            x, x, attention_mask=visible, positions=positions, training=training, past=past
         )
         x = x if positions is None else gather_positions(x, positions)
         # Post-norm, as BERT has it: the norm is of the sum (arXiv 1810.04805, released code).

@@ -1,12 +1,13 @@
 """RoFormerEncoder: rows of tokens in, hidden states out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.kernels.cache import KeyValueCache, Past
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.layers.attention import visible_keys
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
@@ -84,6 +85,25 @@ class RoFormerEncoder(PretrainedModel):
             else:
                 states.append(layer(states[-1], visible, needed, training=training))
         return states
+
+    def continued(
+        self,
+        token_ids: Tensor,
+        segment_ids: Tensor,
+        visible: Tensor,
+        positions: Tensor,
+        slot: Tensor,
+        caches: Sequence[KeyValueCache],
+    ) -> Tensor:
+        """Read T tokens more of every row, behind those that the caches of the layers hold.
+
+        token_ids, segment_ids, positions (B, T) int32, visible (B, T, S) bool: which of all S slots
+        each may look at; slot () int32: that of the first → last layer's hidden states (B, T, H).
+        """
+        x = self.embeddings(token_ids, segment_ids)
+        for layer, cache in zip(self.layer_stack, caches, strict=True):
+            x = layer(x, visible, past=Past(cache, slot, positions))
+        return x
 
 
 def first_positions(inputs: Mapping[str, Tensor]) -> Tensor:

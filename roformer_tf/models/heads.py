@@ -16,6 +16,7 @@ from roformer_tf.kernels.matmul import product_with_rows
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.transformer import activation, dense, norm
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
+from roformer_tf.models.generation import GenerationMixin
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tokenizers.tokenizer import as_pairs
 
@@ -155,7 +156,7 @@ class RoFormerForMaskedLM(LanguageModel):
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForCausalLM(LanguageModel):
+class RoFormerForCausalLM(GenerationMixin, LanguageModel):
     """A language model that reads from left to right, such as the released gpt-char.
 
     Call: the encoder's dict → logits (B, T, V) float32; those at a position score the token
@@ -176,7 +177,7 @@ class RoFormerForCausalLM(LanguageModel):
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForSentenceSimilarity(LanguageModel):
+class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
     """The released sim-char models: sentence vectors, and a language model over a second text.
 
     Call: the encoder's dict → a dict of `embedding` (B, H) float32, the linear pooler's output

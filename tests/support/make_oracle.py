@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from bert4keras.backend import apply_rotary_position_embeddings, keras, sinusoidal_embeddings
 from bert4keras.models import build_transformer_model
+from bert4keras.snippets import AutoRegressiveDecoder
 
 SPECIAL = {  # where the released vocabularies keep [CLS], [SEP], [MASK], and their first word
     "word": (2, 3, 4, 5),
@@ -51,6 +52,7 @@ SCALES = (  # the deviation of a weight is that of the first ending that its nam
 )  # … or 0.85 over the root of its inputs: so large that a wrong one shows
 HEAD = {"MLM-Activation": "logits", "Output-MLM-Activation": "logits", "MLM-Norm": "transform"}
 SGD_STEPS, LEARNING_RATE = 20, 0.01
+WRITTEN = 12  # tokens
 TRACED = (
     "bert/embeddings/token_type_embeddings",
     "bert/embeddings/LayerNorm/gamma",
@@ -129,6 +131,8 @@ def main():
             save(name, record_pair_head(loaded, rows(family, rng(name + " rows"))))
         else:
             save(name, record(loaded, family, rng(name + " rows")))
+        if "application" in family.build:
+            save(f"{name}_written", record_writing(loaded, family, rng(name + " written")))
     word = FAMILIES["word"]
     ids = rng("word_long").integers(5, word.config["vocab_size"], (2, 700))
     save("word_long", record_long(load(folder, word), ids))
@@ -322,6 +326,51 @@ def continued(model, token_ids):
         ids = np.append(ids, logits.argmax()).astype("int32")[None]
         two.append(np.sort(tf.nn.softmax(logits).numpy())[:-3:-1])
     return {"greedy_ids": ids, "greedy_top2_probs": np.stack(two)}
+
+
+class Writer(AutoRegressiveDecoder):
+    """What a model writes behind a text or, of UniLM, after it."""
+
+    def __init__(self, model, unilm, end_id):
+        super().__init__(start_id=None, end_id=end_id, maxlen=WRITTEN)
+        self.model, self.unilm = model, unilm
+
+    @AutoRegressiveDecoder.wraps(default_rtype="logits")
+    def predict(self, inputs, output_ids, states):
+        token_ids = np.concatenate([inputs[0], output_ids], 1)
+        segment_ids = np.concatenate([0 * inputs[0], 0 * output_ids + self.unilm], 1)
+        logits = self.last_token(self.model).predict_on_batch([token_ids, segment_ids])
+        return logits[-1] if self.unilm else logits  # behind the pooler's
+
+    def rows(self, prompts, beams):
+        """What is written behind each prompt, its end too, -1 behind it: (prompts, WRITTEN)."""
+        written = np.full((len(prompts), WRITTEN), -1, "int32")
+        for row, prompt in enumerate(prompts):
+            ids = self.beam_search([prompt], topk=beams)
+            written[row, : len(ids)] = ids
+        return written
+
+
+def record_writing(model, family, rng):
+    """What is written behind twenty texts, greedily and by four beams.
+
+    Once to [SEP], which random weights hardly write, and once to a token that they write often.
+    """
+    cls, sep, _, first = SPECIAL[family.tokens]
+    unilm = family.build["application"] == "unilm"
+    texts = [rng.integers(first, family.config["vocab_size"], size) for size in range(1, 21)]
+    prompts = [np.array([cls, *text, *[sep] * unilm]) for text in texts]
+    padded = np.full((len(prompts), max(map(len, prompts))), -1, "int32")
+    for row, prompt in enumerate(prompts):
+        padded[row, : len(prompt)] = prompt
+    found = {"prompts": padded}
+    for name, end in (("", sep), ("_ended", None)):
+        if end is None:  # what most texts hold
+            held = [token for row in found["greedy"] for token in set(row[row >= 0].tolist())]
+            end = found["end"] = np.bincount(held).argmax().astype("int32")
+        writer = Writer(model, unilm, int(end))
+        found |= {f"greedy{name}": writer.rows(prompts, 1), f"beams{name}": writer.rows(prompts, 4)}
+    return found
 
 
 def sentences(model, pair, texts):

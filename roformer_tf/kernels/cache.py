@@ -1,0 +1,145 @@
+"""Keys and values that are kept while a model writes, and steps compiled around them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras import ops
+
+from roformer_tf.kernels.forms import Tensor, fast
+
+
+class KeyValueCache:
+    """Keys and values of one layer: (B, N, S, H) each, for B rows, N heads and S slots."""
+
+    def __init__(self, heads: int, head_size: int, dtype: str) -> None:
+        self.heads, self.head_size, self.dtype = heads, head_size, dtype
+        self.stored: list[Tensor] = []
+        self.clear(0, 0)
+
+    def clear(self, batch: int, slots: int) -> None:
+        """Make room for as many rows and slots, all of zeros."""
+        shape = (batch, self.heads, slots, self.head_size)
+        self.stored = [_zeros(shape, self.dtype) for _ in range(2)]
+
+    def grow(self, slots: int) -> None:
+        """Add as many slots behind the others."""
+        self.stored = [ops.pad(x, [(0, 0), (0, 0), (0, slots), (0, 0)]) for x in self.stored]
+
+    def take(self, rows: Tensor) -> None:
+        """Keep the rows of these numbers (B',) int32, in this order; one may come several times."""
+        self.stored = [ops.take(x, rows, axis=0) for x in self.stored]
+
+    def write(self, key: Tensor, value: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
+        """Put keys and values (B, N, T, H) at T slots, from slot () int32 on.
+
+        Returns all that it then holds, (B, N, S, H) each. To be called within a compiled step.
+        """
+        new = [ops.cast(x, self.dtype) for x in (key, value)]
+        form = _write_in_place if fast() else _write_plainly
+        self.stored = [form(x, part, slot) for x, part in zip(self.stored, new, strict=True)]
+        key, value = self.stored
+        return key, value
+
+
+def _write_plainly(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+    """x (B, N, S, H) with new (B, N, T, H) from the slot on."""
+    if keras.backend.backend() == "tensorflow":  # whose update of a slice is XLA's alone
+        stop = slot + ops.shape(new)[2]
+        return ops.concatenate([x[:, :, :slot], new, x[:, :, stop:]], axis=2)
+    return ops.slice_update(x, (0, 0, slot, 0), new)
+
+
+def _write_in_place(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
+    """The same in x's own memory: a copy of all slots takes longer than attention to them."""
+    import tensorflow as tf
+
+    batch, heads, slots, size = tf.unstack(tf.shape(x))
+    places = tf.range(batch * heads)[:, None] * slots + slot + tf.range(tf.shape(new)[2])
+    rows = tf.raw_ops.InplaceUpdate(
+        x=tf.reshape(x, (-1, size)), i=tf.reshape(places, (-1,)), v=tf.reshape(new, (-1, size))
+    )
+    return tf.ensure_shape(tf.reshape(rows, (batch, heads, slots, size)), x.shape)
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Zeros in memory that no other tensor has, into which can be written."""
+    if not fast():
+        return ops.zeros(shape, dtype)
+    import tensorflow as tf
+
+    return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=True)
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a layer has read before, and where the T tokens that come now belong.
+
+    No tuple: Keras takes no argument of a call that holds tensors and other things.
+    """
+
+    cache: KeyValueCache
+    slot: Tensor
+    """() int32: the slot of the first one."""
+    positions: Tensor
+    """(B, T) int32: by which their queries and keys are rotated."""
+
+
+def compiled_step(
+    step: Callable[..., Tensor],
+    variables: Sequence[keras.Variable],
+    caches: Sequence[KeyValueCache],
+    axes: Sequence[int],
+) -> Callable[..., Tensor]:
+    """Compile a step that reads the variables, and reads and writes the caches.
+
+    Its inputs are int32 arrays with as many axes as `axes` says. TensorFlow traces it once for all
+    shapes; on JAX it is compiled once a shape.
+    """
+
+    def pure(stored: Any, *inputs: Tensor) -> Any:
+        _hand_out(stored, caches)
+        return step(*inputs), [cache.stored for cache in caches]
+
+    compiled = _traced(pure, caches, axes)
+    if keras.backend.backend() == "jax":
+        compiled = _jitted(pure, variables)
+
+    def run(*inputs: Any) -> Tensor:
+        output, stored = compiled([cache.stored for cache in caches], *inputs)
+        _hand_out(stored, caches)
+        return output
+
+    return run
+
+
+def _hand_out(stored: Any, caches: Sequence[KeyValueCache]) -> None:
+    for cache, pair in zip(caches, stored, strict=True):
+        cache.stored = list(pair)
+
+
+def _traced(
+    pure: Callable[..., Any], caches: Sequence[KeyValueCache], axes: Sequence[int]
+) -> Callable[..., Any]:
+    if keras.backend.backend() != "tensorflow":
+        return pure
+    import tensorflow as tf
+
+    stored = [
+        [tf.TensorSpec((None, cache.heads, None, cache.head_size), cache.dtype)] * 2
+        for cache in caches
+    ]
+    inputs = [tf.TensorSpec([None] * count, tf.int32) for count in axes]
+    return tf.function(pure, input_signature=[stored, *inputs], autograph=False)
+
+
+def _jitted(pure: Callable[..., Any], variables: Sequence[keras.Variable]) -> Callable[..., Any]:
+    import jax
+
+    def stateless(values: Any, stored: Any, *inputs: Any) -> Any:
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return pure(stored, *inputs)
+
+    compiled = jax.jit(stateless, donate_argnums=1)
+    return lambda *inputs: compiled([variable.value for variable in variables], *inputs)

@@ -1,0 +1,462 @@
+"""Models that write: greedy, sampled or by beams, many prompts at once."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.beam_search import BeamSearch
+from roformer_tf.models.incremental import IncrementalDecoder
+from roformer_tf.models.sampling import (
+    distribution,
+    draw,
+    log_softmax,
+    penalize_repetition,
+    softmax,
+)
+
+if TYPE_CHECKING:
+    from roformer_tf.config import RoFormerConfig
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+ROWS = 64
+"""Texts that are written side by side."""
+SMALLEST = 1e-12
+"""Added by bert4keras to probabilities, whose logarithms it sums."""
+
+OnToken: TypeAlias = Callable[[int, int, int], None]
+"""Told of every token that is written: the prompt's number, the sample's, the token's id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """How a text is written: the likeliest token each time, unless one of these says otherwise."""
+
+    max_tokens: int = 128
+    """Most tokens to write."""
+    min_tokens: int = 0
+    """Fewest tokens to write: [SEP] is not written before, and no --stop heeded."""
+    samples: int = 1
+    """Texts to draw for each prompt; more than one means sampling."""
+    temperature: float | None = None
+    """Sample, from what the model expects divided by this before the softmax: below 1 surer, above
+    1 bolder."""
+    top_k: int | None = None
+    """Sample, from so many likeliest tokens."""
+    top_p: float | None = None
+    """Sample, from as few of the likeliest tokens as have this share of the probability."""
+    repetition_penalty: float = 1.0
+    """Above 1, tokens that stand in the text already become less likely."""
+    beams: int = 1
+    """Beam search with so many beams: a likelier text than the likeliest tokens make."""
+    length_penalty: float | None = None
+    """Compare texts of beams by log-probability / length^penalty, as transformers does; unset, by
+    log-probability, as bert4keras does."""
+    stop: tuple[str, ...] = ()
+    """End a text behind one of these, such as 。, as well as at [SEP]."""
+    seed: int = 0
+    """Of sampling: the same prompt, settings and seed give the same text."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_tokens", 1), ("min_tokens", 0), ("samples", 1), ("beams", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
+        if self.min_tokens > self.max_tokens:
+            raise InputError(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}."
+            )
+        for name in ("temperature", "repetition_penalty"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise InputError(f"{name} is {value}, but must be a number above 0, such as 1.")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k is {self.top_k}, but must be at least 1.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(
+                f"top_p is {self.top_p}, but must be above 0 and at most 1, such as 0.95: the "
+                "share of the probability to sample from."
+            )
+        if self.beams > 1 and self.sampled:
+            raise InputError(
+                f"beams is {self.beams}, but samples, temperature, top_k and top_p draw at random, "
+                "which beam search does not. Give the one or the others."
+            )
+        if self.length_penalty is not None and self.beams == 1:
+            raise InputError("length_penalty compares the texts of beams: give beams as well.")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
+        if not all(self.stop):
+            raise InputError("stop holds an empty text. Give what ends a text, such as 。.")
+
+    @property
+    def sampled(self) -> bool:
+        """Whether tokens are drawn at random."""
+        given = (self.temperature, self.top_k, self.top_p)
+        return self.samples > 1 or any(x is not None for x in given)
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What was written behind a prompt."""
+
+    token_ids: tuple[int, ...]
+    """Without the [SEP] that ended it, with the token of `stop` that did."""
+    text: str
+    score: float
+    """Mean log-probability of a token, in nats, by the model itself: of all that were written, and
+    of the [SEP]."""
+    ended: bool
+    """Whether the text ended of itself, before `max_tokens`."""
+
+
+class GenerationMixin:
+    """`generate`, for models whose logits at a position score the token behind it."""
+
+    config: RoFormerConfig
+    tokenizer: RoFormerTokenizer | None
+    _generator: _Generator | None = None
+
+    def generate(
+        self, texts: Sequence[str], *, rows: int = ROWS, **settings: Any
+    ) -> list[list[str]]:
+        """Continue texts: for each a list of `samples` texts, without the prompt.
+
+        A causal model continues the text; a UniLM one (sim) writes another that means the same.
+        `settings` are those of `GenerationConfig`: max_tokens, min_tokens, samples, temperature,
+        top_k, top_p, repetition_penalty, beams, length_penalty, stop, seed. Greedy unless one of
+        them says otherwise. rows: texts that are written side by side.
+        Raises InputError for settings out of their bounds, for what is no list of texts, a prompt
+        that leaves no room, and a model without a tokenizer or that sees what is to be written.
+        """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise InputError(f"a list of texts is needed, not {str(texts)[:60]!r}. Give a list.")
+        written = self.generate_ids(
+            [self.encode_prompt(text) for text in texts], GenerationConfig(**settings), rows=rows
+        )
+        return [[one.text for one in each] for each in written]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """What the model reads before it writes: [CLS], the text and, of UniLM, [SEP]."""
+        tokenizer = self._own_tokenizer()
+        ids, _ = tokenizer.encode(text)
+        return ids if self.config.attention_type == "unilm" else ids[:-1]
+
+    def generate_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        config: GenerationConfig | Sequence[GenerationConfig] = GenerationConfig(),
+        *,
+        rows: int = ROWS,
+        on_token: OnToken | None = None,
+        on_done: Callable[[int, list[Continuation]], None] | None = None,
+    ) -> list[list[Continuation]]:
+        """Continue rows of token ids, such as `encode_prompt` makes: a list for each.
+
+        One config for all, or one each. `on_token` hears of each token as it is written, but of
+        none of beams; `on_done` of each prompt that is finished. Prompts of like length are written
+        together. Raises InputError as `generate` does.
+        """
+        configs = [config] * len(prompts) if isinstance(config, GenerationConfig) else list(config)
+        for number, prompt in enumerate(prompts):
+            self._check_fits(number, prompt)
+        # Before anything is written: what is refused is refused of all.
+        if self._generator is None:
+            self._generator = _Generator(self)
+        return self._generator.write(prompts, configs, rows, on_token, on_done)
+
+    def _own_tokenizer(self) -> RoFormerTokenizer:
+        if self.tokenizer is None:
+            raise InputError(
+                "this model has no tokenizer: its checkpoint came without a vocab.txt. "
+                "Put one beside it, or set `model.tokenizer`."
+            )
+        return self.tokenizer
+
+    def _check_fits(self, number: int, prompt: Sequence[int]) -> None:
+        most = self.config.max_position_embeddings
+        if not len(prompt):
+            raise InputError(f"prompt {number} has no tokens. Give at least [CLS].")
+        if len(prompt) >= most:
+            raise InputError(
+                f"prompt {number} has {len(prompt):,} tokens, but the model was made for texts of "
+                f"{most:,}, with what it writes. Give a shorter one, or a model with a larger "
+                "max_position_embeddings."
+            )
+
+
+@dataclass
+class _Row:
+    """One text that is being written."""
+
+    prompt: int
+    sample: int
+    config: GenerationConfig
+    before: list[int]
+    room: int
+    random: np.random.Generator
+    ids: list[int]
+    log_probability: float = 0.0
+    count: int = 0
+    done: bool = False
+    ended: bool = False
+
+
+class _Generator:
+    """Writes with one model, for one caller at a time."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.decoder = IncrementalDecoder(model)
+        self.lock = Lock()
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        configs: Sequence[GenerationConfig],
+        rows: int,
+        on_token: OnToken | None,
+        on_done: Callable[[int, list[Continuation]], None] | None,
+    ) -> list[list[Continuation]]:
+        """See `GenerationMixin.generate_ids`."""
+        met: Counter[tuple[int, ...]] = Counter()
+        turns = []
+        for prompt in prompts:  # which of equal prompts it is: they get texts of their own
+            turns.append(met[tuple(prompt)])
+            met[tuple(prompt)] += 1
+        answers: list[list[Continuation]] = [[] for _ in prompts]
+        with self.lock:
+            for chosen in _batches(prompts, configs, rows):
+                if configs[chosen[0]].beams > 1:
+                    found = self._search([prompts[i] for i in chosen], [configs[i] for i in chosen])
+                else:
+                    found = self._sample(prompts, configs, chosen, turns, on_token)
+                for number, written in zip(chosen, found, strict=True):
+                    answers[number] = written
+                    if on_done is not None:
+                        on_done(number, written)
+        return answers
+
+    def _sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        configs: Sequence[GenerationConfig],
+        chosen: Sequence[int],
+        turns: Sequence[int],
+        on_token: OnToken | None,
+    ) -> list[list[Continuation]]:
+        """Greedy, or drawn."""
+        logits = self._begin([prompts[i] for i in chosen], [configs[i] for i in chosen])
+        rows: list[_Row] = []
+        for number in chosen:
+            prompt, config = list(prompts[number]), configs[number]
+            key = [config.seed, zlib.crc32(np.array(prompt, "<i4").tobytes()), turns[number]]
+            for sample in range(config.samples):
+                random = np.random.default_rng([*key, sample])
+                room = self._room(prompt, config)
+                rows.append(_Row(number, sample, config, prompt, room, random, []))
+        places = {number: place for place, number in enumerate(chosen)}
+        order = [places[row.prompt] for row in rows]
+        self.decoder.choose(order)
+        running, logits = rows, logits[order]
+        while True:
+            tokens = self._next_tokens(running, logits)
+            for row, token in zip(running, tokens.tolist(), strict=True):
+                if not row.done:
+                    self._put(row, token)
+                    if on_token is not None and not (row.ended and token == self._sep):
+                        on_token(row.prompt, row.sample, token)
+            live = [place for place, row in enumerate(running) if not row.done]
+            if not live:
+                break
+            if 2 * len(live) <= len(running):  # fewer rows are faster, to leave some takes time
+                self.decoder.choose(live)
+                running, tokens = [running[place] for place in live], tokens[live]
+            logits = self.decoder.append(tokens)
+        found: dict[int, list[Continuation]] = {number: [] for number in chosen}
+        for row in rows:
+            found[row.prompt].append(
+                self._continuation(row.ids, row.log_probability, row.count, row.ended)
+            )
+        return [found[number] for number in chosen]
+
+    def _next_tokens(
+        self, rows: Sequence[_Row], logits: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.int64]:
+        """The next token of each row (B,); rows of one config are looked at together."""
+        tokens = np.zeros(len(rows), np.int64)
+        together: dict[GenerationConfig, list[int]] = {}
+        for place, row in enumerate(rows):
+            together.setdefault(row.config, []).append(place)
+        for config, places in together.items():
+            scores = logits[places]
+            own = [rows[place] for place in places]
+            if config.repetition_penalty != 1:
+                seen = _padded([row.before + row.ids for row in own])
+                scores = penalize_repetition(scores, seen, config.repetition_penalty)
+            if self._sep is not None and config.min_tokens:
+                early = [len(row.ids) < config.min_tokens for row in own]
+                scores = scores.copy()
+                scores[early, self._sep] = -np.inf
+            if config.sampled:
+                shares = distribution(scores, config.temperature or 1.0, config.top_k, config.top_p)
+                tokens[places] = draw(shares, np.array([row.random.random() for row in own]))
+            else:
+                tokens[places] = scores.argmax(axis=1)
+        for place, row in enumerate(rows):
+            if not row.done:
+                row.log_probability += _log_probability(logits[place], int(tokens[place]))
+                row.count += 1
+        return tokens
+
+    def _put(self, row: _Row, token: int) -> None:
+        """Write a token, and see whether that was the last one."""
+        if token == self._sep:
+            row.done = row.ended = True
+            return
+        row.ids.append(token)
+        if row.config.stop and len(row.ids) >= row.config.min_tokens:
+            row.ended = self._stops(row)
+        row.done = row.ended or len(row.ids) >= row.room
+
+    def _stops(self, row: _Row) -> bool:
+        """Whether what was written ends in one of its texts to stop at: a token, or characters."""
+        known = self.model.tokenizer.vocabulary
+        if row.ids[-1] in {known[stop] for stop in row.config.stop if stop in known}:
+            return True
+        others = tuple(stop for stop in row.config.stop if stop not in known)
+        return bool(others) and self.model.tokenizer.decode(row.ids[-TAIL:]).endswith(others)
+
+    def _search(
+        self, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]
+    ) -> list[list[Continuation]]:
+        """By beams."""
+        logits = self._begin(prompts, configs)
+        searches = [
+            BeamSearch(
+                config.beams, self._ends(config), self._room(prompt, config), config.length_penalty
+            )
+            for prompt, config in zip(prompts, configs, strict=True)
+        ]
+        while True:
+            rows, tokens, start = [], [], 0
+            for prompt, config, search in zip(prompts, configs, searches, strict=True):
+                if search.answer is not None:
+                    continue
+                stop = start + len(search.running)
+                parents, written = search.advance(
+                    self._beam_scores(logits[start:stop], prompt, config, search)
+                )
+                rows += (parents + start).tolist()
+                tokens += written.tolist()
+                start = stop
+            if not rows:
+                break
+            self.decoder.choose(rows)
+            logits = self.decoder.append(np.array(tokens))
+        found = []
+        for search in searches:
+            assert search.answer is not None
+            ids, total, ended = search.answer
+            ids = ids[:-1] if ended and ids[-1] == self._sep else ids
+            found.append([self._continuation(ids, total, len(search.answer.token_ids), ended)])
+        return found
+
+    def _beam_scores(
+        self,
+        logits: npt.NDArray[np.float32],
+        prompt: Sequence[int],
+        config: GenerationConfig,
+        search: BeamSearch,
+    ) -> npt.NDArray[Any]:
+        """Log-probabilities (K, V) behind the running beams."""
+        written = [list(beam.token_ids) for beam in search.running]
+        if config.repetition_penalty != 1:
+            seen = _padded([[*prompt, *ids] for ids in written])
+            logits = penalize_repetition(logits, seen, config.repetition_penalty)
+        if len(written[0]) < config.min_tokens:
+            logits = logits.copy()
+            logits[:, list(search.ends)] = -np.inf
+        if config.length_penalty is None:
+            return np.asarray(np.log(softmax(logits.astype(np.float64)) + SMALLEST))
+        return log_softmax(logits)
+
+    def _begin(
+        self, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]
+    ) -> npt.NDArray[np.float32]:
+        room = max(self._room(*each) for each in zip(prompts, configs, strict=True))
+        return self.decoder.begin(prompts, room)
+
+    def _room(self, prompt: Sequence[int], config: GenerationConfig) -> int:
+        """Tokens that may be written behind a prompt."""
+        return min(config.max_tokens, self.model.config.max_position_embeddings - len(prompt))
+
+    def _ends(self, config: GenerationConfig) -> tuple[int, ...]:
+        """Ids of the tokens that end a beam."""
+        tokenizer = self.model.tokenizer
+        own = [] if self._sep is None else [self._sep]
+        for stop in config.stop:
+            if stop not in tokenizer.vocabulary:
+                raise InputError(
+                    f"stop is {stop!r}, but beams end at single tokens, and the vocabulary has no "
+                    "such one. Leave beams out, or stop at another text."
+                )
+            own.append(tokenizer.vocabulary[stop])
+        return tuple(own)
+
+    @property
+    def _sep(self) -> int | None:
+        tokenizer = self.model.tokenizer
+        return None if tokenizer is None else int(tokenizer.sep_id)
+
+    def _continuation(
+        self, ids: Sequence[int], log_probability: float, count: int, ended: bool
+    ) -> Continuation:
+        tokenizer = self.model.tokenizer
+        text = "" if tokenizer is None else tokenizer.decode(ids)
+        return Continuation(tuple(ids), text, log_probability / max(count, 1), ended)
+
+
+TAIL = 32
+"""Tokens at a text's end in which a text to stop at is looked for."""
+
+
+def _batches(
+    prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig], rows: int
+) -> Iterator[list[int]]:
+    """Numbers of the prompts that are written together: of like length, the longest first."""
+    order = sorted(range(len(prompts)), key=lambda i: (configs[i].beams > 1, -len(prompts[i])))
+    batch: list[int] = []
+    width = 0
+    for number in order:
+        config = configs[number]
+        own = max(config.samples, config.beams)
+        other_kind = batch and (configs[batch[0]].beams > 1) != (config.beams > 1)
+        if batch and (width + own > rows or other_kind):
+            yield batch
+            batch, width = [], 0
+        batch.append(number)
+        width += own
+    if batch:
+        yield batch
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
+    """Rows of ids, −1 behind the shorter ones."""
+    seen = np.full((len(rows), max(map(len, rows))), -1, np.int64)
+    for number, row in enumerate(rows):
+        seen[number, : len(row)] = row
+    return seen
+
+
+def _log_probability(logits: npt.NDArray[np.float32], token: int) -> float:
+    """Of one token of a row (V,), in nats."""
+    highest = logits.max()
+    return float(logits[token] - highest - np.log(np.exp(logits - highest).sum(dtype=np.float64)))

@@ -1,0 +1,211 @@
+"""What models write: as bert4keras writes it, and by the settings that say how."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.generation import GenerationConfig
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
+
+CLASSES = {
+    "gpt_char": RoFormerForCausalLM,
+    "sim_char": RoFormerForSentenceSimilarity,
+    "sim_char_ft": RoFormerForSentenceSimilarity,
+}
+WRITTEN = 12  # tokens, at most, in the recordings
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def writer(family, released):
+    return CLASSES[family].from_pretrained(released(family))
+
+
+@pytest.fixture(scope="module")
+def recording(family, recorded):
+    return recorded(f"{family}_written")
+
+
+@pytest.fixture(scope="module")
+def gpt(released):
+    """To be read by tests and not changed."""
+    return RoFormerForCausalLM.from_pretrained(released("gpt_char"))
+
+
+def rows(padded):
+    """Rows of ids without the −1 behind them."""
+    return [row[row >= 0].tolist() for row in padded]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("ended", ["", "_ended"])
+def test_it_writes_what_bert4keras_writes(writer, recording, ended, beams):
+    expected = rows(recording[("greedy" if beams == 1 else "beams") + ended])
+    stop = (writer.tokenizer.tokens[int(recording["end"])],) if ended else ()
+    config = GenerationConfig(max_tokens=WRITTEN, beams=beams, stop=stop)
+    written = writer.generate_ids(rows(recording["prompts"]), config)
+    sep = writer.tokenizer.sep_id
+    if ended:  # to bert4keras that token is the end, and [SEP] is any other
+        compared = [i for i, ids in enumerate(expected) if sep not in ids]
+        assert len(compared) > len(expected) // 2
+    else:
+        compared = range(len(expected))
+    for number in compared:
+        (one,) = written[number]
+        ids = [*one.token_ids, *[sep] * (one.ended and not stop)]
+        assert ids == expected[number]
+        assert one.ended == (bool(ids) and ids[-1] in (sep, int(recording["end"]) if stop else sep))
+
+
+PROMPTS = [[101, 300, 301, 302], [101, 400], [101, *range(500, 520)]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"samples": 3, "top_p": 0.9}, {"beams": 3}, {"beams": 3, "length_penalty": 1.0}],
+)
+def test_a_prompt_gives_in_a_batch_what_it_gives_alone(gpt, settings):
+    config = GenerationConfig(max_tokens=10, **settings)
+    together = gpt.generate_ids(PROMPTS, config)
+    for prompt, written in zip(PROMPTS, together, strict=True):
+        (alone,) = gpt.generate_ids([prompt], config)
+        assert [one.token_ids for one in alone] == [one.token_ids for one in written]
+        scores = [[one.score for one in each] for each in (alone, written)]
+        np.testing.assert_allclose(*scores, atol=1e-5)
+
+
+def test_one_seed_gives_one_text_and_equal_prompts_texts_of_their_own(gpt):
+    settings = {"max_tokens": 8, "samples": 2, "temperature": 2.0}
+
+    def ids(prompts, seed):
+        written = gpt.generate_ids(prompts, GenerationConfig(seed=seed, **settings))
+        return [[one.token_ids for one in each] for each in written]
+
+    (first,), (again,), (other,) = (ids(PROMPTS[:1], seed) for seed in (1, 1, 2))
+    twice = ids([PROMPTS[0]] * 2, 1)
+    assert first == again == twice[0]
+    assert len({*first, *other, *twice[1]}) == 6
+
+
+def test_the_score_is_the_mean_log_probability_of_a_token(gpt):
+    ((one,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(max_tokens=6, temperature=1.5))
+    row = np.array([[*PROMPTS[0], *one.token_ids]], "int32")
+    logits = ops.convert_to_numpy(gpt({"token_ids": row}))[0].astype("float64")
+    shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    start = len(PROMPTS[0])
+    told = [shares[start - 1 + i, token] for i, token in enumerate(one.token_ids)]
+    assert one.score == pytest.approx(np.mean(told), abs=1e-5)
+
+
+def test_rows_that_end_leave_the_others_as_they_are(gpt):
+    """Of six rows most have ended early; those that go on do so in a smaller batch."""
+    prompts = [[101, 300 + i] for i in range(6)]
+    configs = [GenerationConfig(max_tokens=most) for most in (3, 12, 2, 3, 1, 2)]
+    for prompt, config, written in zip(
+        prompts, configs, gpt.generate_ids(prompts, configs), strict=True
+    ):
+        assert len(written[0].token_ids) == config.max_tokens
+        assert not written[0].ended
+        assert gpt.generate_ids([prompt], config)[0][0].token_ids == written[0].token_ids
+
+
+def test_a_text_ends_behind_what_it_is_to_stop_at_but_not_too_early(gpt):
+    ((whole,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
+    tokens = [gpt.tokenizer.tokens[i] for i in whole.token_ids]
+    place = max(i for i in range(len(tokens)) if tokens[i] not in tokens[:i])
+    stop = tokens[place]
+    ((ended,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12, stop=(stop,)))
+    assert ended.token_ids == whole.token_ids[: place + 1]
+    assert ended.ended
+    late = GenerationConfig(max_tokens=12, stop=(stop,), min_tokens=place + 2)
+    ((later,),) = gpt.generate_ids(PROMPTS[1:2], late)
+    assert len(later.token_ids) > place + 1
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_no_text_ends_before_its_fewest_tokens(gpt, beams):
+    sep = gpt.tokenizer.sep_id
+    bias = ops.convert_to_numpy(gpt.mlm.bias)
+    gpt.mlm.bias.assign(np.where(np.arange(len(bias)) == sep, 1e3, bias))
+    try:
+        ((at_once,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(beams=beams))
+        ((later,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(beams=beams, min_tokens=4))
+    finally:
+        gpt.mlm.bias.assign(bias)
+    assert at_once.token_ids == ()
+    assert at_once.ended
+    assert len(later.token_ids) == 4
+    assert sep not in later.token_ids
+
+
+def test_repetition_is_held_down(gpt):
+    ((plain,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=20))
+    held = GenerationConfig(max_tokens=20, repetition_penalty=1e6)
+    ((other,),) = gpt.generate_ids(PROMPTS[1:2], held)
+    assert len(set(other.token_ids)) == 20 > len(set(plain.token_ids))
+
+
+def test_each_token_is_told_as_it_is_written(gpt):
+    told = {}
+    done = []
+    written = gpt.generate_ids(
+        PROMPTS,
+        GenerationConfig(max_tokens=5, samples=2),
+        rows=4,
+        on_token=lambda prompt, sample, token: told.setdefault((prompt, sample), []).append(token),
+        on_done=lambda prompt, found: done.append((prompt, found)),
+    )
+    assert told == {
+        (prompt, sample): list(one.token_ids)
+        for prompt, each in enumerate(written)
+        for sample, one in enumerate(each)
+    }
+    assert sorted(prompt for prompt, _ in done) == [0, 1, 2]
+    assert all(found == written[prompt] for prompt, found in done)
+
+
+def test_texts_are_written_behind_texts(gpt):
+    written = gpt.generate(["今天", "天气"], max_tokens=4, samples=2, seed=3)
+    assert [len(each) for each in written] == [2, 2]
+    prompt = gpt.encode_prompt("今天")
+    assert prompt == gpt.tokenizer.encode("今天")[0][:-1]
+    (ids,) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=4, samples=2, seed=3))
+    assert written[0] == [gpt.tokenizer.decode(one.token_ids) for one in ids]
+
+
+def test_no_more_is_written_than_the_model_was_made_for(gpt):
+    most = gpt.config.max_position_embeddings
+    prompt = [101, *range(200, 200 + most - 4)]
+    ((one,),) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=50))
+    assert len(prompt) + len(one.token_ids) == most
+    with pytest.raises(InputError, match=f"{most} tokens"):
+        gpt.generate_ids([[101] * most])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": 0}, "top_k"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"beams": 4, "top_k": 3}, "beams"),
+        ({"beams": 4, "samples": 2}, "beams"),
+        ({"length_penalty": 1.0}, "beams"),
+        ({"stop": ("",)}, "stop"),
+        ({"seed": -1}, "seed"),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused(settings, said):
+    with pytest.raises(InputError, match=said):
+        GenerationConfig(**settings)

@@ -1,0 +1,112 @@
+"""What a model reads with its keys and values kept, against what it gives for the whole row."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForCausalLM
+from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder
+
+VOCABULARY = 50
+PROMPTS = [[1, 7, 8, 9, 10], [1, 11], [1, *range(20, 20 + STEP)], [1, 12, 13, 0, 14]]
+"""Of several lengths, one as long as slots are counted in, one with a token that is padding."""
+
+
+def model_of(tiny, style="interleaved", attention_type="causal", dtype="float32", **others):
+    keras.utils.set_random_seed(3)
+    config = tiny(rotary_style=style, attention_type=attention_type, **others)
+    return RoFormerForCausalLM(config, dtype=dtype)
+
+
+def whole(model, prompt, written):
+    """Logits behind all that was read, from one call on one row."""
+    row = np.array([[*prompt, *written]], "int32")
+    segments = np.array([[0] * len(prompt) + [1] * len(written)], "int32")
+    segments *= model.config.attention_type == "unilm"
+    return ops.convert_to_numpy(model({"token_ids": row, "segment_ids": segments}))[0, -1]
+
+
+@pytest.mark.parametrize("attention_type", ["causal", "unilm"])
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+def test_each_step_gives_the_logits_of_the_whole_row(tiny, style, attention_type, record_property):
+    model = model_of(tiny, style, attention_type)
+    decoder = IncrementalDecoder(model)
+    written = np.random.default_rng(0).integers(1, VOCABULARY, (len(PROMPTS), 6))
+    written[1, 2] = 0  # padding to whoever reads the row
+    logits = decoder.begin(PROMPTS, room=6)
+    worst = 0.0
+    for step in range(7):
+        for row, prompt in enumerate(PROMPTS):
+            if step and written[row, step - 1] == 0:
+                continue  # what padding itself sees is not specified
+            expected = whole(model, prompt, written[row, :step])
+            worst = max(worst, float(np.abs(logits[row] - expected).max()))
+        if step < 6:
+            logits = decoder.append(written[:, step])
+    assert worst <= 1e-5
+    record_property("difference", (f"kept, {style}, {attention_type}", "logits", worst, 1e-5))
+
+
+def test_a_text_of_a_packed_row_goes_on_as_by_itself(tiny):
+    model = model_of(tiny)
+    first, second = [1, 30, 31, 32], [1, 33, 34]
+    logits = IncrementalDecoder(model).begin([second], room=1)
+    packed = {
+        "token_ids": np.array([[*first, *second]], "int32"),
+        "sequence_ids": np.array([[1] * 4 + [2] * 3], "int32"),
+    }
+    np.testing.assert_allclose(logits[0], ops.convert_to_numpy(model(packed))[0, -1], atol=1e-5)
+
+
+def test_a_row_gives_in_a_batch_what_it_gives_alone(tiny):
+    model = model_of(tiny)
+    together = IncrementalDecoder(model)
+    logits = together.begin(PROMPTS, room=3)
+    for row, prompt in enumerate(PROMPTS):
+        alone = IncrementalDecoder(model).begin([prompt], room=3)
+        np.testing.assert_allclose(logits[row], alone[0], atol=1e-5)
+
+
+def test_rows_are_repeated_reordered_and_dropped(tiny):
+    model = model_of(tiny)
+    decoder = IncrementalDecoder(model)
+    decoder.begin(PROMPTS, room=4)
+    decoder.append(np.array([5, 6, 7, 8]))
+    decoder.choose([2, 0, 2])
+    logits = decoder.append(np.array([9, 10, 11]))
+    for row, (prompt, written) in enumerate([(2, [7, 9]), (0, [5, 10]), (2, [7, 11])]):
+        expected = whole(model, PROMPTS[prompt], written)
+        np.testing.assert_allclose(logits[row], expected, atol=1e-5)
+
+
+def test_more_slots_follow_by_need(tiny):
+    model = model_of(tiny, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    decoder = IncrementalDecoder(model)
+    logits = decoder.begin([[1, 2, 3]], room=1)
+    written = np.random.default_rng(1).integers(1, VOCABULARY, CHUNK + STEP + 2)
+    for token in written:
+        logits = decoder.append(np.array([token]))
+    np.testing.assert_allclose(logits[0], whole(model, [1, 2, 3], written), atol=1e-5)
+
+
+def test_it_is_near_in_bfloat16(tiny):
+    model = model_of(tiny, dtype="bfloat16", initializer_range=0.1)
+    decoder = IncrementalDecoder(model)
+    decoder.begin(PROMPTS[:1], room=2)
+    logits = decoder.append(np.array([5]))
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits[0], whole(model, PROMPTS[0], [5]), atol=0.05)
+
+
+def test_quantized_it_reads_on_as_quantized(tiny):
+    model = model_of(tiny)
+    model.quantize("int8")
+    logits = IncrementalDecoder(model).begin(PROMPTS[:1], room=1)
+    np.testing.assert_allclose(logits[0], whole(model, PROMPTS[0], []), atol=1e-4)
+
+
+def test_a_model_that_sees_what_is_to_be_written_is_refused(tiny):
+    with pytest.raises(InputError, match="bidirectional"):
+        IncrementalDecoder(model_of(tiny, attention_type="bidirectional"))

@@ -1,0 +1,122 @@
+"""What is drawn, against the probabilities that the settings define."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+
+from roformer_tf.models.sampling import (
+    SHORTLIST,
+    distribution,
+    draw,
+    log_softmax,
+    penalize_repetition,
+    softmax,
+)
+
+LOGITS = np.array([2.0, 1.7, 1.1, 0.9, 0.3, -0.2, -1.0, -2.5], "float32")
+DRAWS = 20_000
+
+
+def expected(logits, temperature=1.0, top_k=None, top_p=None):
+    """Word for word: heat, keep the k likeliest, keep the fewest of those that have the share p."""
+    shares = np.exp(logits.astype("float64") / temperature)
+    shares /= shares.sum()
+    order = np.argsort(-shares, kind="stable")
+    if top_k is not None:
+        shares[order[top_k:]] = 0
+        shares /= shares.sum()
+    if top_p is not None:
+        enough = int(np.argmax(np.cumsum(shares[order]) >= top_p - 1e-12)) + 1
+        shares[order[enough:]] = 0
+        shares /= shares.sum()
+    return shares
+
+
+def drawn(seed=0, **settings):
+    """How often each token is drawn."""
+    shares = distribution(np.tile(LOGITS, (DRAWS, 1)), **settings)
+    tokens = draw(shares, np.random.default_rng(seed).random(DRAWS))
+    return np.bincount(tokens, minlength=len(LOGITS))
+
+
+def p_value(counts, shares):
+    assert not counts[shares == 0].any()
+    there = shares > 0
+    return stats.chisquare(counts[there], DRAWS * shares[there]).pvalue
+
+
+ALL_THREE = {"temperature": 1.5, "top_k": 5, "top_p": 0.8}
+"""Leaves four tokens; top_p before top_k leaves five, and before the temperature three."""
+CUTS = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 2.0},
+    {"top_k": 3},
+    {"top_p": 0.8},
+    ALL_THREE,
+    {"temperature": 0.6, "top_p": 0.7},
+    {"top_p": 1.0, "top_k": 8},
+]
+
+
+@pytest.mark.parametrize("settings", CUTS, ids=str)
+def test_tokens_come_as_often_as_the_settings_say(settings):
+    assert p_value(drawn(**settings), expected(LOGITS, **settings)) > 1e-4
+
+
+def test_another_order_of_the_cuts_would_be_seen():
+    counts = drawn(**ALL_THREE)
+    late_heat = expected(LOGITS, top_k=5, top_p=0.8) ** (1 / 1.5)
+    p_first = expected(LOGITS, temperature=1.5, top_p=0.8)
+    p_first[np.argsort(-p_first)[5:]] = 0
+    assert np.count_nonzero(counts) == 4
+    assert (np.count_nonzero(late_heat), np.count_nonzero(p_first)) == (3, 5)
+
+
+@given(
+    arrays.arrays(np.int64, (2, 12), elements=st.integers(-64, 64), unique=True),
+    st.floats(0.2, 3),
+    st.none() | st.integers(1, 12),
+    st.none() | st.floats(0.05, 1),
+)
+def test_the_distribution_is_that_of_the_definition(logits, temperature, top_k, top_p):
+    logits = (logits / 8).astype("float32")  # none so near another that rounding makes them equal
+    found = distribution(logits, temperature, top_k, top_p)
+    for row in range(2):
+        shares = np.zeros(12)
+        shares[found.token_ids[row]] = found.probabilities[row]
+        wanted = expected(logits[row], temperature, top_k, top_p)
+        if top_p is None or abs(np.cumsum(np.sort(wanted)[::-1]) - top_p).min() > 1e-9:
+            np.testing.assert_allclose(shares, wanted, atol=1e-12)
+
+
+def test_a_share_that_few_tokens_do_not_have_is_found_among_all():
+    logits = np.random.default_rng(0).normal(size=(1, 4 * SHORTLIST)).astype("float32")
+    found = distribution(logits, top_p=0.99)
+    assert found.probabilities.shape[1] > SHORTLIST
+    shares = np.zeros(4 * SHORTLIST)
+    shares[found.token_ids[0]] = found.probabilities[0]
+    np.testing.assert_allclose(shares, expected(logits[0], top_p=0.99), atol=1e-12)
+
+
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
+def test_the_ends_of_the_draw_are_tokens_that_may_come(uniform):
+    found = distribution(LOGITS[None], top_k=3)
+    (token,) = draw(found, np.array([uniform]))
+    assert token == (0 if uniform == 0 else 2)
+
+
+def test_what_was_written_is_made_less_likely():
+    logits = np.array([[2.0, -1.0, 3.0, 0.5]], "float32")
+    seen = np.array([[0, 1, 1, -1]])
+    np.testing.assert_allclose(penalize_repetition(logits, seen, 2.0), [[1.0, -2.0, 3.0, 0.5]])
+    np.testing.assert_allclose(logits, [[2.0, -1.0, 3.0, 0.5]])
+
+
+def test_softmaxes_are_those_of_float64():
+    logits = np.array([[1000.0, 0.0, 999.0]])
+    np.testing.assert_allclose(softmax(logits), [[1 / (1 + np.exp(-1)), 0, 1 / (1 + np.e)]])
+    np.testing.assert_allclose(log_softmax(logits)[0, 2], -np.log(1 + np.e))
