@@ -1,8 +1,12 @@
-"""What a checkpoint is for, told from its config and the parts that it holds."""
+"""What a checkpoint is for, told from its config, its name and the parts that it holds."""
 
-from pathlib import Path
+import dataclasses
+from collections.abc import Iterable
 
-from roformer_tf.checkpoints.sources import Checkpoint
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+
+GPT = "chinese_roformer-gpt-char"
+"""How the names of the released gpt models begin, in whose files nothing says "causal"."""
 
 
 def parts(checkpoint: Checkpoint) -> set[str]:
@@ -17,20 +21,39 @@ def is_language_model(checkpoint: Checkpoint) -> bool:
     return tied or "mlm" in parts(checkpoint)
 
 
-def attention_type(checkpoint: Checkpoint) -> str:
-    """The mask that it was trained with: its config's or, where that is silent, its family's.
+def attention_type(checkpoint: Checkpoint, source: OpenedSource) -> str:
+    """The mask that it was trained with: "causal", "unilm" or "bidirectional".
 
-    The released sim models alone hold both a pooler and a language model, and are "unilm". A
-    released gpt model holds what a char model does: nothing in it says "causal".
+    Its config's own word counts first. Where that is silent, a language model is "causal" if its
+    name begins as those of the released gpt models do, and "unilm" if it holds a pooler too, as
+    the released sim models alone. Models that write are the causal and the unilm ones.
     """
     if checkpoint.config.attention_type is not None:
         return checkpoint.config.attention_type
+    if _writes_by_name(checkpoint, source.names):
+        return "causal"
     return "unilm" if {"pooler", "mlm"} <= parts(checkpoint) else "bidirectional"
 
 
-def is_causal_by_name(checkpoint: Checkpoint, source: str) -> bool:
-    """Whether only the name tells a gpt model, as of the released ones, whose files do not."""
-    return checkpoint.config.attention_type is None and "gpt" in Path(source).name.casefold()
+def is_called_gpt(checkpoint: Checkpoint, source: OpenedSource) -> bool:
+    """Whether a config is silent about a model with "gpt" in its name: it may well be causal."""
+    silent = checkpoint.config.attention_type is None
+    return silent and any("gpt" in name.casefold() for name in source.names)
+
+
+def described(checkpoint: Checkpoint, source: OpenedSource) -> Checkpoint:
+    """The checkpoint; its config says "causal" where so far only the name did."""
+    if attention_type(checkpoint, source) != "causal":
+        return checkpoint
+    causal = checkpoint.config.replace(attention_type="causal")
+    return dataclasses.replace(checkpoint, config=causal)
+
+
+def _writes_by_name(checkpoint: Checkpoint, names: Iterable[str]) -> bool:
+    """Whether it is a released gpt model, and was not fine-tuned for labels, under any size."""
+    fine_tuned = {"classifier", "token_classifier"} & parts(checkpoint)
+    released = any(name.casefold().startswith(GPT) for name in names)
+    return released and is_language_model(checkpoint) and not fine_tuned
 
 
 def transformers_class(checkpoint: Checkpoint) -> str:

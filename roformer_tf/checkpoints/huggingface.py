@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, write_text
+from roformer_tf.files import file_beside, remove, write_text
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -24,11 +24,16 @@ WEIGHT_FILES = (WEIGHTS, SHARDS, PICKLE)
 """Files that the weights may be in; of several, the first is read."""
 POSITIONS = "roformer.encoder.embed_positions.weight"
 MODEL_CARD = "README.md"
+CAUSAL = "RoFormerForCausalLM"
+"""The class of transformers that writes text."""
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 CRF_TYPE = "roformer_crf"
 """The `model_type` of a tagger with a conditional random field, which transformers does not know:
 it would take each label by itself, and say nothing."""
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
+"""What transformers' `generate` goes by, beside a model that writes alone."""
 
 _DTYPES = {
     "F64": np.dtype("float64"),
@@ -62,14 +67,17 @@ def write(
     arrays: Mapping[str, np.ndarray],
     architecture: str,
     dtype: str | None = None,
+    special_ids: Mapping[str, int] | None = None,
 ) -> None:
     """Write a config and arrays under our names, as transformers reads them.
 
     `architecture` is the transformers class that the folder is offered to; `dtype` None keeps
-    the arrays' own. Each file is replaced whole; the config comes last, so that a folder with
-    one has its weights. A RoFormerV2 gets a model card, for transformers would misread it; and
-    with a conditional random field the config has another `model_type`, at which transformers'
-    pipelines stop: they would leave it out.
+    the arrays' own. `special_ids`, under transformers' names, are written for a model that writes:
+    [CLS] as `bos_token_id`, [SEP], which ends a text, as `eos_token_id`, and `pad_token_id`.
+    Each file is replaced whole; the config comes last, so that a folder with one has its weights.
+    A RoFormerV2 gets a model card, for transformers would misread it; and with a conditional
+    random field the config has another `model_type`, at which transformers' pipelines stop: they
+    would leave it out.
     """
     folder = Path(folder)
     tensors = dict(tensors_of_file(arrays, config, "huggingface", dtype))
@@ -81,6 +89,12 @@ def write(
         write_text(folder / MODEL_CARD, model_card(config))
     config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     values = _config_values(config, architecture, dtypes.pop() if len(dtypes) == 1 else "float32")
+    if architecture == CAUSAL:
+        values |= special_ids or {}
+        generation = {key: values[key] for key in SPECIAL_IDS if values.get(key) is not None}
+        write_text(folder / GENERATION_CONFIG, json.dumps(generation, indent=2) + "\n")
+    else:
+        remove(folder / GENERATION_CONFIG)  # of an earlier model in its place
     write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
 

@@ -48,6 +48,11 @@ class OpenedSource(Files):
         self.name = str(source)
         """What the user called it, for messages; `path` is where it lies."""
 
+    @property
+    def names(self) -> set[str]:
+        """What its file or folder is called, and what that is a link to."""
+        return {self.path.name, self.path.resolve().name}  # of which "." has the second alone
+
     def checkpoint(self, *, ignore_unknown: bool = False, **overrides: Any) -> Checkpoint:
         """Give the config and the arrays, which can be read until the source is closed.
 

@@ -11,7 +11,7 @@ import tyro
 
 from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.detection import is_causal_by_name, transformers_class
+from roformer_tf.checkpoints.detection import described, is_called_gpt, transformers_class
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
@@ -47,7 +47,8 @@ class ConvertConfig:
     """What is written: a folder or, for tf1, a name that ends in .zip. It must not exist."""
     output: OutputConfig
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
-    """What a token sees, to be written down: a gpt model's own files do not say "causal"."""
+    """What a token sees, to be written down. Unset, it is what the config says, or "causal" where
+    the name begins with chinese_roformer-gpt-char: a gpt model's own files do not say so."""
     ignore_unknown: bool = False
     """Leave out tensors that no RoFormer has, instead of refusing the checkpoint."""
 
@@ -65,13 +66,14 @@ def convert(config: ConvertConfig) -> None:
     mask = {"attention_type": config.attention_type} if config.attention_type else {}
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown, **mask)
+        checkpoint = described(checkpoint, source)
         tokenizer = find_tokenizer(source)
         if tokenizer is not None:
             check_fits(tokenizer, checkpoint, config.source)
         print_difference(
             convert_checkpoint(checkpoint, tokenizer, config.target, config.output), config.target
         )
-        for note in _notes(config, checkpoint, tokenizer):
+        for note in _notes(config, checkpoint, tokenizer, is_called_gpt(checkpoint, source)):
             logger.warning(note)
 
 
@@ -111,7 +113,8 @@ def convert_checkpoint(
         else:
             with folder_beside(target) as folder:
                 architecture = transformers_class(checkpoint)
-                huggingface.write(folder, config, arrays, architecture, dtype)
+                ids = None if tokenizer is None else tokenizer.special_ids
+                huggingface.write(folder, config, arrays, architecture, dtype, ids)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(folder)
     with OpenedSource(target) as written:
@@ -127,7 +130,10 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
 
 
 def _notes(
-    config: ConvertConfig, checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None
+    config: ConvertConfig,
+    checkpoint: Checkpoint,
+    tokenizer: RoFormerTokenizer | None,
+    called_gpt: bool,
 ) -> Iterator[str]:
     """What the target lacks that one would expect of it."""
     if tokenizer is None:
@@ -136,7 +142,7 @@ def _notes(
             "one, put the vocab.txt that belongs to the weights beside them and convert again."
         )
     masked = transformers_class(checkpoint) == "RoFormerForMaskedLM"
-    if config.output.to != "tf1" and masked and is_causal_by_name(checkpoint, config.source):
+    if config.output.to != "tf1" and masked and called_gpt:
         yield (
             f"{config.source} is a gpt model by its name, which reads from left to right, but none "
             f"of its files says so: {config.target} is written as RoFormerForMaskedLM, which sees "

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.statistics import statistics
@@ -32,25 +33,30 @@ def inspect(config: InspectConfig) -> None:
         checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown)
         tokenizer = find_tokenizer(source)
         try:
-            for line in describe(checkpoint, tokenizer):
+            for line in describe(checkpoint, tokenizer, attention_type(checkpoint, source)):
                 print(line, flush=True)
         except BrokenPipeError:  # `… | head` has seen enough; Python flushes once more at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def describe(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> Iterator[str]:
-    """Lay out what `inspect` prints; tensors are read one at a time."""
+def describe(
+    checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None, attention: str
+) -> Iterator[str]:
+    """Lay out what `inspect` prints; tensors are read one at a time.
+
+    `attention`: what `detection.attention_type` says of it.
+    """
     level = f"{tokenizer.tokenization}-level, " if tokenizer else ""
     kind = "RoFormerV2" if checkpoint.config.is_v2 else "RoFormer"
     yield f"family      {kind}, {level}with {', '.join(_sizes(checkpoint))}"
-    yield from _architecture(checkpoint)
+    yield from _architecture(checkpoint, attention)
     yield f"vocabulary  {_vocabulary(checkpoint, tokenizer)}"
     yield ""
     yield from _tensors(checkpoint)
     yield from _left_aside(checkpoint)
 
 
-def _architecture(checkpoint: Checkpoint) -> Iterator[str]:
+def _architecture(checkpoint: Checkpoint, attention: str) -> Iterator[str]:
     config, sizes = checkpoint.config, _sizes(checkpoint)
     yield f"layout      {checkpoint.layout}"
     yield (
@@ -58,9 +64,16 @@ def _architecture(checkpoint: Checkpoint) -> Iterator[str]:
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
         f"embeddings {config.embedding_size}"
     )
-    yield f"attention   {config.attention_type or 'not recorded: the model class decides'}"
+    yield f"attention   {config.attention_type or _TOLD_OTHERWISE[attention]}"
     each = ", ".join(f"{part} {count:,}" for part, count in sizes.items())
     yield f"parameters  {sizes.total():,} ({each})"
+
+
+_TOLD_OTHERWISE = {
+    "causal": "causal, by its name: not recorded",
+    "unilm": "unilm, by its pooler beside the language model's head: not recorded",
+    "bidirectional": "not recorded: the model class decides",
+}
 
 
 def _sizes(checkpoint: Checkpoint) -> Counter[str]:

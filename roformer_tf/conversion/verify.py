@@ -88,7 +88,7 @@ class VerifyConfig:
     reference: str | None = None
     """What it reads, if not the same; written for it in its own layout where need be."""
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
-    """What a token sees; unset, it is told from the checkpoint. A gpt model needs "causal"."""
+    """What a token sees; unset, it is told from the checkpoint: its config, its name, its parts."""
 
 
 def verify(config: VerifyConfig) -> None:
@@ -104,7 +104,7 @@ def verify(config: VerifyConfig) -> None:
         if config.reference is not None:
             reference = opened.enter_context(OpenedSource(config.reference))
             _check_same_sizes(checkpoint, reference.checkpoint(), source.name, reference.name)
-        mask = config.attention_type or attention_type(checkpoint)
+        mask = config.attention_type or attention_type(checkpoint, source)
         if config.against == "transformers" and mask == "unilm":
             mask = "bidirectional"  # it has no other but the causal one
         inputs = encode(source, checkpoint)

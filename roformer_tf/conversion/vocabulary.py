@@ -13,6 +13,7 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.detection import described
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import (
     OutputConfig,
@@ -81,7 +82,7 @@ def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change, write; print what came of the words."""
     check_target(config.target, config.output.to)
     with OpenedSource(config.source) as source:
-        checkpoint = source.checkpoint()
+        checkpoint = described(source.checkpoint(), source)
         tokenizer = find_tokenizer(source)
         if tokenizer is None:
             raise InputError(

@@ -10,7 +10,7 @@ import tyro
 
 from roformer_tf.checkpoints.detection import (
     attention_type,
-    is_causal_by_name,
+    is_called_gpt,
     is_language_model,
     parts,
 )
@@ -74,7 +74,7 @@ def load_masked_lm(source: str | Path) -> "RoFormerForMaskedLM":
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
     with OpenedSource(source) as opened:
-        _check_fills_masks(opened.checkpoint(), opened.name)
+        _check_fills_masks(opened.checkpoint(), opened)
         return RoFormerForMaskedLM.from_source(opened)
 
 
@@ -138,9 +138,9 @@ def _logits(
     return logits
 
 
-def _check_fills_masks(checkpoint: Checkpoint, source: str) -> None:
+def _check_fills_masks(checkpoint: Checkpoint, source: OpenedSource) -> None:
     """Raise InputError, with the reason, for a checkpoint whose answers would mean nothing."""
-    held = parts(checkpoint)
+    held, attention = parts(checkpoint), attention_type(checkpoint, source)
     reason = ""
     if heads := sorted(held & {"classifier", "token_classifier"}):
         reason = (
@@ -152,21 +152,21 @@ def _check_fills_masks(checkpoint: Checkpoint, source: str) -> None:
             f"it holds {', '.join(sorted(held))} alone, without the head that scores the "
             "vocabulary, which would be drawn at random"
         )
-    elif attention_type(checkpoint) == "unilm":
+    elif attention == "unilm":
         reason = "it is a sim model, which has learned to write what comes next, not to fill a mask"
-    elif attention_type(checkpoint) == "causal":
+    elif attention == "causal" == checkpoint.config.attention_type:
         reason = (
             'its config.json has attention_type "causal": it reads from left to right and has '
             "learned to write what comes next, not to fill a mask"
         )
-    elif is_causal_by_name(checkpoint, source):
+    elif attention == "causal" or is_called_gpt(checkpoint, source):
         reason = (
             "by its name it is a gpt model, which has learned to write what comes next, not to "
             'fill a mask (if it has not, put "attention_type": "bidirectional" into its config)'
         )
     if reason:
         raise InputError(
-            f"{source} fills no masks: {reason}. Give a masked language model, such as "
+            f"{source.name} fills no masks: {reason}. Give a masked language model, such as "
             "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default."
         )
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.detection import (
     attention_type,
-    is_causal_by_name,
+    is_called_gpt,
     is_language_model,
     parts,
 )
@@ -180,8 +180,8 @@ def _open_checkpoint(
         model = task.model_class().from_source(source, dtype=precision)
         counts = (1,) if task.has_units else (1, 2)  # nothing tells which of them it was trained on
         return _warm(model, _of_task(model, _tokenizer(model, source), task, counts, batch_size))
-    attention = attention_type(checkpoint)
-    if attention == "bidirectional" and is_causal_by_name(checkpoint, source.name):
+    attention = attention_type(checkpoint, source)
+    if attention == "bidirectional" and is_called_gpt(checkpoint, source):
         attention = "causal"
     if attention == "unilm" and held >= {"pooler", "mlm"}:
         sim = RoFormerForSentenceSimilarity.from_source(source, dtype=precision)

@@ -169,6 +169,8 @@ class RoFormerForCausalLM(GenerationMixin, LanguageModel):
 
     def __init__(self, config: RoFormerConfig, name: str = "causal_lm", **kwargs: Any) -> None:
         super().__init__(_by_default(config, "causal"), name, **kwargs)
+        if self.config.attention_type != "causal":  # the one mask that transformers writes with
+            self.architecture = RoFormerForMaskedLM.architecture
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the next token at every position."""

@@ -135,7 +135,8 @@ class PretrainedModel(keras.Model):
                 name: keras.ops.convert_to_numpy(variable)
                 for name, variable in self.named_variables().items()
             }
-        huggingface.write(folder, self.config, arrays, self.architecture, "float32")
+        ids = None if self.tokenizer is None else self.tokenizer.special_ids
+        huggingface.write(folder, self.config, arrays, self.architecture, "float32", ids)
         if self.tokenizer is not None:
             # Units are a tagging model's: one read from its folder for another task has none.
             tagging = self.architecture == "RoFormerForTokenClassification"

@@ -154,6 +154,15 @@ class RoFormerTokenizer:
             write_text(Path(folder) / TOKENIZER, _json_text(content))
         write_text(Path(folder) / TOKENIZER_CONFIG, _json_text(tokenizer_config(*settings)))
 
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Where a text begins and ends and what pads it, under transformers' names."""
+        return {
+            "bos_token_id": self.cls_id,
+            "eos_token_id": self.sep_id,
+            "pad_token_id": self.pad_id,
+        }
+
     def vocabulary_text(self) -> str:
         """Content of the `vocab.txt` that holds this vocabulary, a token a line.
 

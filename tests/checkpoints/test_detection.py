@@ -1,7 +1,13 @@
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 
 from roformer_tf.checkpoints.detection import (
     attention_type,
+    described,
+    is_called_gpt,
     is_language_model,
     parts,
     transformers_class,
@@ -9,21 +15,29 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.tokenizers.tokenizer import find_tokenizer
 
-MASKED, ENCODER = "RoFormerForMaskedLM", {"encoder"}
+MASKED, CAUSAL, ENCODER = "RoFormerForMaskedLM", "RoFormerForCausalLM", {"encoder"}
 
 
 @pytest.mark.parametrize(
     ("name", "overrides", "held", "scores", "mask", "class_name"),
     [
         ("word", {}, ENCODER | {"mlm"}, True, "bidirectional", MASKED),
-        ("gpt_char", {}, ENCODER | {"mlm"}, True, "bidirectional", MASKED),
+        ("gpt_char", {}, ENCODER | {"mlm"}, True, "causal", CAUSAL),
+        (
+            "gpt_char",
+            {"attention_type": "bidirectional"},  # the user's word counts more than the name
+            ENCODER | {"mlm"},
+            True,
+            "bidirectional",
+            MASKED,
+        ),
         (
             "gpt_char",
             {"attention_type": "causal"},
             ENCODER | {"mlm"},
             True,
             "causal",
-            "RoFormerForCausalLM",
+            CAUSAL,
         ),
         ("sim_char", {}, ENCODER | {"mlm", "pooler"}, True, "unilm", MASKED),
         (
@@ -52,8 +66,8 @@ def test_a_checkpoint_is_what_its_parts_are(
         checkpoint = source.checkpoint(**overrides)
         assert parts(checkpoint) == held
         assert is_language_model(checkpoint) is scores
-        assert attention_type(checkpoint) == mask
-        assert transformers_class(checkpoint) == class_name
+        assert attention_type(checkpoint, source) == mask
+        assert transformers_class(described(checkpoint, source)) == class_name
 
 
 def test_an_encoder_alone_is_no_language_model(released, tmp_path):
@@ -66,3 +80,70 @@ def test_an_encoder_alone_is_no_language_model(released, tmp_path):
         checkpoint = source.checkpoint()
         assert not is_language_model(checkpoint)
         assert transformers_class(checkpoint) == "RoFormerModel"
+
+
+@pytest.fixture
+def seen(tmp_path, unpacked):
+    """seen(family, name, …) → attention_type and is_called_gpt of its files in a folder so named.
+
+    `zipped`: in a zip of that name; `config`: other keys.
+    """
+
+    def look(family, name, zipped=False, **config):
+        folder = unpacked(family).rename(tmp_path / ("files" if zipped else name))
+        (file,) = (f for f in folder.glob("*config.json") if "tokenizer" not in f.name)
+        file.write_text(json.dumps(json.loads(file.read_text()) | config))
+        target = tmp_path / name
+        if zipped:
+            made = shutil.make_archive(tmp_path / "made", "zip", tmp_path, folder.name)
+            target = Path(made).rename(target)
+        with OpenedSource(target) as source:
+            checkpoint = source.checkpoint()
+            told = attention_type(checkpoint, source)
+            written = described(checkpoint, source).config.attention_type
+            assert written == (told if told == "causal" else checkpoint.config.attention_type)
+            return told, is_called_gpt(checkpoint, source)
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("chinese_roformer-gpt-char_L-12_H-768_A-12", {}, ("causal", True)),
+        ("chinese_roformer-gpt-char", {}, ("causal", True)),
+        ("Chinese_RoFormer-GPT-char-base (1)", {}, ("causal", True)),
+        ("chinese_roformer-gpt-char_L-2.zip", {"zipped": True}, ("causal", True)),
+        ("renamed.zip", {"zipped": True}, ("bidirectional", False)),
+        ("my_gpt", {}, ("bidirectional", True)),  # which may be: --attention-type is asked for
+        ("my_chinese_roformer-gpt-char", {}, ("bidirectional", True)),
+        ("chinese_roformer-char_L-12_H-768_A-12", {}, ("bidirectional", False)),
+        (
+            "chinese_roformer-gpt-char",
+            {"attention_type": "bidirectional"},
+            ("bidirectional", False),
+        ),
+        ("chinese_roformer-gpt-char", {"attention_type": "unilm"}, ("unilm", False)),
+        ("chinese_roformer-char", {"is_decoder": True}, ("causal", False)),
+        ("chinese_roformer-gpt-char", {"is_decoder": False}, ("causal", True)),
+    ],
+)
+def test_the_config_speaks_first_and_then_the_name(name, given, told, seen):
+    assert seen("char", name, **given) == told
+
+
+def test_a_pooler_beside_the_language_model_is_a_sim_model_under_any_name(seen):
+    assert seen("sim_char", "model") == ("unilm", False)
+
+
+def test_a_classifier_of_that_name_was_trained_with_all_tokens_in_sight(seen):
+    assert seen("hf_word_seqcls", "chinese_roformer-gpt-char-reviews")[0] == "bidirectional"
+
+
+def test_a_link_and_the_working_folder_have_names(unpacked, tmp_path, monkeypatch):
+    folder = unpacked("char").rename(tmp_path / "chinese_roformer-gpt-char")
+    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(folder)
+    for place in (".", "../link"):
+        with OpenedSource(place) as source:
+            assert attention_type(source.checkpoint(), source) == "causal"

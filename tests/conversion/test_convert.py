@@ -110,9 +110,11 @@ def test_tensors_are_those_that_huggingface_has(family, theirs, converted, relea
     ("family", "flags", "expected"),
     [
         ("word", {}, "RoFormerForMaskedLM"),
-        ("gpt_char", {}, "RoFormerForMaskedLM"),
-        ("gpt_char", {"attention_type": "causal"}, "RoFormerForCausalLM"),
+        ("gpt_char", {}, "RoFormerForCausalLM"),
+        ("char", {"attention_type": "causal"}, "RoFormerForCausalLM"),
+        ("gpt_char", {"attention_type": "bidirectional"}, "RoFormerForMaskedLM"),
         ("sim_char", {}, "RoFormerForMaskedLM"),
+        ("sim_char", {"attention_type": "unilm"}, "RoFormerForMaskedLM"),
         ("hf_word_seqcls", {}, "RoFormerForSequenceClassification"),
     ],
 )
@@ -122,10 +124,15 @@ def test_the_class_of_transformers_is_the_one_with_its_heads(
     target = run(released(family), tmp_path / "own", "own", **flags)
     config = json.loads((target / "config.json").read_text())
     assert config["architectures"] == [expected]
-    assert config["is_decoder"] is (expected == "RoFormerForCausalLM")
-    assert RoFormerConfig.from_file(target / "config.json").attention_type == flags.get(
-        "attention_type"
-    )
+    writes = expected == "RoFormerForCausalLM"
+    assert config["is_decoder"] is writes
+    recorded = "causal" if writes else flags.get("attention_type")
+    assert RoFormerConfig.from_file(target / "config.json").attention_type == recorded
+    # Where a text begins and ends, in the lines of vocab.txt: 101 and 102 of this family.
+    ids = {"bos_token_id": 101, "eos_token_id": 102, "pad_token_id": 0}
+    assert (ids.items() <= config.items()) is writes
+    file = target / "generation_config.json"
+    assert (json.loads(file.read_text()) if writes else file.exists()) == (ids if writes else False)
 
 
 def test_v2_says_who_reads_it(converted):
@@ -298,9 +305,9 @@ def test_weights_alone_are_converted_alone_and_that_is_said(to, files, released,
     assert f"{source} holds no vocab.txt, so {target} has no tokenizer" in line
 
 
-@pytest.mark.parametrize("name", ["roformer_gpt_mine", "chinese_roformer-GPT-char_L-2_H-32_A-4"])
-def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(name, unpacked, tmp_path, caplog):
-    folder = unpacked("gpt_char").rename(tmp_path / name)
+def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(unpacked, tmp_path, caplog):
+    """Released ones are known by their names; this one could be anything."""
+    folder = unpacked("gpt_char").rename(tmp_path / "roformer_gpt_mine")
     run(folder, tmp_path / "silent", "huggingface")
     (line,) = caplog.messages
     assert f"{folder} is a gpt model by its name" in line
@@ -312,7 +319,7 @@ def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(name, unpacked, tmp_
 
 
 def test_no_other_model_is_warned_of(converted, caplog):
-    for family in ("word", "char", "v2_char"):
+    for family in ("word", "char", "v2_char", "gpt_char"):
         run(converted(family)["start"], converted(family)["own"].with_name("quiet"), "own")
     assert caplog.messages == []
 

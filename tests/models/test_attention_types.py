@@ -1,5 +1,7 @@
 """Which tokens a model may look at, and who decides it."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from tests.support.random_model import tokenizer_of
 
 LENGTH, SOURCE, VOCABULARY = 12, 5, 50
 
@@ -104,3 +107,33 @@ def test_of_a_released_file_too(cls, name, kind, released, tmp_path):
     assert other.config.attention_type == "unilm"
     other.save_pretrained(tmp_path)
     assert RoFormerEncoder.from_pretrained(tmp_path).config.attention_type == "unilm"
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "saved"),
+    [
+        (RoFormerForCausalLM, None, ("RoFormerForCausalLM", "causal")),
+        (RoFormerForCausalLM, "causal", ("RoFormerForCausalLM", "causal")),
+        # transformers has no such masks: with another one it would not write what this one does
+        (RoFormerForCausalLM, "unilm", ("RoFormerForMaskedLM", "unilm")),
+        (RoFormerForCausalLM, "bidirectional", ("RoFormerForMaskedLM", "bidirectional")),
+        (RoFormerForSentenceSimilarity, None, ("RoFormerForMaskedLM", "unilm")),
+        (RoFormerForMaskedLM, None, ("RoFormerForMaskedLM", None)),
+    ],
+)
+def test_a_folder_claims_to_write_only_with_the_mask_for_it(cls, given, saved, tiny, tmp_path):
+    """And says where a text ends, as every program that calls `generate` needs to know."""
+    tokenizer = tokenizer_of()
+    RoFormerForCausalLM(tiny(vocab_size=tokenizer.vocab_size)).save_pretrained(tmp_path)
+    model = cls(tiny(attention_type=given, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    writes = saved[1] == "causal"
+    assert (config["architectures"], config["attention_type"]) == ([saved[0]], saved[1])
+    assert config["is_decoder"] is writes
+    ids = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}  # lines of its vocab.txt
+    assert (ids.items() <= config.items()) is writes
+    file = tmp_path / "generation_config.json"  # not the one of what was there before
+    assert (json.loads(file.read_text()) if file.exists() else None) == (ids if writes else None)
+    assert RoFormerEncoder.from_pretrained(tmp_path).config.attention_type == saved[1]

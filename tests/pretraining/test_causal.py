@@ -133,6 +133,8 @@ def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, m
     inputs = model.tokenizer([f"{CHANCE[:3]}{ANSWERS[:4]}", CHANCE])
     want = logits_of(model, inputs)
     source = run / "model"
+    special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}  # of its vocab.txt
+    assert json.loads((source / "generation_config.json").read_text()) == special
     for to, name in [("tf1", "tiny.zip"), ("huggingface", "hf"), ("own", "own")]:
         target = tmp_path / name
         words = ["checkpoints", "convert", str(source), str(target), "--to", to]
@@ -144,6 +146,8 @@ def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, m
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == ["RoFormerForCausalLM"]
     assert config["is_decoder"] is True
+    assert special.items() <= config.items()
+    assert json.loads((tmp_path / "hf" / "generation_config.json").read_text()) == special
 
 
 @pytest.mark.slow

@@ -2,9 +2,10 @@
 
 Run with TF_KERAS=1 TF_USE_LEGACY_KERAS=1. Reads JSON from standard input, writes JSON to the
 file that the only argument names (libraries write to standard output):
-in:  [{"vocabulary": path, "word": bool, "lower_case": bool, "texts": [text, …]}, …]
-out: for each of these, for each text [tokens, ids, decoded, rematch or null where that fails];
-tokens with [CLS] and [SEP].
+in:  [{"vocabulary": path, "word": bool, "lower_case": bool, "texts": [text, …],
+       "rows": [ids, …]}, …]
+out: for each of these {"texts": …, "rows": …}: for each text [tokens, ids, decoded, rematch or
+null where that fails], tokens with [CLS] and [SEP]; and for each row of ids what it is decoded to.
 """
 
 import json
@@ -22,7 +23,10 @@ def run(job):
         do_lower_case=job["lower_case"],
         pre_tokenize=partial(jieba.cut, HMM=False) if job["word"] else None,
     )
-    return [describe(tokenizer, text) for text in job["texts"]]
+    return {
+        "texts": [describe(tokenizer, text) for text in job["texts"]],
+        "rows": [tokenizer.decode(row) for row in job["rows"]],
+    }
 
 
 def describe(tokenizer, text):

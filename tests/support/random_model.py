@@ -1,9 +1,11 @@
 """Models for a task that nobody trained: of random weights, so large that each shows."""
 
 import keras
+import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import (
+    RoFormerForCausalLM,
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
@@ -34,6 +36,17 @@ def random_model(task, tokenizer=None, **sizes):
     config = RoFormerConfig(**TINY | sizes, vocab_size=tokenizer.vocab_size)
     model = kind(config, num_labels=task.outputs)
     model.tokenizer = tokenizer
+    return model
+
+
+def random_writer(folder, seed=3, **sizes):
+    """A causal language model whose texts end at [SEP] now and then, saved to the folder."""
+    keras.utils.set_random_seed(seed)
+    tokenizer = tokenizer_of()
+    model = RoFormerForCausalLM(RoFormerConfig(**TINY | sizes, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    model.mlm.bias.assign(np.random.default_rng(seed).normal(size=tokenizer.vocab_size))
+    model.save_pretrained(folder)
     return model
 
 

@@ -3,11 +3,12 @@
 import gzip
 import json
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
@@ -250,6 +251,57 @@ def test_decoding_gives_plain_chinese_text_back(data, tokenizer):
     chinese = sorted(t for t in tokenizer.vocabulary if len(t) == 1 and "\u4e00" <= t <= "\u9fff")
     text = data.draw(st.text(st.sampled_from([*chinese, "，", "。"])))
     assert tokenizer.decode(tokenizer.encode(text)[0]) == text
+
+
+CHINESE = r"[\u4e00-\u9fff]"
+WRITTEN = {  # tokens, as a model with a vocabulary of words writes them: what is to be read
+    "今天 天气 很 好 。": "今天天气很好。",
+    "今天 ， 天气 很 好": "今天，天气很好",
+    "deep learning 模型": "deep learning 模型",
+    "模型 deep learning": "模型deep learning",
+    "学习 un ##aff ##able words": "学习unaffable words",
+    "##aff ##able 模型": "affable 模型",
+    "《 深度 学习 》 很 好": "《深度学习》很好",
+    "gpt 3 . 5 很 好": "gpt 3.5很好",
+    "deep , deep ( learning )": "deep, deep(learning)",
+    "it ' s deep": "it's deep",
+    "今天 [UNK] 天气 [SEP]": "今天天气",
+}
+
+
+@pytest.mark.parametrize("tokens", WRITTEN)
+def test_words_are_joined_and_latin_ones_kept_apart(tokens):
+    known = dict.fromkeys([*SPECIAL_TOKENS, *" ".join(WRITTEN).split()])
+    tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(known)}, "word")
+    assert tokenizer.decode(ids_of(tokenizer, tokens.split())) == WRITTEN[tokens]
+
+
+def spaces(text, kind):
+    """Where a space stands between two characters of that kind, counted without the spaces."""
+    found = re.finditer(rf"(?<={kind}) +(?={kind})", text)
+    return {len(text[: match.start()].replace(" ", "")) for match in found}
+
+
+@settings(max_examples=50)
+@given(st.data(), st.sampled_from([WORD, CHAR]))
+def test_decoding_changes_spaces_alone_and_keeps_those_between_latin_words(data, tokenizer):
+    known = sorted(token for token in tokenizer.vocabulary if re.fullmatch(r"[a-z0-9]+", token))
+    chinese = sorted(token for token in tokenizer.vocabulary if re.fullmatch(CHINESE + "+", token))
+    signs = [sign for sign in "，。《》“”,.'()" if sign in tokenizer.vocabulary]
+    pieces = st.sampled_from(known) | st.sampled_from(chinese) | st.sampled_from(signs)
+    text = "".join(data.draw(st.lists(st.tuples(pieces, st.sampled_from(["", " "])).map("".join))))
+    ids, _ = tokenizer.encode(text)
+    assume(tokenizer.unk_id not in ids)
+    decoded = tokenizer.decode(ids)
+    assert decoded.replace(" ", "") == text.replace(" ", "")
+    assert spaces(decoded, "[a-z0-9]") == spaces(text, "[a-z0-9]")
+    assert not spaces(decoded, CHINESE)
+
+
+@given(st.data(), any_tokenizer)
+def test_no_space_stands_between_chinese_words_whatever_a_model_writes(data, tokenizer):
+    number = st.integers(0, tokenizer.vocab_size - 1)
+    assert not spaces(tokenizer.decode(data.draw(st.lists(number))), CHINESE)
 
 
 def test_pickling_keeps_the_tokenizer_but_not_what_it_remembers():

@@ -1,0 +1,140 @@
+"""What we save of a model that writes, and what transformers' `generate` writes with it.
+
+Needs the extra [hf]. Prompts are ids: [CLS] and a text, without the [SEP] that would end it.
+"""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.detection import attention_type
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.cli import main
+from roformer_tf.models.heads import RoFormerForCausalLM
+from tests.support.random_model import random_writer
+
+pytestmark = pytest.mark.hf
+
+PROMPTS, MOST = 20, 16
+
+
+@pytest.fixture(scope="module", params=["gpt_char", "random"])
+def exported(request, released, transformers, tmp_path_factory):
+    """Our model of a checkpoint, and transformers' of the folder that it was exported to.
+
+    The released gpt model, of which only the name tells what it is, and a fresh one.
+    """
+    folder = tmp_path_factory.mktemp(request.param)
+    source = folder / "own"
+    if request.param == "gpt_char":
+        source = released("gpt_char")
+    else:
+        random_writer(source, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+    target = folder / "huggingface"
+    assert main(["checkpoints", "convert", str(source), str(target), "--to", "huggingface"]) == 0
+    assert transformers.AutoConfig.from_pretrained(target).architectures == ["RoFormerForCausalLM"]
+    theirs, report = transformers.RoFormerForCausalLM.from_pretrained(
+        target, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    return RoFormerForCausalLM.from_pretrained(source), theirs.eval()
+
+
+@pytest.fixture(scope="module")
+def prompts(exported):
+    """Twenty of them, of 1 to 12 ids: [CLS], and what is no special token."""
+    tokenizer = exported[0].tokenizer
+    special = [tokenizer.vocabulary[token] for token in tokenizer.tokens if token[0] == "["]
+    plain = np.setdiff1d(np.arange(tokenizer.vocab_size), special)
+    rng = np.random.default_rng(5)
+    return [
+        [tokenizer.cls_id, *rng.choice(plain, rng.integers(0, 12)).tolist()] for _ in range(PROMPTS)
+    ]
+
+
+def greedy(model, prompts):
+    """The likeliest ids behind each prompt, up to [SEP]: the whole row anew for every one."""
+    rows = np.zeros((len(prompts), max(map(len, prompts)) + MOST), "int32")
+    ends = np.array([len(prompt) for prompt in prompts])
+    for row, prompt in zip(rows, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    lines = np.arange(len(prompts))
+    for _ in range(MOST):
+        logits = np.asarray(model({"token_ids": rows}))[lines, ends - 1]
+        rows[lines, ends] = logits.argmax(-1)
+        ends += 1
+    eos = model.tokenizer.sep_id
+    written = [
+        row[len(prompt) :][:MOST].tolist() for row, prompt in zip(rows, prompts, strict=True)
+    ]
+    return [ids[: ids.index(eos) + 1] if eos in ids else ids for ids in written]
+
+
+def generated(model, torch, prompt, **settings):
+    """What transformers writes behind one prompt."""
+    given = torch.tensor([prompt])
+    ids = model.generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        max_new_tokens=MOST,
+        do_sample=False,
+        **settings,
+    )
+    return ids[0, len(prompt) :].tolist()
+
+
+def test_it_knows_that_it_writes_and_where_a_text_ends(exported):
+    ours, theirs = exported
+    assert theirs.config.is_decoder
+    generation = theirs.generation_config
+    assert generation.bos_token_id == ours.tokenizer.vocabulary["[CLS]"]
+    assert generation.eos_token_id == ours.tokenizer.vocabulary["[SEP]"]
+    assert generation.pad_token_id == ours.tokenizer.vocabulary["[PAD]"]
+
+
+def test_its_logits_are_ours_at_every_position(exported, prompts, torch):
+    ours, theirs = exported
+    tokens = list(chain.from_iterable(prompts))  # one long text
+    with torch.no_grad():
+        found = theirs(torch.tensor([tokens])).logits.numpy()
+    want = np.asarray(ours({"token_ids": np.array([tokens], "int32")}))
+    np.testing.assert_allclose(found, want, rtol=0, atol=5e-5)
+    changed = [*tokens[:-1], tokens[-1] + 1]  # which those before it do not see
+    with torch.no_grad():
+        others = theirs(torch.tensor([changed])).logits.numpy()
+    np.testing.assert_allclose(others[:, :-1], found[:, :-1], rtol=0, atol=1e-6)
+
+
+def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
+    ours, theirs = exported
+    want = greedy(ours, prompts)
+    assert [generated(theirs, torch, prompt) for prompt in prompts] == want
+    assert any(len(ids) == MOST for ids in want)
+    if ours.tokenizer.vocab_size < 100:  # where [SEP] is likely now and then
+        assert any(ids[-1] == ours.tokenizer.sep_id for ids in want)
+
+
+@pytest.mark.parametrize("exported", ["gpt_char"], indirect=True)
+def test_it_writes_what_was_recorded_of_bert4keras(exported, recorded, torch):
+    ids = recorded("gpt_char")["greedy_ids"][0].tolist()
+    written = generated(exported[1], torch, ids[:6])
+    assert written[: len(ids) - 6] == ids[6:]
+
+
+def test_a_model_that_transformers_made_is_causal_to_us(transformers, torch, tmp_path):
+    """Its config.json has no word of ours, only `is_decoder`."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "hidden_size": 16, "embedding_size": 16, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 24, "initializer_range": 0.5}
+    theirs = transformers.RoFormerForCausalLM(
+        transformers.RoFormerConfig(**sizes, is_decoder=True)
+    ).eval()
+    theirs.save_pretrained(tmp_path)
+    with OpenedSource(tmp_path) as source:
+        assert attention_type(source.checkpoint(), source) == "causal"
+    ids = np.random.default_rng(0).integers(1, 40, (2, 9)).astype("int32")
+    with torch.no_grad():
+        want = theirs(torch.tensor(ids, dtype=torch.long)).logits.numpy()
+    found = np.asarray(RoFormerForCausalLM.from_pretrained(tmp_path)({"token_ids": ids}))
+    np.testing.assert_allclose(found, want, rtol=0, atol=2e-5)
