@@ -292,7 +292,10 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
 
 
 def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
-    """Read the checkpoint. Raises InputError where there is none, or none with a vocabulary."""
+    """Read the checkpoint; what it learned to write with, a mask, is left aside, and that is said.
+
+    Raises InputError where there is none, or none with a vocabulary.
+    """
     changes: dict[str, Any] = {"pooling": config.pooling or task.pooling}
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -303,9 +306,14 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
         raise InputError(
             f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
         )
+    architecture = encoder.config
+    if architecture.attention_type in ("causal", "unilm"):
+        # By its own mask the first token of all, which an answer is read from, sees no other text.
+        architecture = architecture.replace(attention_type="bidirectional")
+        print(f"{config.checkpoint} learned to write; here each token sees the whole text")
     weights = {} if config.from_scratch else encoder.named_variables()
     return Start(
-        encoder.config,
+        architecture,
         {name: keras.ops.convert_to_numpy(variable) for name, variable in weights.items()},
         encoder.tokenizer,
         config.precision,

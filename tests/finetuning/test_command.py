@@ -7,6 +7,8 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.finetuning.command import FinetuneConfig, make_start, settle_learning_rate
 from roformer_tf.finetuning.fgm import AdversarialModel
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.table import TASKS
@@ -26,6 +28,23 @@ def test_an_answer_is_read_from_where_it_is_asked_for(released, given, task, poo
         checkpoint=str(released("char")), train="", output="", pooling=given, precision="float32"
     )
     assert make_start(config, TASKS[task]).architecture.pooling == pooling
+
+
+@pytest.mark.parametrize("kind", ["causal", "unilm"])
+def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, released, tmp_path):
+    """By its own mask every text would get the same answer, and every pair that of its first."""
+    RoFormerForCausalLM.from_pretrained(released("char"), attention_type=kind).save_pretrained(
+        tmp_path
+    )
+    config = FinetuneConfig(checkpoint=str(tmp_path), train="", output="", precision="float32")
+    pair = TASKS["pair"].from_examples(
+        [Example(("好", "坏"), label, "") for label in ("0", "1")],
+        text_columns=("a", "b"),
+        label_column="label",
+    )
+    model = make_start(config, TASKS["pair"]).model(pair)
+    logits = np.asarray(model(model.tokenizer([("今天天气", "很好"), ("今天天气", "不好")])))
+    assert np.abs(logits[0] - logits[1]).max() > 1e-4
 
 
 @pytest.mark.parametrize(
