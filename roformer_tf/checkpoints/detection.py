@@ -50,10 +50,8 @@ def described(checkpoint: Checkpoint, source: OpenedSource) -> Checkpoint:
 
 
 def _writes_by_name(checkpoint: Checkpoint, names: Iterable[str]) -> bool:
-    """Whether it is a released gpt model, and was not fine-tuned for labels, under any size."""
-    fine_tuned = {"classifier", "token_classifier"} & parts(checkpoint)
-    released = any(name.casefold().startswith(GPT) for name in names)
-    return released and is_language_model(checkpoint) and not fine_tuned
+    """Whether it is called as the released gpt models are, and has their head: was not fine-tuned."""
+    return "mlm" in parts(checkpoint) and any(name.casefold().startswith(GPT) for name in names)
 
 
 def transformers_class(checkpoint: Checkpoint) -> str:
