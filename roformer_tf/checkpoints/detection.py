@@ -50,7 +50,7 @@ def described(checkpoint: Checkpoint, source: OpenedSource) -> Checkpoint:
 
 
 def _writes_by_name(checkpoint: Checkpoint, names: Iterable[str]) -> bool:
-    """Whether it is called as the released gpt models are, and has their head: was not fine-tuned."""
+    """Whether it is called as the released gpt models are, and has the head that they have."""
     return "mlm" in parts(checkpoint) and any(name.casefold().startswith(GPT) for name in names)
 
 

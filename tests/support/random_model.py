@@ -40,12 +40,14 @@ def random_model(task, tokenizer=None, **sizes):
 
 
 def random_writer(folder, seed=3, **sizes):
-    """A causal language model whose texts end at [SEP] now and then, saved to the folder."""
+    """A causal language model of random weights, saved to the folder."""
     keras.utils.set_random_seed(seed)
     tokenizer = tokenizer_of()
     model = RoFormerForCausalLM(RoFormerConfig(**TINY | sizes, vocab_size=tokenizer.vocab_size))
     model.tokenizer = tokenizer
-    model.mlm.bias.assign(np.random.default_rng(seed).normal(size=tokenizer.vocab_size))
+    bias = np.random.default_rng(seed).normal(size=tokenizer.vocab_size)
+    bias[tokenizer.sep_id] += 2  # so that many of its texts end, at different lengths
+    model.mlm.bias.assign(bias)
     model.save_pretrained(folder)
     return model
 
