@@ -11,6 +11,7 @@ import pytest
 from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
+from roformer_tf.models.generation import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM
 from tests.support.random_model import random_writer
 
@@ -113,6 +114,24 @@ def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
     assert any(len(ids) == MOST for ids in want)
     if ours.tokenizer.vocab_size < 100:  # where [SEP] is likely now and then
         assert any(ids[-1] == ours.tokenizer.sep_id for ids in want)
+
+
+@pytest.mark.parametrize(
+    ("ours_given", "theirs_given"),
+    [
+        ({}, {}),
+        ({"beams": 4, "length_penalty": 0.0}, {"num_beams": 4, "length_penalty": 0.0}),
+        ({"beams": 4, "length_penalty": 1.0}, {"num_beams": 4, "length_penalty": 1.0}),
+    ],
+    ids=["greedy", "beams", "beams by length"],
+)
+def test_both_write_the_same(ours_given, theirs_given, exported, prompts, torch):
+    ours, theirs = exported
+    config = GenerationConfig(max_tokens=MOST, **ours_given)
+    found = [list(one.token_ids) for (one,) in ours.generate_ids(prompts, config)]
+    eos = ours.tokenizer.sep_id
+    want = [generated(theirs, torch, prompt, **theirs_given) for prompt in prompts]
+    assert found == [[i for i in ids if i != eos] for ids in want]
 
 
 @pytest.mark.parametrize("exported", ["gpt_char"], indirect=True)
