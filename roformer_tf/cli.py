@@ -98,6 +98,11 @@ COMMANDS = {
         "fill the [MASK] of a text with a model",
         _MODELS,
     ),
+    "generate": Command(
+        "roformer_tf.inference.generate:generate",
+        "continue a text, or write another that means the same, with a model that writes",
+        _MODELS,
+    ),
     "checkpoints list": Command(
         "roformer_tf.conversion.downloads:list_checkpoints", "show the released checkpoints"
     ),

@@ -6,7 +6,8 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from queue import Queue
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from roformer_tf.errors import InputError
 from roformer_tf.models.beam_search import BeamSearch
+from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.incremental import IncrementalDecoder
 from roformer_tf.models.sampling import (
     distribution,
@@ -34,73 +36,6 @@ SMALLEST = 1e-12
 
 OnToken: TypeAlias = Callable[[int, int, int], None]
 """Told of every token that is written: the prompt's number, the sample's, the token's id."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationConfig:
-    """How a text is written: the likeliest token each time, unless one of these says otherwise."""
-
-    max_tokens: int = 128
-    """Most tokens to write."""
-    min_tokens: int = 0
-    """Fewest tokens to write: [SEP] is not written before, and no --stop heeded."""
-    samples: int = 1
-    """Texts to draw for each prompt; more than one means sampling."""
-    temperature: float | None = None
-    """Sample, from what the model expects divided by this before the softmax: below 1 surer, above
-    1 bolder."""
-    top_k: int | None = None
-    """Sample, from so many likeliest tokens."""
-    top_p: float | None = None
-    """Sample, from as few of the likeliest tokens as have this share of the probability."""
-    repetition_penalty: float = 1.0
-    """Above 1, tokens that stand in the text already become less likely."""
-    beams: int = 1
-    """Beam search with so many beams: a likelier text than the likeliest tokens make."""
-    length_penalty: float | None = None
-    """Compare texts of beams by log-probability / length^penalty, as transformers does; unset, by
-    log-probability, as bert4keras does."""
-    stop: tuple[str, ...] = ()
-    """End a text behind one of these, such as 。, as well as at [SEP]."""
-    seed: int = 0
-    """Of sampling: the same prompt, settings and seed give the same text."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_tokens", 1), ("min_tokens", 0), ("samples", 1), ("beams", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
-        if self.min_tokens > self.max_tokens:
-            raise InputError(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}."
-            )
-        for name in ("temperature", "repetition_penalty"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise InputError(f"{name} is {value}, but must be a number above 0, such as 1.")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k is {self.top_k}, but must be at least 1.")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise InputError(
-                f"top_p is {self.top_p}, but must be above 0 and at most 1, such as 0.95: the "
-                "share of the probability to sample from."
-            )
-        if self.beams > 1 and self.sampled:
-            raise InputError(
-                f"beams is {self.beams}, but samples, temperature, top_k and top_p draw at random, "
-                "which beam search does not. Give the one or the others."
-            )
-        if self.length_penalty is not None and self.beams == 1:
-            raise InputError("length_penalty compares the texts of beams: give beams as well.")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
-        if not all(self.stop):
-            raise InputError("stop holds an empty text. Give what ends a text, such as 。.")
-
-    @property
-    def sampled(self) -> bool:
-        """Whether tokens are drawn at random."""
-        given = (self.temperature, self.top_k, self.top_p)
-        return self.samples > 1 or any(x is not None for x in given)
 
 
 @dataclass(frozen=True)
@@ -152,7 +87,7 @@ class GenerationMixin:
     def generate_ids(
         self,
         prompts: Sequence[Sequence[int]],
-        config: GenerationConfig | Sequence[GenerationConfig] = GenerationConfig(),
+        config: GenerationConfig | Sequence[GenerationConfig] | None = None,
         *,
         rows: int = ROWS,
         on_token: OnToken | None = None,
@@ -160,17 +95,18 @@ class GenerationMixin:
     ) -> list[list[Continuation]]:
         """Continue rows of token ids, such as `encode_prompt` makes: a list for each.
 
-        One config for all, or one each. `on_token` hears of each token as it is written, but of
-        none of beams; `on_done` of each prompt that is finished. Prompts of like length are written
-        together. Raises InputError as `generate` does.
+        One config for all, by default `GenerationConfig()`, or one each. `on_token` hears of each
+        token as it is written, but of none of beams; `on_done` of each prompt that is finished.
+        Prompts of like length are written together. Raises InputError as `generate` does.
         """
-        configs = [config] * len(prompts) if isinstance(config, GenerationConfig) else list(config)
+        if config is None or isinstance(config, GenerationConfig):
+            config = [config or GenerationConfig()] * len(prompts)
         for number, prompt in enumerate(prompts):
             self._check_fits(number, prompt)
         # Before anything is written: what is refused is refused of all.
         if self._generator is None:
             self._generator = _Generator(self)
-        return self._generator.write(prompts, configs, rows, on_token, on_done)
+        return self._generator.write(prompts, config, rows, on_token, on_done)
 
     def _own_tokenizer(self) -> RoFormerTokenizer:
         if self.tokenizer is None:
@@ -422,6 +358,48 @@ class _Generator:
         tokenizer = self.model.tokenizer
         text = "" if tokenizer is None else tokenizer.decode(ids)
         return Continuation(tuple(ids), text, log_probability / max(count, 1), ended)
+
+
+def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Iterator[str]:
+    """Write one text behind a prompt, piece by piece: together they are its text.
+
+    A thread writes; whoever stops reading ends it with the next token.
+    """
+    pieces: Queue[str | BaseException | None] = Queue()
+    stopped = Event()
+    ids: list[int] = []
+    told = 0
+
+    def on_token(_prompt: int, _sample: int, token: int) -> None:
+        nonlocal told
+        if stopped.is_set():
+            raise GeneratorExit
+        ids.append(token)
+        text = model.tokenizer.decode(ids)
+        # A token may still change how the last one is read, as ##s does a word: it waits.
+        safe = text[: max(told, len(model.tokenizer.decode(ids[:-1])))]
+        pieces.put(safe[told:])
+        told = len(safe)
+
+    def write() -> None:
+        try:
+            ((one,),) = model.generate_ids([prompt], config, on_token=on_token)
+            pieces.put(one.text[told:])
+            pieces.put(None)
+        except BaseException as error:
+            pieces.put(error)
+
+    thread = Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        while (piece := pieces.get()) is not None:
+            if isinstance(piece, BaseException):
+                raise piece
+            if piece:
+                yield piece
+    finally:
+        stopped.set()
+        thread.join()
 
 
 TAIL = 32

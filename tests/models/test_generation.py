@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.models.generation import GenerationConfig
+from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
 CLASSES = {
