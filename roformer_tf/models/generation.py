@@ -152,6 +152,11 @@ class _Generator:
         self.model = model
         self.decoder = IncrementalDecoder(model)
         self.lock = Lock()
+        tokenizer, size = model.tokenizer, model.config.vocab_size
+        tokens = [] if tokenizer is None else list(tokenizer.tokens[:size])
+        known = np.array([x is not None for x in tokens] + [not tokens] * (size - len(tokens)))
+        self.holes = np.flatnonzero(~known)
+        """Ids of no token: checkpoints have more rows than their vocabulary, or gaps in it."""
 
     def write(
         self,
@@ -215,7 +220,7 @@ class _Generator:
             if 2 * len(live) <= len(running):  # fewer rows are faster, to leave some takes time
                 self.decoder.choose(live)
                 running, tokens = [running[place] for place in live], tokens[live]
-            logits = self.decoder.append(tokens)
+            logits = self._known(self.decoder.append(tokens))
         found: dict[int, list[Continuation]] = {number: [] for number in chosen}
         for row in rows:
             found[row.prompt].append(
@@ -296,7 +301,7 @@ class _Generator:
             if not rows:
                 break
             self.decoder.choose(rows)
-            logits = self.decoder.append(np.array(tokens))
+            logits = self._known(self.decoder.append(np.array(tokens)))
         found = []
         for search in searches:
             assert search.answer is not None
@@ -328,7 +333,14 @@ class _Generator:
         self, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]
     ) -> npt.NDArray[np.float32]:
         room = max(self._room(*each) for each in zip(prompts, configs, strict=True))
-        return self.decoder.begin(prompts, room)
+        return self._known(self.decoder.begin(prompts, room))
+
+    def _known(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Logits (B, V) with −∞ for what no token is."""
+        if len(self.holes):
+            logits = logits.copy()
+            logits[:, self.holes] = -np.inf
+        return logits
 
     def _room(self, prompt: Sequence[int], config: GenerationConfig) -> int:
         """Tokens that may be written behind a prompt."""

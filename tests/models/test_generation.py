@@ -1,12 +1,16 @@
 """What models write: as bert4keras writes it, and by the settings that say how."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from tests.support.random_model import TINY, tokenizer_of
 
 CLASSES = {
     "gpt_char": RoFormerForCausalLM,
@@ -167,6 +171,21 @@ def test_each_token_is_told_as_it_is_written(gpt):
     }
     assert sorted(prompt for prompt, _ in done) == [0, 1, 2]
     assert all(found == written[prompt] for prompt, found in done)
+
+
+def test_what_is_no_token_is_not_written():
+    """Rows of the checkpoint that the vocabulary has no token for, and a gap in it."""
+    keras.utils.set_random_seed(0)
+    tokenizer = tokenizer_of()
+    vocabulary = {x: i + (i > 10) for x, i in tokenizer.vocabulary.items()}  # none has the id 11
+    size = len(vocabulary) + 1
+    model = RoFormerForCausalLM(RoFormerConfig(**TINY, vocab_size=size + 30))
+    model.tokenizer = RoFormerTokenizer(vocabulary, "char")
+    model.mlm.bias.assign([50.0 * (i == 11 or i >= size) for i in range(size + 30)])
+    for settings in ({}, {"samples": 4, "temperature": 3.0}, {"beams": 3}):
+        written = model.generate_ids([[1, 6]], GenerationConfig(max_tokens=6, **settings))
+        ids = {i for one in written[0] for i in one.token_ids}
+        assert ids <= set(vocabulary.values())
 
 
 def test_texts_are_written_behind_texts(gpt):

@@ -1,0 +1,163 @@
+"""`roformer-tf generate`: what is typed, what comes out, and what is refused."""
+
+import csv
+import re
+
+import numpy as np
+import pytest
+
+from roformer_tf import cli
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
+
+
+@pytest.fixture(scope="module")
+def gpt(released):
+    return RoFormerForCausalLM.from_pretrained(released("gpt_char"))
+
+
+@pytest.fixture
+def run(capsys):
+    """run("gpt.zip", "今天", …) → exit code, stdout, stderr."""
+
+    def run(model, *flags):
+        try:
+            code = cli.main(["generate", "--model", str(model), *map(str, flags)])
+        except SystemExit as ended:  # of wrong flags
+            code = ended.code
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def table(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def test_stdout_holds_what_is_written_and_nothing_else(run, released, gpt):
+    code, out, err = run(released("gpt_char"), "今天", "天气很", "--max-tokens", 6)
+    assert code == 0
+    assert out.split("\n")[:-1] == [x[0] for x in gpt.generate(["今天", "天气很"], max_tokens=6)]
+    assert "2 prompts in" in err
+
+
+def test_the_settings_are_those_that_are_typed(run, released, gpt):
+    flags = {
+        "max_tokens": 7, "min_tokens": 5, "samples": 3, "temperature": 1.5, "top_k": 9,
+        "top_p": 0.8, "repetition_penalty": 1.3, "seed": 4,
+    }  # fmt: skip
+    typed = [x for name, value in flags.items() for x in (f"--{name.replace('_', '-')}", value)]
+    code, out, _ = run(released("gpt_char"), "今天", *typed)
+    assert code == 0
+    assert out.split("\n")[:-1] == gpt.generate(["今天"], **flags)[0]
+
+
+def test_beams_are_compared_as_is_typed(run, released, gpt):
+    flags = ("--beams", 4, "--length-penalty", 2.0, "--max-tokens", 6, "--stop", "的", "。")
+    code, out, _ = run(released("gpt_char"), "今天", *flags)
+    wanted = gpt.generate(["今天"], beams=4, length_penalty=2.0, max_tokens=6, stop=("的", "。"))
+    assert (code, out) == (0, wanted[0][0] + "\n")
+
+
+def test_a_text_is_printed_while_it_is_written(run, released, gpt, monkeypatch):
+    pieces = []
+    monkeypatch.setattr("builtins.print", lambda *a, **k: pieces.append((a, k)))
+    assert cli.main(
+        ["generate", "--model", str(released("gpt_char")), "今天", "--stream", "--max-tokens", "6"]
+    ) == 0  # fmt: skip
+    shown = [a[0] for a, k in pieces if a and k.get("flush")]
+    assert len(shown) > 3
+    assert "".join(shown) == gpt.generate(["今天"], max_tokens=6)[0][0]
+
+
+def test_a_file_gives_a_line_for_each_text_with_its_score(run, released, gpt, tmp_path):
+    texts = ["今天", "天气很好的时候", "公园"]
+    source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
+    source.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    flags = ("--input", source, "--output", target, "--max-tokens", 5)
+    code, out, _ = run(released("gpt_char"), *flags, "--samples", 2, "--seed", 1)
+    assert (code, out) == (0, "")
+    header, *rows = table(target)
+    assert header == ["input", "output", "score"]
+    assert [row[0] for row in rows] == [text for text in texts for _ in range(2)]
+    wanted = gpt.generate(texts, max_tokens=5, samples=2, seed=1)
+    assert [row[1] for row in rows] == [one for each in wanted for one in each]
+    assert all(float(row[2]) < 0 for row in rows)
+
+
+def test_a_sim_model_writes_what_means_the_same(run, released, tmp_path):
+    sim = RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"))
+    source, target = tmp_path / "prompts.tsv", tmp_path / "written.tsv"
+    source.write_text("text\n今天天气很好\n我们去公园\n", encoding="utf-8")
+    flags = ("--input", source, "--output", target, "--max-tokens", 6, "--paraphrases", 3)
+    code, _, err = run(released("sim_char"), *flags)
+    assert code == 0, err
+    rows = table(target)[1:]
+    for text in ("今天天气很好", "我们去公园"):
+        own = [(row[1], float(row[2])) for row in rows if row[0] == text]
+        assert len(own) == 3
+        assert text not in [one for one, _ in own]
+        vectors = sim.embed([text, *[one for one, _ in own]])
+        cosines = vectors[1:] @ vectors[0]
+        np.testing.assert_allclose([score for _, score in own], cosines, atol=1e-5)
+        assert (np.diff(cosines) <= 1e-6).all()
+        drawn = sim.generate([text], max_tokens=6, samples=20, top_k=5)[0]
+        others = {x for x in drawn if x and x != text}
+        best = sorted(others, key=lambda x: -float(sim.embed([text, x]).prod(axis=0).sum()))
+        assert [one for one, _ in own] == best[:3]
+
+
+def test_a_sim_model_is_greedy_unless_told_otherwise(run, released):
+    sim = RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"))
+    _, out, _ = run(released("sim_char"), "今天天气很好", "--max-tokens", 6)
+    assert out == sim.generate(["今天天气很好"], max_tokens=6)[0][0] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "said"),
+    [
+        ("gpt_char", (), "give texts"),
+        ("gpt_char", ("",), "blank"),
+        ("gpt_char", ("今天", " "), "text 2 is blank"),
+        ("gpt_char", ("今" * 600,), "601 tokens"),
+        ("gpt_char", ("😀🙂",), "no character"),
+        ("gpt_char", ("今天", "--top-p", "0"), "top_p is 0"),
+        ("gpt_char", ("今天", "--beams", "4", "--top-k", "3"), "beams is 4"),
+        ("gpt_char", ("今天", "--beams", "4", "--samples", "2"), "beams is 4"),
+        ("gpt_char", ("今天", "--paraphrases", "3"), "pooler"),
+        ("gpt_char", ("今天", "天气", "--stream"), "--stream"),
+        ("gpt_char", ("今天", "--input", "x.txt", "--output", "y.tsv"), "one of both"),
+        ("gpt_char", ("--input", "x.txt"), "--output"),
+        ("word", ("今天",), "masked language model"),
+        ("hf_word_seqcls", ("今天",), "writes nothing"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_one_message(run, released, model, flags, said, tmp_path):
+    code, out, err = run(released(model), *flags)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert re.search(said, " ".join(err.replace("│", " ").split()))
+
+
+def test_rows_without_a_text_are_named_and_nothing_is_written(run, released, tmp_path):
+    source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
+    source.write_text("今天\n\n公园\n", encoding="utf-8")
+    code, _, err = run(released("gpt_char"), "--input", source, "--output", target)
+    assert code == 2
+    assert "prompts.txt:2" in err
+    assert not list(tmp_path.glob("*written*"))
+
+
+def test_characters_that_the_vocabulary_lacks_are_told(run, released):
+    code, out, err = run(released("gpt_char"), "今天😀", "--max-tokens", 2)
+    assert code == 0
+    assert out.strip()
+    assert "😀" in err
+
+
+def test_who_says_that_a_model_writes_is_believed(run, released):
+    code, out, _ = run(released("char"), "今天", "--attention-type", "causal", "--max-tokens", 3)
+    assert code == 0
+    causal = RoFormerForCausalLM.from_pretrained(released("char"), attention_type="causal")
+    assert out == causal.generate(["今天"], max_tokens=3)[0][0] + "\n"
