@@ -229,6 +229,58 @@ def _forward_limit(size: str, texts: str) -> Iterator[Contender]:
         )
 
 
+def generate(material: Material) -> Iterator[Measurement]:
+    """Prompts of 32 tokens continued by 128, each the likeliest."""
+    for batch in (1, 16):
+        yield Measurement(
+            "generate",
+            {"size": "base", "batch": batch},
+            tuple(_writers()),
+            {"checkpoint": material.checkpoint("base"), "batch": batch, "prompt": 32, "new": 128},
+            rounds=2 if batch > 1 else None,  # bert4keras takes minutes for one
+        )
+
+
+def _writers() -> Iterator[Contender]:
+    """Who writes; all but bert4keras keep keys and values."""
+    yield Contender("ours", "ours", "`generate`, TensorFlow, float32", {"dtype": "float32"})
+    yield Contender(
+        "ours on JAX", "ours", "the same on JAX", {"dtype": "float32"}, {"KERAS_BACKEND": "jax"}
+    )
+    yield Contender("ours, bfloat16", "ours", "`--precision bfloat16`", {"dtype": "bfloat16"})
+    for variant, dtype, about in (
+        ("eager", "float32", "`generate`, float32"),
+        ("compiled", "float32", "`generate`, its forward by torch.compile(dynamic=True), float32"),
+        ("eager", "bfloat16", "`generate`, bf16 weights"),
+    ):
+        more = ", bfloat16" if dtype == "bfloat16" else ""
+        yield Contender(
+            f"Hugging Face, {variant}{more}",
+            "huggingface",
+            about,
+            {"variant": variant, "dtype": dtype},
+        )
+    yield Contender("bert4keras", "bert4keras", "AutoRegressiveDecoder, nothing kept, float32")
+
+
+def paraphrase(material: Material) -> Iterator[Measurement]:
+    """Twenty texts of 24 tokens drawn for each sentence of 20, and their vectors: by sentence."""
+    yield Measurement(
+        "paraphrase",
+        {"size": "base"},
+        (
+            Contender("ours", "ours", "`generate --paraphrases`, eight sentences at once"),
+            Contender(
+                "bert4keras",
+                "bert4keras",
+                "the released script's way: one by one, its vectors apart",
+            ),
+        ),
+        {"checkpoint": material.checkpoint("base"), "samples": 20, "new": 24},
+        rounds=3,
+    )
+
+
 def rotary(material: Material) -> Iterator[Measurement]:
     """Queries and keys of 8 × 512 × 6 × 64 rotated, forward and backward."""
     for dtype in ("float32", "bfloat16"):
@@ -397,6 +449,8 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
         profile,
         feeding,
         inference,
+        generate,
+        paraphrase,
         rotary,
         tokenization,
         preparation,

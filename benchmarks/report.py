@@ -22,6 +22,8 @@ TITLES = {
     "profile": "Where the step's time goes",
     "feeding": "Real data costs no time",
     "inference": "Inference",
+    "generate": "Writing",
+    "paraphrase": "Sentences that mean the same",
     "rotary": "One rotation",
     "tokenization": "Tokenization",
     "preparation": "Corpus preparation",
@@ -115,12 +117,26 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
     if "characters" in facts:
         return f"{facts['characters'] / seconds / 1e6:.2f} M characters/s"
     if "batch" in settings or "tokens_a_step" in facts:
-        tokens = facts.get("tokens_a_step") or settings["batch"] * settings["length"]
-        return f"{tokens / seconds:,.0f} tokens/s"
+        length = settings.get("new") or settings["length"]
+        tokens = facts.get("tokens_a_step") or settings["batch"] * length
+        return f"{tokens / seconds:,.0f} tokens/s" + _stages_of_writing(facts)
+    if "samples" in settings:
+        return f"{1 / seconds:.2f} sentences/s"
     if "stages" in facts:
         stages = zip(("import", "load", "predict"), facts["stages"], strict=True)
         return ", ".join(f"{name} {_seconds(stage)}" for name, stage in stages)
     return ""
+
+
+def _stages_of_writing(facts: dict[str, Any]) -> str:
+    """The first call, which compiles; and one token early in a text and one at its end."""
+    told = []
+    if "first_call" in facts:
+        told.append(f"first call {_seconds(facts['first_call'])}")
+    if "early_token" in facts:
+        told.append(f"token 10 {_seconds(facts['early_token'])}")
+        told.append(f"token 120 {_seconds(facts['late_token'])}")
+    return "".join(f", {one}" for one in told)
 
 
 def _answer(facts: dict[str, Any]) -> str:

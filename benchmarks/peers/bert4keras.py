@@ -13,6 +13,7 @@ import tf_keras
 from bert4keras.backend import apply_rotary_position_embeddings
 from bert4keras.layers import SinusoidalPositionEmbedding
 from bert4keras.models import build_transformer_model
+from bert4keras.snippets import AutoRegressiveDecoder
 from bert4keras.tokenizers import Tokenizer
 
 from benchmarks.peers import inputs
@@ -90,6 +91,62 @@ def inference(*, checkpoint: str, texts: str) -> Prepared:
     return Prepared(timed(work), inputs.described(states))
 
 
+class Writer(AutoRegressiveDecoder):
+    """What a model writes, as the released scripts have it."""
+
+    def __init__(self, model: Any, unilm: bool, new: int) -> None:
+        super().__init__(start_id=None, end_id=3, maxlen=new)
+        self.model, self.unilm = model, unilm
+
+    @AutoRegressiveDecoder.wraps(default_rtype="logits")
+    def predict(self, given: Any, output_ids: Any, states: Any) -> Any:
+        token_ids = np.concatenate([given[0], output_ids], 1)
+        segment_ids = np.concatenate([0 * given[0], 0 * output_ids + self.unilm], 1)
+        return self.last_token(self.model).predict([token_ids, segment_ids], verbose=0)
+
+
+def writing_model(checkpoint: str, application: str) -> Any:
+    return build_transformer_model(
+        f"{checkpoint}/tf1/bert_config.json",
+        f"{checkpoint}/tf1/bert_model.ckpt",
+        model="roformer",
+        application=application,
+        with_mlm="linear",
+    )
+
+
+def generate(*, checkpoint: str, batch: int, prompt: int, new: int) -> Prepared:
+    """Prompts of one length continued together, each step reading all of them again."""
+    writer = Writer(writing_model(checkpoint, "lm"), False, new)
+    prompts = np.array(inputs.prompts(batch, prompt, VOCABULARY))
+
+    def work(steps: int = new) -> Any:
+        ids = np.zeros((batch, 0), int)
+        for _ in range(steps):  # `beam_search` has a loop of its own for one prompt
+            scores = writer.predict([prompts], ids, None)[0]
+            ids = np.concatenate([ids, scores.argmax(1)[:, None]], 1)
+        return ids
+
+    work(2)
+    return Prepared(timed(work), {})
+
+
+def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
+    """`gen_synonyms` of the released generate.py; a unit of work is a sentence."""
+    model = writing_model(checkpoint, "unilm")
+    encoder = tf_keras.Model(model.inputs, model.layers["Transformer-11-FeedForward-Norm"].output)
+    writer = Writer(model, True, new)
+    tokenizer = Tokenizer(f"{checkpoint}/tf1/vocab.txt", do_lower_case=True)
+    ids, _ = tokenizer.encode(inputs.sentences(1)[0])
+
+    def work() -> Any:
+        drawn = writer.random_sample([ids], samples, 5)
+        rows = np.array([[*ids, *[0] * new][: len(ids) + new] for _ in drawn])
+        return encoder.predict([rows, rows * 0], verbose=0)[:, 0]
+
+    return Prepared(timed(work), {})
+
+
 def rotary(*, dtype: str) -> Prepared:
     """Queries and keys rotated, and the gradient of both."""
     query, key = (tf.cast(x, dtype) for x in inputs.queries_and_keys())
@@ -129,6 +186,6 @@ def startup(*, checkpoint: str) -> Prepared:
 
 if __name__ == "__main__":
     serve(
-        [mlm_step, inference, rotary, tokenization, startup],
+        [mlm_step, inference, generate, paraphrase, rotary, tokenization, startup],
         ("bert4keras", "tf-keras", "tensorflow", "jieba"),
     )

@@ -1,6 +1,7 @@
 """Hugging Face's RoFormer: "eager" and "stock" as people run it, "tuned" by an expert."""
 
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -117,6 +118,33 @@ def sorted_groups(rows: list[inputs.Ints]) -> list[list[inputs.Ints]]:
     return groups
 
 
+def generate(
+    *, checkpoint: str, batch: int, prompt: int, new: int, variant: str, dtype: str
+) -> Prepared:
+    """Prompts continued by transformers' own `generate`, with its cache."""
+    model = transformers.RoFormerForCausalLM.from_pretrained(
+        f"{checkpoint}/own", is_decoder=True, dtype=getattr(torch, dtype)
+    ).eval()
+    if variant == "compiled":
+        model.forward = torch.compile(model.forward, dynamic=True)
+    ids = torch.tensor(inputs.prompts(batch, prompt, model.config.vocab_size))
+
+    def work() -> Any:
+        with torch.inference_mode():
+            return model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=new,
+                min_new_tokens=new,
+                do_sample=False,
+                pad_token_id=0,
+            )
+
+    began = time.perf_counter()
+    assert work().shape == (batch, prompt + new)
+    return Prepared(timed(work), {"first_call": time.perf_counter() - began})
+
+
 def rotary(*, dtype: str, variant: str) -> Prepared:
     """Queries and keys rotated, and the gradient of both."""
     query, key = (
@@ -175,6 +203,6 @@ def startup(*, checkpoint: str) -> Prepared:
 
 if __name__ == "__main__":
     serve(
-        [mlm_step, inference, rotary, tokenization, preparation, startup],
+        [mlm_step, inference, generate, rotary, tokenization, preparation, startup],
         ("torch", "transformers", "tokenizers", "rjieba"),
     )

@@ -53,6 +53,19 @@ def rows_of(texts: str, vocabulary: int) -> list[Ints]:
     return [random.integers(SPECIAL, vocabulary, length) for length in lengths]
 
 
+def prompts(batch: int, length: int, vocabulary: int) -> list[list[int]]:
+    """Token ids to write behind, all of one length."""
+    random = np.random.default_rng(3)
+    return [random.integers(SPECIAL, vocabulary, length).tolist() for _ in range(batch)]
+
+
+def sentences(count: int) -> list[str]:
+    """Sentences of twenty of the checkpoint's words of two characters."""
+    random = np.random.default_rng(4)
+    chosen = random.integers(SPECIAL, 20_000, (count, 20)).tolist()
+    return ["".join(f"{chr(0x4E00 + i // 100)}{chr(0x4E00 + i % 100)}" for i in x) for x in chosen]
+
+
 def padded(rows: list[Ints]) -> tuple[Ints, Ints]:
     """Rows → token ids and which of them are real, both (B, T) for the longest T."""
     shape = len(rows), max(map(len, rows))

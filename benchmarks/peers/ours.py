@@ -188,6 +188,65 @@ def inference(*, checkpoint: str, texts: str, precision: str) -> Prepared:
     return Prepared(timed(lambda: run_rows(model, rows)), inputs.described(run_rows(model, rows)))
 
 
+def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) -> Prepared:
+    """Prompts continued; how long the first call took, and a token early and late in the text."""
+    from roformer_tf import RoFormerForCausalLM
+    from roformer_tf.models.generation_config import GenerationConfig
+
+    model = RoFormerForCausalLM.from_pretrained(
+        f"{checkpoint}/own", dtype=dtype, attention_type="causal"
+    )
+    prompts = inputs.prompts(batch, prompt, model.config.vocab_size)
+    config = GenerationConfig(max_tokens=new, min_tokens=new)
+    times: list[float] = []
+
+    def work() -> Any:
+        times.clear()
+        return model.generate_ids(
+            prompts, config, rows=batch, on_token=lambda *_: times.append(time.perf_counter())
+        )
+
+    began = time.perf_counter()
+    first = work()
+    took = time.perf_counter() - began
+    assert all(len(one.token_ids) == new for (one,) in first)
+
+    def run(count: int) -> Figures:
+        told = timed(work)(count)
+        steps = np.diff(np.array(times).reshape(new, batch)[:, 0])
+        early, late = (float(np.median(x)) for x in (steps[5:20], steps[-15:]))
+        return told | {"early_token": early, "late_token": late}
+
+    return Prepared(run, {"first_call": took})
+
+
+def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
+    """Sentences of the same meaning, as the command makes them; a unit of work is a sentence."""
+    from roformer_tf import RoFormerForSentenceSimilarity
+    from roformer_tf.inference.generate import GenerateConfig, written
+    from roformer_tf.models.generation_config import GenerationConfig
+
+    together = 8
+    model = RoFormerForSentenceSimilarity.from_pretrained(
+        f"{checkpoint}/own", attention_type="unilm"
+    )
+    texts = inputs.sentences(together)
+    config = GenerateConfig(
+        model="",
+        text=tuple(texts),
+        writing=GenerationConfig(samples=samples, max_tokens=new),
+        paraphrases=samples,
+        batch_size=together * samples,
+    )
+    written(model, texts, config)
+
+    def run(count: int) -> Figures:
+        told = timed(lambda: written(model, texts, config))(count)
+        return {"seconds": told["seconds"] / together}
+
+    return Prepared(run, {})
+
+
 def rotary(*, form: str, dtype: str) -> Prepared:
     """Queries and keys rotated, and the gradient of both."""
     import tensorflow as tf
@@ -293,6 +352,8 @@ if __name__ == "__main__":
         fed_step,
         profiled_step,
         inference,
+        generate,
+        paraphrase,
     ]
     cases += [rotary, split, tokenization, preparation, startup]
     serve(cases, ("roformer-tf", "keras", "tensorflow"))
