@@ -8,6 +8,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jieba
+import numpy as np
 import tensorflow as tf
 import tf_keras
 from bert4keras.backend import apply_rotary_position_embeddings
@@ -100,12 +101,14 @@ class Writer(AutoRegressiveDecoder):
 
     @AutoRegressiveDecoder.wraps(default_rtype="logits")
     def predict(self, given: Any, output_ids: Any, states: Any) -> Any:
+        """Logits of the next token of each row."""
         token_ids = np.concatenate([given[0], output_ids], 1)
         segment_ids = np.concatenate([0 * given[0], 0 * output_ids + self.unilm], 1)
         return self.last_token(self.model).predict([token_ids, segment_ids], verbose=0)
 
 
 def writing_model(checkpoint: str, application: str) -> Any:
+    """The checkpoint as a model that writes: "lm" or "unilm"."""
     return build_transformer_model(
         f"{checkpoint}/tf1/bert_config.json",
         f"{checkpoint}/tf1/bert_model.ckpt",
