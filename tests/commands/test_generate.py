@@ -59,6 +59,20 @@ def test_beams_are_compared_as_is_typed(run, released, gpt):
     assert (code, out) == (0, wanted[0][0] + "\n")
 
 
+def test_precision_and_batch_size_are_those_that_are_typed(run, released, monkeypatch):
+    seen = {}
+
+    def spy(model, prompts, config, *, rows, **others):
+        seen.update(dtype=model.compute_dtype, rows=rows)
+        return generate_ids(model, prompts, config, rows=rows, **others)
+
+    generate_ids = RoFormerForCausalLM.generate_ids
+    monkeypatch.setattr(RoFormerForCausalLM, "generate_ids", spy)
+    flags = ("--precision", "bfloat16", "--batch-size", 3, "--max-tokens", 2)
+    assert run(released("gpt_char"), "今天", *flags)[0] == 0
+    assert seen == {"dtype": "bfloat16", "rows": 3}
+
+
 def test_a_text_is_printed_while_it_is_written(run, released, gpt, monkeypatch):
     pieces = []
     monkeypatch.setattr("builtins.print", lambda *a, **k: pieces.append((a, k)))
