@@ -117,8 +117,8 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
     if "characters" in facts:
         return f"{facts['characters'] / seconds / 1e6:.2f} M characters/s"
     if "batch" in settings or "tokens_a_step" in facts:
-        length = settings.get("new") or settings["length"]
-        tokens = facts.get("tokens_a_step") or settings["batch"] * length
+        made = "new" if "new" in settings else "length"  # written, or read
+        tokens = facts.get("tokens_a_step") or settings["batch"] * settings[made]
         return f"{tokens / seconds:,.0f} tokens/s" + _stages_of_writing(facts)
     if "samples" in settings:
         return f"{1 / seconds:.2f} sentences/s"
