@@ -24,6 +24,7 @@ import numpy as np
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
 from roformer_tf.finetuning.losses import LossConfig, check_loss
+from roformer_tf.finetuning.rates import MOST_EPOCHS, spelled, usual_epochs, usual_rate
 from roformer_tf.finetuning.report.advice import advise
 from roformer_tf.finetuning.report.analysis import analyse, write_report
 from roformer_tf.finetuning.report.card import model_card
@@ -92,8 +93,9 @@ class FinetuneConfig:
     at --crf-learning-rate."""
     from_scratch: bool = False
     """Take only the checkpoint's architecture and vocabulary, for comparison."""
-    epochs: int = 3
-    """Passes over the training examples."""
+    epochs: int | Literal["auto"] = "auto"
+    """Passes over the training examples; "auto" is 3, but 2 or 1 of many examples at a high
+    learning rate, as small models have it: they would learn them by heart."""
     batch_size: int = 32
     """Examples a batch."""
     optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
@@ -128,8 +130,8 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "seeds", "save_every", "log_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+            if (value := getattr(self, name)) != "auto" and value < 1:
+                raise InputError(f"{name} is {value}, but must be at least 1.")
         for name in ("patience", "folds"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but must not be negative.")
@@ -180,8 +182,8 @@ def finetune(config: FinetuneConfig) -> None:
 
 
 def _finetune(config: FinetuneConfig) -> None:
-    output = Path(config.output)
-    config = settle_learning_rate(settle_precision(config))
+    output, asked = Path(config.output), config
+    config = settle_epochs(settle_learning_rate(settle_precision(config)))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
         check_export(to, output / "export" / to)
@@ -192,12 +194,14 @@ def _finetune(config: FinetuneConfig) -> None:
     for line in task.remarks(sets.train):
         print(line)
     start = make_start(config, layout.task)
+    config = choose_epochs(config, task, sets, start)
+    check_steps(config, task, sets)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
     recipe = Recipe(
         optimizer=config.optimizer,
         loss=config.loss,
         metric=choose_metric(config, task),
-        epochs=config.epochs,
+        epochs=int(config.epochs),
         batch_size=config.batch_size,
         patience=config.patience,
         save_every=config.save_every,
@@ -217,7 +221,8 @@ def _finetune(config: FinetuneConfig) -> None:
     if issues is not None:
         issues.write(output)
     report = analyse(results.for_report(plain(config), config.baseline, issues))
-    report["advice"] = advise(report, given_settings(config), start.architecture.hidden_size)
+    given = given_settings(dataclasses.replace(config, epochs=asked.epochs))
+    report["advice"] = advise(report, given, start.architecture.hidden_size)
     language = choose_language(config.language, sets.train)
     results.save(model_card(report, results.best.task, language, start.architecture.is_v2))
     write_report(output, report, language)
@@ -235,6 +240,12 @@ def settle_learning_rate(config: FinetuneConfig) -> FinetuneConfig:
     return dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, learning_rate=began)
     )
+
+
+def settle_epochs(config: FinetuneConfig) -> FinetuneConfig:
+    """Replace `epochs="auto"` by what the run began with, if it has begun."""
+    began = read_settings(Path(config.output), {})[0].get("epochs", "auto")
+    return dataclasses.replace(config, epochs=began) if config.epochs == "auto" else config
 
 
 def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:
@@ -282,13 +293,33 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
     for example in (*sets.valid, *sets.test):
         task.target(example)
     check_loss(task, config.loss)
+    return task
+
+
+def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets, start: Start) -> FinetuneConfig:
+    """Replace `epochs="auto"` by a number, and say so."""
+    if config.epochs != "auto":
+        return config
+    rate = config.optimizer.learning_rate
+    if isinstance(rate, str):
+        rate = usual_rate(start.architecture)
+    batches = -(-len(sets.train) * task.rows_each // config.batch_size)
+    steps = max(1, batches // config.optimizer.accumulate)
+    epochs = MOST_EPOCHS if config.from_scratch else usual_epochs(rate, steps)
+    why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
+    print(f"epochs {epochs}{why if epochs < MOST_EPOCHS else ''}")
+    return dataclasses.replace(config, epochs=epochs)
+
+
+def check_steps(config: FinetuneConfig, task: Task, sets: Sets) -> None:
+    """Raise InputError where all batches together make no step."""
     rows = len(sets.train) * task.rows_each
-    if (batches := config.epochs * -(-rows // config.batch_size)) < config.optimizer.accumulate:
+    batches = int(config.epochs) * -(-rows // config.batch_size)
+    if batches < config.optimizer.accumulate:
         raise InputError(
             f"accumulate is {config.optimizer.accumulate}, but the run has only {batches} batches. "
             "Lower --accumulate, or give more --epochs."
         )
-    return task
 
 
 def make_start(config: FinetuneConfig, task: type[Task]) -> Start:

@@ -1,4 +1,4 @@
-"""Learning rates: what is usual for a model, what lies beside it, and what a search has found."""
+"""Learning rates, usual and found by a search, and for how many epochs they are usual."""
 
 import math
 from collections.abc import Mapping
@@ -15,6 +15,10 @@ HIGHEST = 1e-3
 """Of a model's usual rate: with the next one, what a tiny model still bears."""
 FROM_SCRATCH = 2.0
 """How much higher the rate is for weights that have learnt nothing yet."""
+MOST_EPOCHS = 3
+"""Passes over the examples of who gives no number, if they are not many."""
+ENOUGH = 0.25
+"""Learning rate times steps beyond which no further pass is begun: at 5e-4, 500 steps."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,16 @@ def usual_rate(architecture: RoFormerConfig, from_scratch: bool = False) -> floa
     wide, deep = architecture.hidden_size / BASE_WIDTH, architecture.num_hidden_layers / BASE_DEPTH
     rate = BASE_RATE / wide**2 / math.sqrt(max(deep, 1 / BASE_DEPTH))
     return nearest(min(HIGHEST, rate * (FROM_SCRATCH if from_scratch else 1.0)))
+
+
+def usual_epochs(rate: float, steps: int) -> int:
+    """How many passes of so many steps to take at a learning rate: 3, fewer of many examples.
+
+    A pass too many costs the more, the higher the rate: Adam moves the embedding of a rare word by
+    some thirty times the rate wherever it stands, so that at 5e-4 examples are known by heart when
+    they are met again (docs/LOG.md). At a base model's rate that takes a hundred thousand of them.
+    """
+    return max(1, min(MOST_EPOCHS, math.ceil(ENOUGH / (rate * steps))))
 
 
 def nearest(rate: float) -> float:

@@ -1,17 +1,29 @@
 """What `finetune` makes of its settings before anything is trained."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import yaml
 
 from roformer_tf.cli import main
-from roformer_tf.finetuning.command import FinetuneConfig, make_start, settle_learning_rate
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.finetuning.command import (
+    FinetuneConfig,
+    choose_epochs,
+    make_start,
+    settle_epochs,
+    settle_learning_rate,
+)
 from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.table import TASKS
+
+DEMO = Path(__file__).parents[2] / "pretrain" / "configs" / "demo.json"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +81,52 @@ def test_a_run_of_before_keeps_the_rate_that_it_began_with(began, asked, want, t
     assert ("keeps it" in capsys.readouterr().out) == (want == 2e-5)
 
 
+@pytest.mark.parametrize(
+    ("began", "asked", "want"),
+    [
+        (3, "auto", 3),  # begun when that was what nobody had to give
+        (1, "auto", 1),  # chosen when it began: more examples since then change no schedule
+        (3, 5, 5),  # refused later, as a change
+        (None, "auto", "auto"),
+        (None, 2, 2),
+    ],
+)
+def test_a_run_that_was_begun_keeps_its_number_of_epochs(began, asked, want, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    if began:
+        settings.write_text(yaml.safe_dump({"epochs": began}), encoding="utf-8")
+    config = FinetuneConfig(
+        checkpoint="", train="", output=str(tmp_path), epochs=asked, precision="float32"
+    )
+    assert settle_epochs(config).epochs == want
+
+
+@pytest.mark.parametrize(
+    ("examples", "changes", "want"),
+    [
+        (2_430, {}, 3),
+        (16_883, {}, 1),
+        (10_000, {}, 2),
+        (10_000, {"batch_size": 64}, 3),  # fewer steps
+        (10_000, {"optimizer": FinetuneOptimizerConfig(accumulate=2)}, 3),  # likewise
+        (16_883, {"optimizer": FinetuneOptimizerConfig(learning_rate=1e-4)}, 3),
+        (16_883, {"from_scratch": True}, 3),  # nothing is known yet that could be lost
+        (16_883, {"epochs": 4}, 4),
+    ],
+)
+def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, changes, want, capsys):
+    """The architecture is that of `make demo`, whose usual rate is 5e-4."""
+    config = FinetuneConfig(checkpoint="", train="", output="", precision="float32", **changes)
+    architecture = RoFormerConfig.from_file(DEMO)
+    sets = SimpleNamespace(train=range(examples))
+    start = SimpleNamespace(architecture=architecture)
+    chosen = choose_epochs(config, SimpleNamespace(rows_each=1), sets, start)
+    assert chosen.epochs == want
+    said = capsys.readouterr().out
+    assert said.startswith(f"epochs {want}") == ("epochs" not in changes)
+    assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (want < 3)
+
+
 @pytest.fixture
 def given_to_fit(released, tmp_path, monkeypatch):
     """given_to_fit(*flags) → the model whose `fit` is called, and the first batch that it gets."""
@@ -109,3 +167,11 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
     for array in (*inputs.values(), *others):
         np.testing.assert_array_equal(array[:4], array[4:])
     assert len(inputs["token_ids"]) == 8
+
+
+def test_the_chosen_epochs_are_written_down_and_the_same_command_continues(given_to_fit, tmp_path):
+    """16 examples, 4 a batch."""
+    for _ in range(2):
+        given_to_fit("--precision", "float32")
+    settings = tmp_path / "run--precision-float32" / "settings.yaml"
+    assert yaml.safe_load(settings.read_text(encoding="utf-8"))["epochs"] == 3

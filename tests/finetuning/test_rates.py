@@ -3,7 +3,7 @@
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.finetuning.rates import beside, nearest, spelled, usual_rate
+from roformer_tf.finetuning.rates import beside, nearest, spelled, usual_epochs, usual_rate
 
 FIELD = {  # layers and hidden size: the lowest and highest rate that people fine-tune these with
     (24, 1024): (1e-5, 2e-5),  # chinese_roformer-v2-char-large
@@ -53,3 +53,20 @@ def test_a_rate_is_spelled_as_people_type_it():
         "1e-10",
         "1e-3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "epochs"),
+    [
+        (5e-4, 1, 3),
+        (5e-4, 157, 3),  # 5,000 examples: of two tasks the third epoch was the best
+        (5e-4, 249, 3),
+        (5e-4, 251, 2),
+        (5e-4, 528, 1),  # 16,883 examples: once was better than three times
+        (2e-5, 3750, 3),  # 120,000, as a base model takes them
+        (2e-5, 13_000, 1),
+        (1e-3, 10**6, 1),
+    ],
+)
+def test_fewer_epochs_are_usual_where_steps_are_many_and_large(rate, steps, epochs):
+    assert usual_epochs(rate, steps) == epochs

@@ -105,6 +105,8 @@ def _epochs(report: Report, given: Mapping[str, Any], width: int) -> Iterator[Js
     lines, epochs = report["evaluations"], report["settings"].get("epochs", 0)
     if not lines or lines[-1]["epoch"] < epochs:
         return
+    if len(lines) == 1 and "epochs" not in given:  # it is the best of one, and was chosen to be one
+        return
     metric = TASKS[report["task"]].metric(report["metric"])
     figures = [-line[metric.name] if metric.falls else line[metric.name] for line in lines]
     if figures.index(max(figures)) == len(figures) - 1:

@@ -52,6 +52,9 @@ def test_advice_goes_by_what_the_run_shows():
     assert kinds(report()) == ["released-checkpoint", "sweep"]
     assert kinds(report(accuracies=(0.6, 0.7, 0.8)))[0] == "more-epochs"
     assert "more-epochs" not in kinds(report(accuracies=(0.6, 0.7)))  # of 3: it stopped early
+    one = report(accuracies=(0.7,), settings=report()["settings"] | {"epochs": 1})
+    assert "more-epochs" not in kinds(one)  # chosen: the examples are many
+    assert kinds(one, given=GIVEN | {"epochs": 1})[0] == "more-epochs"
     usual = {"rate_search": tried(1e-4, 2e-4, taken=2e-4)}
     assert "rate-at-the-edge" not in kinds(report(**usual))
     edge = {"rate_search": tried(1e-4, 2e-4, 5e-4, taken=5e-4)}
