@@ -76,8 +76,8 @@ def shared(start):
     return trainer
 
 
-def same_training(trainer, want, losses):
-    got, again = trained(trainer, 7, SECOND, COUNT)
+def same_training(trainer, want, losses, count=COUNT):
+    got, again = trained(trainer, 7, SECOND, count)
     assert again == losses
     assert len(got) == len(want) > 20
     for one, other in zip(got, want, strict=True):
@@ -92,9 +92,9 @@ def test_a_training_is_the_same_whatever_went_before(alone, shared):
 @pytest.mark.usefixtures("eager_steps")
 def test_so_it_is_with_fgm(start):
     first, second = (Trainer(start, TASK, LossConfig(fgm=0.5), TRAIN) for _ in range(2))
-    want, losses = trained(first, 7, SECOND, COUNT)
-    trained(second, 5, FIRST, 4)
-    assert same_training(second, want, losses)
+    want, losses = trained(first, 7, SECOND, 4)
+    trained(second, 5, FIRST, 2)
+    assert same_training(second, want, losses, 4)
     second.forget()
     assert second.made is None
 
