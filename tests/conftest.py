@@ -52,7 +52,11 @@ def pytest_configure(config):
         import_module("triton._C.libtriton")
 
 
-LONG = ("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/")
+LONG = (
+    *("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/"),
+    *("tests/test_folders_of_before.py", "tests/test_architecture.py", "tests/test_configs.py"),
+    "tests/test_serialization.py",
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -71,8 +75,13 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
-    if "not slow" in session.config.getoption("markexpr"):
+    if _hurried(session.config):
         _optimise_graphs(False)
+
+
+def _hurried(config):
+    """Whether only quick tests run: slow ones have all as users have it."""
+    return "not slow" in config.getoption("markexpr")
 
 
 def _optimise_graphs(yes):
@@ -99,7 +108,7 @@ def as_users_have_it():
 
 
 @pytest.fixture(scope="session")
-def eagerly():
+def eagerly(pytestconfig):
     """eagerly(): a context in which TensorFlow takes steps one operation after the other.
 
     Tracing a step takes as long as taking ten. For tests of what a step, or a command, does, and
@@ -108,16 +117,18 @@ def eagerly():
 
     @contextmanager
     def untraced():
-        if os.environ.get("KERAS_BACKEND") == "jax":  # which has nothing of the kind
+        on_jax = os.environ.get("KERAS_BACKEND") == "jax"  # which has nothing of the kind
+        if on_jax or not _hurried(pytestconfig):
             yield
             return
         import tensorflow as tf
 
+        before = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(True)
         try:
             yield
         finally:
-            tf.config.run_functions_eagerly(False)
+            tf.config.run_functions_eagerly(before)
 
     return untraced
 
