@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +52,11 @@ def pytest_configure(config):
         import_module("triton._C.libtriton")
 
 
-LONG = ("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/")
+LONG = (
+    *("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/"),
+    *("tests/test_folders_of_before.py", "tests/test_architecture.py", "tests/test_configs.py"),
+    "tests/test_serialization.py",
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -60,13 +65,85 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Let the collector of garbage pass over what was imported: a million objects, for good.
+    """Have the quick tests spend less time on what is not theirs.
 
-    Keras calls it after each layer that it quantizes, and Python itself after many a trace.
+    The collector of garbage passes over what was imported, a million objects, for good: Python
+    calls it after many a trace. And TensorFlow does not optimise the graphs of tiny steps, which
+    takes a quarter of the time that such a step costs and longer than it runs; the slow tests, and
+    those in processes of their own, have them as users have.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    if _hurried(session.config):
+        _optimise_graphs(False)
+
+
+def _hurried(config):
+    """Whether only quick tests run: slow ones have all as users have it."""
+    return "not slow" in config.getoption("markexpr")
+
+
+def _optimise_graphs(yes):
+    """Whether TensorFlow, if it is there, optimises each graph before it first runs."""
+    if tf := sys.modules.get("tensorflow"):
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not yes})
+
+
+@pytest.fixture(scope="session")
+def as_users_have_it():
+    """as_users_have_it(): a context whose steps equal a user's process' to the last bit."""
+
+    @contextmanager
+    def optimised():
+        tf = sys.modules.get("tensorflow")
+        before = tf.config.optimizer.get_experimental_options() if tf else {}
+        _optimise_graphs(True)
+        try:
+            yield
+        finally:
+            _optimise_graphs(not before.get("disable_meta_optimizer", False))
+
+    return optimised
+
+
+@pytest.fixture(scope="session")
+def eagerly(pytestconfig):
+    """eagerly(): a context in which TensorFlow takes steps one operation after the other.
+
+    Tracing a step takes as long as taking ten. For tests of what a step, or a command, does, and
+    not of how it is compiled, which others of their kind see to.
+    """
+
+    @contextmanager
+    def untraced():
+        on_jax = os.environ.get("KERAS_BACKEND") == "jax"  # which has nothing of the kind
+        if on_jax or not _hurried(pytestconfig):
+            yield
+            return
+        import tensorflow as tf
+
+        before = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(True)
+        try:
+            yield
+        finally:
+            tf.config.run_functions_eagerly(before)
+
+    return untraced
+
+
+@pytest.fixture
+def eager_steps(eagerly):
+    """`eagerly`, for a test."""
+    with eagerly():
+        yield
+
+
+@pytest.fixture
+def quantizing(monkeypatch):
+    """Keras collects garbage after each layer that it quantizes, which takes half a second each."""
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 def pytest_terminal_summary(terminalreporter):

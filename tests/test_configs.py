@@ -85,6 +85,7 @@ def toy(released, write_corpus, tmp_path):
     return flags
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
 )

@@ -60,6 +60,7 @@ def test_a_half_done_pretraining_goes_on_and_ends_as_it_did(before, capsys):
         )
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_old_settings_are_compared_with_those_of_now(before, capsys):
     assert main([*PRETRAIN.split(), "--rate", "0.2"]) == 2
     said = capsys.readouterr().err
@@ -69,6 +70,7 @@ def test_old_settings_are_compared_with_those_of_now(before, capsys):
     assert len([*(before / "run/checkpoints").iterdir()]) == 1
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_rows_are_trained_on(before):
     flags = "--architecture architecture.json --batch-size 8 --steps 2 --output again"
     assert main(["pretrain", "--rows", "run/rows", *flags.split()]) == 0

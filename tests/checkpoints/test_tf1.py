@@ -185,6 +185,7 @@ def test_a_write_that_fails_leaves_what_was_there(target, released, read, tmp_pa
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow  # conversion/test_convert.py has it read our zips of float32
 @pytest.mark.skipif(
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",

@@ -12,11 +12,19 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from roformer_tf.cli import main
+from roformer_tf.finetuning.report import pages as report_pages
 
 CHARACTERS = list(
     "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
 )
 PLACES = {"北京": "LOC", "上海": "LOC"}
+
+
+@pytest.fixture(autouse=True)
+def plain_font(request, monkeypatch):
+    """Cutting a font takes most of a report's time: one report has the real one."""
+    if "classification" not in request.node.name:
+        monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 def sentences(count, seed, length=(8, 13)):
@@ -193,6 +201,7 @@ def test_every_way_to_train_at_once(released, tmp_path):
     assert (run / "model" / "model.safetensors").read_bytes() == weights.read_bytes()
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_patience_ends_a_training_that_gets_no_better(shallow, tmp_path):
     train = write(tmp_path, "classification", "train", 48, seed=1)
     run = tmp_path / "run"
@@ -202,6 +211,7 @@ def test_patience_ends_a_training_that_gets_no_better(shallow, tmp_path):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_another_test_file_judges_the_same_model_anew(shallow, tmp_path, capsys):
     train = write(tmp_path, "regression", "train", 48, seed=1)
     files = {name: write(tmp_path, "regression", name, 16, seed) for seed, name in enumerate("abc")}
@@ -219,6 +229,7 @@ def test_another_test_file_judges_the_same_model_anew(shallow, tmp_path, capsys)
     assert first["test"] != second["test"]
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_texts_of_the_test_set_that_stand_in_training_are_found(shallow, tmp_path, capsys):
     train = write(tmp_path, "classification", "train", 48, seed=1)
     test = write(tmp_path, "classification", "test", 16, seed=2)

@@ -128,6 +128,7 @@ def test_bad_data_end_in_one_message(flags, named, folder, released, tmp_path, m
     assert not output.exists()
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skipped(
     folder, released, tmp_path, capsys
 ):

@@ -34,6 +34,13 @@ STILL = 1e-12
 """A learning rate at which nothing moves."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def untraced(eagerly):
+    """Most of these trainings take a few steps."""
+    with eagerly():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
     """Cutting a font takes most of a report's time."""

@@ -69,7 +69,7 @@ PRETRAIN = f"pretrain {PREPARE} --init-from x.zip --steps 1 --batch-size 2 --pre
         ("checkpoints verify x.zip --against transformers", 1),
     ],
 )
-@pytest.mark.usefixtures("files")
+@pytest.mark.usefixtures("files", "eager_steps")
 def test_a_command_opens_its_zip_once(command, code, opened, monkeypatch, capsys):
     monkeypatch.setattr(verify, "find_spec", lambda name: True)
     monkeypatch.setattr(verify.metadata, "version", lambda name: "1")

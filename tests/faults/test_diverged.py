@@ -39,6 +39,7 @@ def test_an_absurd_learning_rate_stops_the_run_with_one_message(pretrain_flags, 
     assert "NaN" not in (run / "metrics.jsonl").read_text()
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("held_out", [0.1, 0], ids=["evaluated", "not evaluated"])
 def test_weights_that_become_nan_are_not_saved(pretrain_flags, tmp_path, capsys, held_out):
     """In one step of infinite length, when its own loss is still fine."""

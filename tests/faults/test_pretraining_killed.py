@@ -31,9 +31,10 @@ def flags(pretrain_flags, write_corpus, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(flags, tmp_path_factory):
+def uninterrupted(flags, tmp_path_factory, as_users_have_it):
     output = tmp_path_factory.mktemp("peace") / "run"
-    assert main(["pretrain", *flags(output)]) == 0
+    with as_users_have_it():
+        assert main(["pretrain", *flags(output)]) == 0
     return output
 
 
@@ -55,16 +56,6 @@ def kill_when(condition, process):
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def terminate_when(condition, process):
-    """Tell a process and its workers to end, as soon as something is so; give its stderr."""
-    wait_for(condition, process)
-    os.killpg(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 75, err
-    assert "Traceback" not in err
-    return err
 
 
 @pytest.fixture
@@ -108,20 +99,22 @@ def test_told_to_end_it_does_though_every_step_is_saved_anyway(
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
-    typed, flags, uninterrupted, untimed, told_to_end, tmp_path, capsys
+    typed, flags, uninterrupted, untimed, told_to_end, tmp_path, capsys, as_users_have_it
 ):
-    """Told to end with its workers while it prepares, told to end between two checkpoints, killed
-    while it writes one, and then left in peace."""
+    """Told to end while it prepares, told to end between two checkpoints, killed while it writes
+    one, and then left in peace."""
     run = tmp_path / "run"
     saved, metrics = run / "checkpoints", run / "metrics.jsonl"
-    process = typed("pretrain/run_mlm.py", *flags(run, workers=2))
-    err = terminate_when((run / "rows" / "unfinished" / "settings.json").exists, process)
+    told_to_end((run / "rows" / "unfinished" / "settings.json").exists)
+    assert main(["pretrain", *flags(run, workers=2)]) == 75
+    err = capsys.readouterr().err
     assert "told to end (SIGTERM). The same command continues." in err
+    assert "Traceback" not in err
     assert not (run / "rows" / "manifest.json").exists()
 
     told_to_end(lambda: metrics.exists() and lines(metrics))
-    capsys.readouterr()
-    assert main(["pretrain", *flags(run)]) == 75
+    with as_users_have_it():
+        assert main(["pretrain", *flags(run)]) == 75
     last = max(saved.glob("step-*"))
     assert f"saved {last}. The same command continues." in capsys.readouterr().err
     assert 4 <= int(last.name.removeprefix("step-")) < STEPS
@@ -130,7 +123,8 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
     kill_when(lambda: any(saved.glob(".step-*/model/*")), process)
     assert not (run / LAST).exists()
 
-    assert main(["pretrain", *flags(run)]) == 0
+    with as_users_have_it():
+        assert main(["pretrain", *flags(run)]) == 0
     assert "continuing from" in capsys.readouterr().out
     for file in (
         Path("model", "model.safetensors"),

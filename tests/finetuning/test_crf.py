@@ -10,6 +10,7 @@ from seqeval.metrics import f1_score
 
 import roformer_tf
 from roformer_tf.cli import main
+from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.labelled.batches import labels_as_input
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.tagging import Tagging
@@ -61,7 +62,9 @@ def run(shallow, tmp_path_factory):
         fgm=0.1,
         ema=0.5,
     )
-    assert main(["finetune", *settings, "--crf"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        assert main(["finetune", *settings, "--crf"]) == 0
     return folder / "run"
 
 
@@ -194,16 +197,16 @@ def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
         assert ("all answers are" in said) == bool(scheme)
 
 
-def test_its_learning_rate_is_searched_by_whole_sequences(run, shallow, tmp_path, monkeypatch):
-    """And the training is then that of who gives the rate, in whose step its own is a constant."""
-    judged = []
+@pytest.fixture(scope="module")
+def searched(run, shallow, tmp_path_factory):
+    """Flags of a run that nobody gave a learning rate, its folder, and the losses it found."""
+    folder, judged = tmp_path_factory.mktemp("searched"), []
 
     def spied(task, logits, examples):
         judged.append(found(task, logits, examples))
         return judged[-1]
 
     found = Tagging.sequence_losses
-    monkeypatch.setattr(Tagging, "sequence_losses", spied)
     settings = {
         "checkpoint": shallow,
         "train": run.parent / "train.conll",
@@ -213,16 +216,32 @@ def test_its_learning_rate_is_searched_by_whole_sequences(run, shallow, tmp_path
         "batch_size": 2,
         "precision": "float32",
     }
-    more = ["--crf", "--no-baseline"]
-    assert main(["finetune", *flags(**settings, output=tmp_path / "auto"), *more]) == 0
-    report = json.loads((tmp_path / "auto" / "report.json").read_text(encoding="utf-8"))
-    search = report["rate_search"]
-    losses = [one["loss"] for one in search["tried"]]
+    words = ["finetune", *flags(**settings), "--crf", "--no-baseline"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tagging, "sequence_losses", spied)
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")
+        assert main([*words, "--output", str(folder / "auto")]) == 0
+    return words, folder / "auto", judged
+
+
+def search_of(run):
+    return json.loads((run / "report.json").read_text(encoding="utf-8"))["rate_search"]
+
+
+def test_its_learning_rate_is_searched_by_whole_sequences(searched):
+    _, auto, judged = searched
+    losses = [one["loss"] for one in search_of(auto)["tried"]]
     assert len(losses) >= 2
     assert losses == [pytest.approx(one.mean()) for one in judged]
-    given = flags(**settings, output=tmp_path / "given", learning_rate=search["learning_rate"])
-    assert main(["finetune", *given, *more]) == 0
+
+
+@pytest.mark.slow
+def test_its_training_is_then_that_of_who_gives_the_rate(searched, tmp_path):
+    """In whose step its own rate is a constant."""
+    words, auto, _ = searched
+    rate = str(search_of(auto)["learning_rate"])
+    assert main([*words, "--output", str(tmp_path / "given"), "--learning-rate", rate]) == 0
     weights = [
-        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("auto", "given")
+        (run / "model" / "model.safetensors").read_bytes() for run in (auto, tmp_path / "given")
     ]
     assert weights[0] == weights[1]

@@ -57,7 +57,9 @@ def gradients(model, task):
 
 
 @pytest.mark.parametrize("task", HEADS)
-def test_fgm_is_the_gradient_here_and_a_step_up_the_word_embeddings(task):
+def test_fgm_is_the_gradient_here_and_a_step_up_the_word_embeddings(task, request):
+    if task != "tagging":
+        request.getfixturevalue("eager_steps")
     model = HEADS[task](RoFormerConfig(**SIZES))
     words = model.encoder.embeddings.word.embeddings
     here, loss = gradients(model, task)
@@ -105,6 +107,7 @@ def test_without_fgm_the_model_itself_is_trained():
     assert trainable(model, 0.0) is model
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_evaluating_an_attacked_model_attacks_nothing():
     model = HEADS["classification"](RoFormerConfig(**SIZES))
     x, y, weights = texts("classification")

@@ -37,7 +37,7 @@ def model(request, tiny):
     return RoFormerForCausalLM(tiny(attention_type=kind, **changes), dtype=dtype)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     ids=st.lists(st.integers(1, VOCABULARY - 1), min_size=LENGTH, max_size=LENGTH),
     position=st.integers(0, LENGTH - 1),

@@ -175,7 +175,9 @@ def quick(*dtypes):
 
 
 @quick("bfloat16", "float64")
-def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs):
+def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs, request):
+    if dtype == "float64":
+        request.getfixturevalue("eager_steps")
     model = make("of_first", "v1", dtype, num_hidden_layers=1, hidden_dropout_prob=0.1)
     config = FinetuneOptimizerConfig(learning_rate=0.02, warmup=0.0, ema=0.5)
     targets = compiled(model, "of_first")
@@ -186,7 +188,9 @@ def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs):
 
 
 @quick("bfloat16", "float16")
-def test_in_every_dtype_pretraining_learns_and_its_losses_are_float32(dtype, make, inputs):
+def test_in_every_dtype_pretraining_learns_and_its_losses_are_float32(dtype, make, inputs, request):
+    if dtype == "float16":
+        request.getfixturevalue("eager_steps")
     masked = {"masked_positions": np.array([[1, 4]] * SIZES["B"], "int32")}
     masked["labels"] = np.take_along_axis(inputs["token_ids"], masked["masked_positions"], 1)
     weights = np.ones(masked["labels"].shape, "float32")
@@ -216,6 +220,7 @@ def relative(got, want):
     ("name", "mode", "bound"),
     [("masked_lm", "int8", 0.03), ("masked_lm", "int4", 0.3), ("of_first", "int8", 0.03)],
 )
+@pytest.mark.usefixtures("quantizing")
 def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, tmp_path):
     model = make(name, "v1", num_hidden_layers=1)
     needed = inputs | {"masked_positions": np.array([[0, 3]] * SIZES["B"], "int32")}

@@ -72,6 +72,7 @@ def test_logits_at_masked_positions_are_those_of_the_whole_row(
     np.testing.assert_allclose(to_float64(some), want, rtol=0, atol=5e-6)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_gradients_through_masked_positions_are_those_of_the_whole_row(tiny):
     """The last layer, which computes those positions alone, changes no weight's gradient."""
     rng = np.random.default_rng(1)

@@ -66,7 +66,7 @@ def pack(documents, numbers):
     return row
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=5)
 @given(documents=packed_rows(), data=st.data())
 def test_a_document_in_a_packed_row_gives_what_it_gives_alone(
     model, bound, to_float64, documents, data
@@ -82,7 +82,7 @@ def test_a_document_in_a_packed_row_gives_what_it_gives_alone(
         start += len(document)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=5)
 @given(documents=packed_rows(), token=st.integers(1, VOCABULARY - 1))
 def test_another_neighbour_changes_nothing_at_all(model, to_float64, documents, token):
     numbers = range(1, len(documents) + 1)
@@ -101,7 +101,7 @@ def texts(draw):
     return [draw(st.lists(token, min_size=n, max_size=n)) for n in [draw(sizes) for _ in range(4)]]
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=5)
 @given(texts=texts())
 def test_padding_changes_no_real_token(model, bound, to_float64, texts):
     """Padding is told from tokens by its id alone here, as bert4keras does."""

@@ -21,8 +21,9 @@ BASE = {
 V2 = BASE | {"norm_type": "rms_norm", "use_bias": False}
 
 
+JAX = keras.backend.backend() == "jax"
 uncompiled = pytest.mark.skipif(
-    keras.backend.backend() == "jax",
+    JAX,
     reason="JAX is always compiled; without, it takes half a minute",
 )
 
@@ -53,7 +54,7 @@ def trained(rematerialize, config, dtype="float32", jit=False):
     [
         pytest.param(BASE, False, marks=uncompiled),
         pytest.param(V2, False, marks=uncompiled),
-        (BASE, True),
+        pytest.param(BASE, True, marks=[] if JAX else pytest.mark.slow),
     ],
     ids=["v1", "v2", "xla"],
 )

@@ -37,7 +37,7 @@ FLAGS = {"batch-size": 8, "log-every": 3, "evaluation-rows": 8, "learning-rate":
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A tiny demo: 300 documents of three sentences, a layer of 32, 800 steps."""
+    """A tiny demo: 300 documents of three sentences, a layer of 32, 400 steps."""
     folder = tmp_path_factory.mktemp("demo")
     architecture, config = folder / "architecture.json", folder / "config.yaml"
     architecture.write_text(json.dumps(ARCHITECTURE))
@@ -48,7 +48,7 @@ def demo(tmp_path_factory):
         vocab_size=200,
         length=32,
         held_out=0.1,
-        seconds=2,
+        seconds=1,
         pilot_steps=9,
     )
     demo.output.mkdir()
@@ -163,7 +163,7 @@ def test_before_training_the_model_knew_less(printed):
 def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_the_pilot(
     demo, printed, measured, tmp_path
 ):
-    assert yaml.safe_load((demo.output / "settings.yaml").read_text())["steps"] == 800
+    assert yaml.safe_load((demo.output / "settings.yaml").read_text())["steps"] == 400
     assert len(measured) == 1
     assert measured[0] > 0
     (tmp_path / "settings.yaml").write_text("batch_size: 8")

@@ -165,6 +165,7 @@ def test_bert4keras_computes_the_same_of_it(flags, tmp_path, capsys):
     assert "attention causal" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_corpus):
     """Nothing in a released gpt-char says that it is causal: the objective does."""
     output = tmp_path / "run"
@@ -200,6 +201,7 @@ def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
     assert found == pytest.approx(entropy, rel=0.1)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_embeddings_from_neighbours_begin_a_run(flags, tmp_path):
     output = tmp_path / "run"
     assert main(["pretrain", *flags(output, embeddings="neighbours", steps=2)]) == 0
@@ -237,6 +239,7 @@ def test_masked_words_are_not_told_from_one_side(run, flags, tmp_path, capsys, g
     assert "Give --objective causal" in message
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_causal_is_what_it_says_whatever_the_architecture_sees(run, flags, tmp_path):
     """UniLM's mask would show a text of segment 0 its own next tokens."""
     architecture = tmp_path / "architecture.json"

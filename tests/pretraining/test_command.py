@@ -218,6 +218,7 @@ def test_a_pattern_is_learnt(pattern_flags, tmp_path):
     assert has_learnt(tmp_path / "run")
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_without_held_out_rows_nothing_is_evaluated(pretrain_flags, tmp_path):
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, held_out=0, steps=2)]) == 0
@@ -492,6 +493,7 @@ def test_the_rows_of_a_continued_checkpoint_are_cut_as_the_flags_say(
     assert (tokenizer.tokenization, tokenizer.lower_case) == ("char", False)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, write_corpus):
     """Before its first step it scores as the checkpoint itself does, with its own vocabulary."""
     corpus = write_corpus(tmp_path / "corpus.txt", 60)

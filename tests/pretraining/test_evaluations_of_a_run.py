@@ -174,6 +174,7 @@ def unpredictable(pretrained, tmp_path):
     return rows
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_held_out_rows_without_a_predicted_token_stop_nothing(
     unpredictable, pretrain_flags, tmp_path, capsys
 ):

@@ -64,6 +64,13 @@ def test_a_stage_that_cannot_be_read_is_refused(text, message):
         make_stages(["steps=1", text], DEFAULTS)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def untraced(eagerly):
+    """Rows of four lengths and two sizes of a batch would each be traced."""
+    with eagerly():
+        yield
+
+
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, tmp_path_factory):
     """flags(output) of a run whose six stages stand in a YAML file."""

@@ -86,6 +86,13 @@ def test_without_averages_weights_are_themselves():
             np.testing.assert_array_equal(numpy(v), old)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def untraced(eagerly):
+    """Nine steps, of two stages."""
+    with eagerly():
+        yield
+
+
 @pytest.fixture(scope="module")
 def flags(pretrain_flags):
     """flags(output) of a run that averages, saves every step, and has two stages."""

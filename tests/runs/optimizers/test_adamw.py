@@ -151,6 +151,7 @@ def test_steps_equal_those_of_the_paper_at_each_layers_own_rate(layer_decay, acc
     assert logged == pytest.approx(np.repeat(rates, accumulate))
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_half_a_step_moves_nothing():
     model = compiled(FinetuneOptimizerConfig(**QUICK, accumulate=3), 30)
     before = weights(model)
@@ -160,6 +161,7 @@ def test_half_a_step_moves_nothing():
     assert all((x != before[name]).any() for name, x in weights(model).items())
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_accumulated_batches_are_one_large_batch():
     small = compiled(FinetuneOptimizerConfig(**QUICK, accumulate=3), 12)
     large = compiled(FinetuneOptimizerConfig(**QUICK), 4)
@@ -190,6 +192,7 @@ def test_averages_remember_steps(accumulate, memory):
         assert np.abs(numpy(got) - want).max() < 2e-6
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_averaged_weights_are_there_for_a_while_and_fit_leaves_the_others():
     model = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 6)
     with ema_weights(model):  # before the first step they are the weights
@@ -217,6 +220,7 @@ def test_averaged_weights_are_there_for_a_while_and_fit_leaves_the_others():
     assert any((x != within[5][name]).any() for name, x in last.items())
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_weights_are_put_back_when_an_evaluation_fails():
     model = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 6)
     train(model, 0, 2)
