@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import cli
+from roformer_tf.inference.generate import nearest_of
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
 
@@ -119,6 +120,14 @@ def test_a_sim_model_writes_what_means_the_same(run, released, tmp_path):
         others = {x for x in drawn if x and x != text}
         best = sorted(others, key=lambda x: -float(sim.embed([text, x]).prod(axis=0).sum()))
         assert [one for one, _ in own] == best[:3]
+
+
+def test_neither_the_source_nor_a_text_twice_is_a_paraphrase(released):
+    sim = RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"))
+    texts = ["今天天气很好", "Deep Learning"]  # the model writes no capitals
+    drawn = [["我们", texts[0], "我们", "", "去公园"], ["deep learning", "学习"]]
+    found = nearest_of(sim, texts, drawn, 9)
+    assert [sorted(x.text for x in each) for each in found] == [["去公园", "我们"], ["学习"]]
 
 
 def test_a_sim_model_is_greedy_unless_told_otherwise(run, released):

@@ -11,7 +11,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from tests.support.random_model import TINY, tokenizer_of
+from tests.support.random_model import TINY, random_writer, tokenizer_of
 
 CLASSES = {
     "gpt_char": RoFormerForCausalLM,
@@ -170,6 +170,17 @@ def test_no_text_ends_before_its_fewest_tokens(gpt, beams):
     assert at_once.ended
     assert len(later.token_ids) == 4
     assert sep not in later.token_ids
+
+
+def test_a_length_penalty_makes_texts_of_beams_longer(tmp_path):
+    model = random_writer(tmp_path / "model")
+    prompts = [[model.tokenizer.cls_id, 5 + i] for i in range(12)]
+
+    def tokens(length_penalty):
+        config = GenerationConfig(max_tokens=10, beams=4, length_penalty=length_penalty)
+        return sum(len(x.token_ids) for (x,) in model.generate_ids(prompts, config))
+
+    assert tokens(-1.0) < tokens(0.0) < tokens(2.0)
 
 
 def test_repetition_is_held_down(gpt):
