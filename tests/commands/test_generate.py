@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from roformer_tf import cli
-from roformer_tf.inference.generate import nearest_of
+from roformer_tf.inference.generate import GenerateConfig, drawing, nearest_of
+from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
 
@@ -120,6 +121,21 @@ def test_a_sim_model_writes_what_means_the_same(run, released, tmp_path):
         others = {x for x in drawn if x and x != text}
         best = sorted(others, key=lambda x: -float(sim.embed([text, x]).prod(axis=0).sum()))
         assert [one for one, _ in own] == best[:3]
+
+
+def test_paraphrases_are_drawn_as_released_unless_told_otherwise():
+    def drawn(count, **given):
+        config = GenerateConfig(
+            model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**given)
+        )
+        found = drawing(config)
+        return found.samples, found.top_k, found.top_p
+
+    assert drawn(3) == (20, 5, None)
+    assert drawn(10) == (40, 5, None)
+    assert drawn(3, samples=7) == (7, 5, None)
+    assert drawn(3, top_k=9) == (20, 9, None)
+    assert drawn(3, top_p=0.9) == (20, None, 0.9)
 
 
 def test_neither_the_source_nor_a_text_twice_is_a_paraphrase(released):
