@@ -7,6 +7,8 @@ Object.assign(WORDS, {
   unset: ["不设", "not set"],
   fresh: ["每次不同", "new each time"],
   stopped: ["已停止", "stopped"],
+  score: ["平均对数概率", "mean log-probability"],
+  cosine: ["余弦相似度", "cosine"],
   nothing: ["（没有写出内容）", "(nothing was written)"],
 });
 const SETTINGS = {  // by the names of the interface; all but `stop` are numbers
@@ -27,7 +29,6 @@ let underway = null;  // what ends the request that is being answered
 
 function build() {
   at("texts").append(...field(service.attention_type === "unilm" ? "source" : "prompt", 0));
-  at("text-0").maxLength = service.limits.max_characters;
   const details = make("details");
   const grid = make("div", "", "settings");
   details.append(spoken("summary", "settings"), grid);
@@ -68,12 +69,12 @@ function chosen() {  // the settings that were filled in
   return settings;
 }
 
-function read({ prompt, texts, running, stopped, seed }) {
+function read({ prompt, texts, measure = "score", running, stopped, seed }) {
   const shown = texts.flatMap(({ text, score }) => {
     const line = make("p", "", "written");
     if (service.attention_type === "causal") line.append(make("span", prompt, "before"));
     line.append(make("span", text || running ? text : say("nothing")));
-    return score === undefined ? [line] : [line, make("p", score.toFixed(3), "score")];
+    return score === undefined ? [line] : [line, make("p", `${say(measure)} ${score.toFixed(3)}`, "score")];
   });
   const notes = [];
   if (stopped) notes.push(say("stopped"));
@@ -117,7 +118,7 @@ async function write(prompt, signal) {
   const response = await post("generate", { ...question, stream: !several }, signal);
   if (!several) return follow(response, prompt);
   const { generations, seed } = await response.json();
-  last = { prompt, texts: generations[0], seed };
+  last = { prompt, texts: generations[0], measure: question.paraphrases ? "cosine" : "score", seed };
 }
 
 async function answer() {

@@ -52,8 +52,7 @@ from roformer_tf.inference.service import (
 )
 from roformer_tf.inference.writing_questions import WritingLimits
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.table import FILE
+from roformer_tf.tasks.base import FILE, Prediction, Task
 
 if TYPE_CHECKING:
     import uvicorn

@@ -201,8 +201,9 @@ def make_writing_app(
             return EventStream(events, lambda: _give_up(written, given_up))
         written = asyncio.wrap_future(promised(batcher, drafts_of(asked, given_up)))
         leaving = asyncio.ensure_future(left(request))
+        either: set[asyncio.Future[Any]] = {written, leaving}
         try:
-            await asyncio.wait({written, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not written.done():
                 return Response(status_code=GONE)
             text = json.dumps(_as_json(await written, asked.config.seed), ensure_ascii=False)

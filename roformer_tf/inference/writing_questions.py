@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
@@ -83,11 +84,11 @@ def writing_question_type(limits: Limits) -> type["BaseModel"]:
     """What a request's JSON is checked against: `text` or `texts`, and how to write."""
     from pydantic import Field
 
-    number = {"allow_inf_nan": False}
+    number = partial(Field, allow_inf_nan=False)
     bounds: Mapping[str, Any] = {  # beyond which numbers overflow, or time runs
-        "temperature": Field(ge=1e-3, le=1e3, **number),
-        "repetition_penalty": Field(ge=1e-3, le=1e3, **number),
-        "length_penalty": Field(ge=-10, le=10, **number),
+        "temperature": number(ge=1e-3, le=1e3),
+        "repetition_penalty": number(ge=1e-3, le=1e3),
+        "length_penalty": number(ge=-10, le=10),
         "top_k": Field(lt=2**31),
         "stop": Field(max_length=STOPS),
     }
@@ -101,7 +102,7 @@ def writing_question_type(limits: Limits) -> type["BaseModel"]:
         said = f"Unless given: {_told(one.default)}"
         if one.name == "seed":
             said = "Unless given, a new one each time, which the answer tells."
-        settings[one.name] = (kind | None, Field(default=None, description=said))  # type: ignore[operator]
+        settings[one.name] = (kind | None, Field(default=None, description=said))
     paraphrases = "Of a sim model: so many texts that mean the same, the nearest first."
     settings["paraphrases"] = (
         Annotated[int, Field(ge=0)],
