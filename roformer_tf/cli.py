@@ -89,7 +89,7 @@ COMMANDS = {
     ),
     "serve": Command(
         "roformer_tf.inference.serve:serve",
-        "answer over HTTP with a fine-tuned model",
+        "answer over HTTP with a fine-tuned model, or write",
         _MODELS,
         alone="model",
     ),

@@ -27,6 +27,7 @@ from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.terminal import Progress
 
 if TYPE_CHECKING:
+    from roformer_tf.models.embedder import SentenceEmbedder
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
     Writer: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
@@ -122,7 +123,10 @@ def generate(config: GenerateConfig) -> None:
             f"{config.model} has no pooler for vectors, by which paraphrases are chosen. Give a "
             "sim model, such as chinese_roformer-sim-char-ft_L-12_H-768_A-12."
         )
-    check_prompts(model, texts, "--input line" if config.input is not None else "text")
+    unknown = check_prompts(model, texts, "--input line" if config.input is not None else "text")
+    if unknown:
+        shown = " ".join(unknown[:10]) + " …" * (len(unknown) > 10)
+        print(f"the vocabulary lacks, and the model reads as [UNK]: {shown}", file=sys.stderr)
     began = time.perf_counter()
     with (
         _target(config.output) as beside,
@@ -175,10 +179,10 @@ def load_writer(
     return model
 
 
-def check_prompts(model: "Writer", texts: Sequence[str], name: str = "text") -> None:
+def check_prompts(model: "Writer", texts: Sequence[str], name: str = "text") -> list[str]:
     """Raise InputError for a text that is too long, or of which the vocabulary knows nothing.
 
-    Characters that it lacks among others are said on stderr.
+    Gives the tokens that it lacks among others.
     """
     tokenizer, most = model.tokenizer, model.config.max_position_embeddings
     assert tokenizer is not None
@@ -199,9 +203,7 @@ def check_prompts(model: "Writer", texts: Sequence[str], name: str = "text") -> 
         if tokenizer.unk_id in own:
             words = tokenizer.tokenize(text)
             unknown |= dict.fromkeys(w for w in words if w not in tokenizer.vocabulary)
-    if unknown:
-        shown = " ".join(list(unknown)[:10]) + " …" * (len(unknown) > 10)
-        print(f"the vocabulary lacks, and the model reads as [UNK]: {shown}", file=sys.stderr)
+    return list(unknown)
 
 
 def written(
@@ -209,7 +211,9 @@ def written(
 ) -> list[list[WrittenText]]:
     """What the model writes behind each text: as many as `samples`, or as `paraphrases`."""
     prompts = [model.encode_prompt(text) for text in texts]
-    settings = drawing(config) if config.paraphrases else config.writing
+    settings = config.writing
+    if config.paraphrases:
+        settings = drawing(settings, config.paraphrases)
     found = model.generate_ids(
         prompts,
         settings,
@@ -221,34 +225,40 @@ def written(
     return nearest_of(model, texts, [[x.text for x in each] for each in found], config.paraphrases)
 
 
-def drawing(config: GenerateConfig) -> GenerationConfig:
-    """How candidates for paraphrases are drawn, unless the user says otherwise."""
-    given = config.writing
-    samples = given.samples if given.samples > 1 else max(CANDIDATES, 4 * config.paraphrases)
+def drawing(given: GenerationConfig, paraphrases: int) -> GenerationConfig:
+    """How candidates for so many paraphrases are drawn, unless the user says otherwise."""
+    samples = given.samples if given.samples > 1 else max(CANDIDATES, 4 * paraphrases)
     cut = given.top_k is None and given.top_p is None
     return replace(given, samples=samples, top_k=LIKELIEST if cut else given.top_k)
 
 
+def embedder_of(model: Any) -> "SentenceEmbedder":
+    """What gives a sim model's own vectors."""
+    from roformer_tf.models.embedder import SentenceEmbedder
+
+    return SentenceEmbedder(model.encoder, model.pooler)
+
+
 def nearest_of(
-    model: Any, texts: Sequence[str], candidates: Sequence[Sequence[str]], count: int
+    model: Any,
+    texts: Sequence[str],
+    candidates: Sequence[Sequence[str]],
+    count: int,
+    embedder: "SentenceEmbedder | None" = None,
 ) -> list[list[WrittenText]]:
     """Of the candidates for each text those that differ from it and each other, nearest first.
 
     Nearness is the cosine of the model's own vectors. Fewer than `count` where fewer differ.
+    embedder: `embedder_of(model)`, which whoever asks often makes once.
     """
-    from roformer_tf.models.embedder import SentenceEmbedder
-
     tokenizer = model.tokenizer
     others = []
     for text, found in zip(texts, candidates, strict=True):
         itself = tokenizer.decode(tokenizer.ids(text))  # as the model would write it
         others.append([x for x in dict.fromkeys(found) if x and x not in (text, itself)])
     rows = [x for text, found in zip(texts, others, strict=True) for x in (text, *found)]
-    vectors = np.stack(
-        run_rows(
-            SentenceEmbedder(model.encoder, model.pooler), [tokenizer.encode(x)[0] for x in rows]
-        )
-    )
+    ids = [tokenizer.encode(x)[0] for x in rows]
+    vectors = np.stack(run_rows(embedder or embedder_of(model), ids))
     chosen, start = [], 0
     for found in others:
         own, rest = vectors[start], vectors[start + 1 : start + 1 + len(found)]

@@ -1,8 +1,9 @@
 """What the service tells Prometheus: requests, how long they took, how large its batches are."""
 
 import time
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Sized
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,12 +16,12 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from roformer_tf.labelled.examples import Example
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 T = TypeVar("T")
+Rest = ParamSpec("Rest")
+Questions = TypeVar("Questions", bound=Sized)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 OTHER = "other"
@@ -28,7 +29,7 @@ OTHER = "other"
 FAILED, GONE = 500, 499
 """Status of a request that ended without an answer: by our fault, or since its client left (nginx
 counts the latter like this)."""
-SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -38,7 +39,8 @@ class ServiceMetrics:
     Series, all with the prefix `roformer_`: `http_requests_total` by path and status,
     `http_request_duration_seconds` by path, from a request's head to the end of its answer;
     `batch_texts` and `batch_duration_seconds`, of the model alone; `waiting_requests`;
-    `model_info`. Beside them those of the process (`process_*`, where the system tells them).
+    `model_info`; of a model that writes `written_tokens_total`. Beside them those of the process
+    (`process_*`, where the system tells them).
     """
 
     def __init__(self, model: str, task: str) -> None:
@@ -76,15 +78,26 @@ class ServiceMetrics:
         )
         ProcessCollector(registry=registry)
 
-    def count_batches(self, answer: Callable[[list[Example]], T]) -> Callable[[list[Example]], T]:
-        """The same function, each call of it counted as a batch."""
+    def count_batches(
+        self, answer: Callable[Concatenate[Questions, Rest], T]
+    ) -> Callable[Concatenate[Questions, Rest], T]:
+        """The same function of a batch, each call of it counted."""
 
-        def counted(examples: list[Example]) -> T:
-            self._batch_texts.observe(len(examples))
+        @wraps(answer)
+        def counted(batch: Questions, *rest: Rest.args, **named: Rest.kwargs) -> T:
+            self._batch_texts.observe(len(batch))
             with self._batch_seconds.time():
-                return answer(examples)
+                return answer(batch, *rest, **named)
 
         return counted
+
+    def count_tokens(self) -> Callable[[int], None]:
+        """Whom to tell how many tokens more a model has written."""
+        return Counter(
+            "roformer_written_tokens",
+            "Tokens that the model wrote, those of samples among which was chosen, too.",
+            registry=self.registry,
+        ).inc
 
     def watch_waiting(self, waiting: Callable[[], int]) -> None:
         """Where to ask how many requests wait."""

@@ -51,8 +51,14 @@ def sample_question(task: Task) -> JsonObject:
     return {"text": texts if len(texts) > 1 else SAMPLE}
 
 
-def question_type(task: Task, limits: Limits) -> type["BaseModel"]:
-    """What a request's JSON is checked against: `text` or `texts`, and nothing else."""
+def question_type(
+    task: Task | None, limits: Limits, settings: Mapping[str, Any] | None = None
+) -> type["BaseModel"]:
+    """What a request's JSON is checked against: `text` or `texts`, and nothing else.
+
+    `settings` are further fields, by name the type and the value unless given; without a task each
+    text is one.
+    """
     from pydantic import AfterValidator, ConfigDict, Field, create_model, model_validator
     from pydantic_core import PydanticCustomError
 
@@ -66,7 +72,7 @@ def question_type(task: Task, limits: Limits) -> type["BaseModel"]:
             raise PydanticCustomError("one", "give either text or texts")
         return question
 
-    count = len(task.text_columns)
+    count = 1 if task is None else len(task.text_columns)
     text: Any = Annotated[str, Field(max_length=limits.max_characters), AfterValidator(not_blank)]
     one: Any = text
     if count > 1:
@@ -78,6 +84,7 @@ def question_type(task: Task, limits: Limits) -> type["BaseModel"]:
         __validators__={"one_of_both": model_validator(mode="after")(one_of_both)},  # type: ignore[dict-item]
         text=(one | None, None),
         texts=(several | None, None),
+        **(settings or {}),
     )
 
 
@@ -102,24 +109,27 @@ async def read_body(request: "Request", limit: int, patience: float) -> bytes:
         raise HTTPException(TOO_SLOW, f"no whole body came in {patience} seconds") from None
 
 
-def asked_texts(question: "type[BaseModel]", body: bytes, task: Task) -> list[list[str]]:
-    """The texts of each example that a body asks about; a status of 4xx where it is no question."""
+def parsed_question(question: "type[BaseModel]", body: bytes, example: JsonObject) -> Any:
+    """What a body asks; a status of 4xx, and an example of a question, where it is none."""
     from pydantic import ValidationError
     from starlette.exceptions import HTTPException
 
     try:
-        asked: Any = question.model_validate_json(body)
+        return question.model_validate_json(body)
     except ValidationError as error:
         mistakes = error.error_count()
         found = error.errors() if mistakes <= MANY_MISTAKES else []
         malformed = any(one["type"] == "json_invalid" for one in found)
         status = BAD_REQUEST if malformed else UNPROCESSABLE
-        count = len(task.text_columns)
-        detail: Any = {
-            "error": reason(found) if found else f"{mistakes:,} things are wrong in it",
-            "example": {"text": "…" if count == 1 else ["…"] * count},
-        }
+        wrong = reason(found) if found else f"{mistakes:,} things are wrong in it"
+        detail: Any = {"error": wrong, "example": example}
         raise HTTPException(status, detail) from None
+
+
+def asked_texts(question: "type[BaseModel]", body: bytes, task: Task) -> list[list[str]]:
+    """The texts of each example that a body asks about; a status of 4xx where it is no question."""
+    count = len(task.text_columns)
+    asked = parsed_question(question, body, {"text": "…" if count == 1 else ["…"] * count})
     examples = asked.texts or [asked.text]
     return [[one] if isinstance(one, str) else one for one in examples]
 

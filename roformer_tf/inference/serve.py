@@ -1,10 +1,12 @@
-"""A small HTTP service that answers with a fine-tuned model.
+"""A small HTTP service that answers with a fine-tuned model, or with one that writes.
 
 GET  /         a page to try it by hand
 GET  /health   what is served: the model's name, its task, its labels, the limits
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [answer, …]}
 GET  /docs     the same described, to read and to try (OpenAPI; /openapi.json for programs)
 GET  /metrics  requests, how long they took, sizes of batches, as Prometheus reads them
+
+A model that writes has, for /predict, /generate: see `serve_generate`.
 
 X is a text; of a pair a list of two texts, of a ranking a list of three. Whatever is wrong with a
 request is answered by {"error": what} with a status of 4xx, and a question that was not understood
@@ -16,27 +18,19 @@ import ipaddress
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.metadata import version
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.batching import Answer, Batcher, OverloadedError
+from roformer_tf.inference.batching import Answer, Batcher, at_once
 from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.predict import InferencePrecision, predict
 from roformer_tf.inference.predictor import open_finetuned
 from roformer_tf.inference.questions import (
-    BAD_REQUEST,
     SAMPLE,
-    TOO_LARGE,
-    TOO_SLOW,
-    UNPROCESSABLE,
     JsonObject,
     Limits,
     as_example,
@@ -47,37 +41,34 @@ from roformer_tf.inference.questions import (
     sample_question,
 )
 from roformer_tf.inference.rows import BATCH_SIZE
+from roformer_tf.inference.serve_generate import load_served_writer, make_writing_app
+from roformer_tf.inference.service import (
+    PATIENCE,
+    count_requests,
+    described_answers,
+    described_question,
+    make_service,
+    promised,
+)
+from roformer_tf.inference.writing_questions import WritingLimits
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.base import FILE, Prediction, Task
 
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
-    from pydantic import BaseModel
 
-FAILED, OVERLOADED = 500, 503
-PATIENCE = 30
-"""Seconds that a client has to send a request's head, and again to send its body; that it may
-leave an answer lying; and that the last ones have at the end."""
 NEEDED = ("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
-MEANINGS = {
-    BAD_REQUEST: "The body is no JSON.",
-    TOO_SLOW: "No whole body came in time.",
-    TOO_LARGE: "The body is too large.",
-    UNPROCESSABLE: "The JSON is no question that this model understands.",
-    FAILED: "The service failed; its log says why.",
-    OVERLOADED: "Too many requests wait; try again after the seconds in Retry-After.",
-}
-"""Of the statuses of /predict other than 200."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """Answer requests over HTTP with a fine-tuned model, and show a page to try it."""
+    """Answer requests over HTTP with a fine-tuned model, or write, and show a page to try it."""
 
-    model: Path
-    """The model/ folder of a run of `finetune`, or an export to onnx or int8; --model itself may be
-    left out."""
+    model: str
+    """The model/ folder of a run of `finetune`, or an export to onnx or int8; or a model that
+    writes: a released zip or name, a folder with a checkpoint, or the model/ of a causal run.
+    --model itself may be left out."""
     host: str = "127.0.0.1"
     """Address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all that reach it."""
     port: int = 8000
@@ -90,7 +81,11 @@ class ServeConfig:
     top_k: int | None = None
     """List so many labels in an answer, the likeliest; unset, all, or of more than 20 the likeliest
     5."""
+    attention_type: Literal["causal", "unilm"] | None = None
+    """Of a model that writes: what a token sees, where neither the config, nor the name, nor its
+    parts say it."""
     limits: Limits = field(default_factory=Limits)
+    writing_limits: WritingLimits = field(default_factory=WritingLimits)
 
 
 class Served(NamedTuple):
@@ -108,8 +103,8 @@ def serve(config: ServeConfig) -> None:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     with listening(config.host, config.port) as at:
-        served = load_served(config.model, config.batch_size, config.precision, config.top_k)
-        server = make_server(make_app(served, config.batch_size, config.limits), config.limits)
+        name, app = open_service(config)
+        server = make_server(app, config.limits)
         address, port = at.getsockname()[:2]
         if not is_loopback(address):
             print(
@@ -117,8 +112,26 @@ def serve(config: ServeConfig) -> None:
                 "knows no passwords and no encryption. Put it behind a proxy that does.",
                 file=sys.stderr,
             )
-        print(f"serving {served.name} at {url(address, port)} (Ctrl+C ends it)", flush=True)
+        print(f"serving {name} at {url(address, port)} (Ctrl+C ends it)", flush=True)
         server.run(sockets=[at])
+
+
+def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
+    """Load the model: its name, and the service of what it can do.
+
+    Raises InputError for one that neither answers nor writes.
+    """
+    size = config.batch_size
+    if (Path(config.model) / FILE).is_file():
+        served = load_served(Path(config.model), size, config.precision, config.top_k)
+        return served.name, make_app(served, size, config.limits)
+    if config.top_k is not None:
+        raise InputError(
+            f"--top-k lists labels, but {config.model} is no fine-tuned model: it has no {FILE}. "
+            "Of a model that writes, each request may have a top_k of its own."
+        )
+    writer = load_served_writer(config.model, config.attention_type, config.precision)
+    return writer.name, make_writing_app(writer, size, config.limits, config.writing_limits)
 
 
 def load_served(
@@ -199,90 +212,42 @@ def is_loopback(address: str) -> bool:
 def make_app(
     served: Served, batch_size: int = BATCH_SIZE, limits: Limits | None = None
 ) -> "FastAPI":
-    """The service as an ASGI application, for any server of such."""
-    from fastapi import FastAPI
-    from fastapi.responses import HTMLResponse, JSONResponse
-    from fastapi_offline import FastAPIOffline  # FastAPI's own /docs load scripts from elsewhere
-    from starlette.exceptions import HTTPException
+    """The service of a fine-tuned model as an ASGI application, for any server of such."""
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from roformer_tf.inference.monitoring import CONTENT_TYPE, CountedRequests, ServiceMetrics
+    from roformer_tf.inference.monitoring import ServiceMetrics
 
     limits = limits or Limits()
     task = served.task
     question = question_type(task, limits)
-    page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     metrics = ServiceMetrics(served.name, task.name)
-    batcher = Batcher(metrics.count_batches(served.answer), batch_size, limits.max_waiting)
-    metrics.watch_waiting(batcher.waiting)
-
-    @asynccontextmanager
-    async def working(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        batcher.close()
-
-    async def say(_: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, HTTPException):
-            detail: Any = error.detail
-            content = detail if isinstance(detail, dict) else {"error": detail}
-            return JSONResponse(content, error.status_code, error.headers)
-        return JSONResponse({"error": "the service failed; its log says why"}, FAILED)
-
-    app = FastAPIOffline(
-        title=f"roformer_tf: {served.name}",
-        version=version("roformer-tf"),
-        description=f"{task.title}. A page to try it by hand is at [/](/).",
-        redoc_url=None,
-        lifespan=working,
-        exception_handlers={HTTPException: say, Exception: say},
-    )
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def try_it() -> str:
-        return page
-
-    @app.get("/health", summary="What is served, and its limits")
-    async def health() -> dict[str, Any]:
-        names = ("title", "headline", "labels", "text_columns", "spaced_units")
-        of_task = {"task": task.name} | {name: getattr(task, name) for name in names}
-        return {"ready": True, "model": served.name} | of_task | {"limits": asdict(limits)}
-
-    @app.get("/metrics", summary="Requests, latency and batches, as Prometheus reads them")
-    async def measured() -> Response:
-        return Response(metrics.page(), media_type=CONTENT_TYPE)
+    answers = at_once(metrics.count_batches(served.answer))
+    batcher = Batcher(answers, batch_size, limits.max_waiting)
+    names = ("title", "headline", "labels", "text_columns", "spaced_units")
+    of_task = {"task": task.name} | {name: getattr(task, name) for name in names}
+    health = of_task | {"limits": asdict(limits)}
+    app = make_service(served.name, task.title, "predict.js", health, metrics, batcher)
 
     @app.post(
         "/predict",
         summary="Answer one text, or several",
-        responses=described_answers(served),
-        openapi_extra={"requestBody": described_question(question, task)},
+        responses=described_answers({"application/json": described_predictions(served)}),
+        openapi_extra=described_question(question.model_json_schema(), sample_question(task)),
     )
     async def answer(request: Request) -> Response:
         body = await read_body(request, limits.max_megabytes * MEGABYTE, PATIENCE)
         examples = [as_example(texts, task) for texts in asked_texts(question, body, task)]
-        try:
-            predictions = await asyncio.wrap_future(batcher.ask(examples))
-        except OverloadedError:
-            busy = "too many requests wait; try again in a moment"
-            raise HTTPException(OVERLOADED, busy, {"Retry-After": "1"}) from None
+        predictions = await asyncio.wrap_future(promised(batcher, examples))
         # in a thread: the tags of a long text take seconds, in which others are to be heard
         written = await asyncio.to_thread(reply, examples, predictions, task)
         return Response(written, media_type="application/json")
 
-    paths = {path for route in app.routes if (path := getattr(route, "path", None))}
-    app.add_middleware(CountedRequests, metrics=metrics, paths=paths)
-    return app
+    return count_requests(app, metrics)
 
 
-def described_question(question: "type[BaseModel]", task: Task) -> dict[str, Any]:
-    """The body of /predict for OpenAPI."""
-    content = {"schema": question.model_json_schema(), "example": sample_question(task)}
-    return {"required": True, "content": {"application/json": content}}
-
-
-def described_answers(served: Served) -> dict[int | str, dict[str, Any]]:
-    """The answers of /predict for OpenAPI: a real one of the model, and what may go wrong."""
+def described_predictions(served: Served) -> dict[str, Any]:
+    """The right answers of /predict for OpenAPI, with a real one of the model."""
     answer: dict[str, Any] = {"type": "object"}
     predictions = {"type": "array", "items": answer, "description": "In the order of the texts."}
     whole = {
@@ -294,18 +259,4 @@ def described_answers(served: Served) -> dict[int | str, dict[str, Any]]:
     if served.sample is not None:
         answer["required"] = list(served.sample)
         right["example"] = {"predictions": [served.sample]}
-    error = {
-        "type": "object",
-        "required": ["error"],
-        "properties": {
-            "error": {"type": "string", "description": "What was wrong, and where."},
-            "example": {"type": "object", "description": "A question that would be right."},
-        },
-    }
-    described: dict[int | str, dict[str, Any]] = {
-        200: {"description": "The answers.", "content": {"application/json": right}}
-    }
-    wrong = {"application/json": {"schema": error}}
-    return described | {
-        status: {"description": meaning, "content": wrong} for status, meaning in MEANINGS.items()
-    }
+    return right

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.errors import InputError
-from roformer_tf.models.beam_search import BeamSearch
+from roformer_tf.models.beam_search import BeamSearch, Written
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.incremental import IncrementalDecoder
 from roformer_tf.models.sampling import (
@@ -36,6 +36,8 @@ SMALLEST = 1e-12
 
 OnToken: TypeAlias = Callable[[int, int, int], None]
 """Told of every token that is written: the prompt's number, the sample's, the token's id."""
+OnDone: TypeAlias = "Callable[[int, list[Continuation]], None]"
+"""Told of every prompt that is finished, at once: its number, and what was written behind it."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +92,42 @@ class GenerationMixin:
         config: GenerationConfig | Sequence[GenerationConfig] | None = None,
         *,
         rows: int = ROWS,
+        turns: Sequence[int] | None = None,
         on_token: OnToken | None = None,
-        on_done: Callable[[int, list[Continuation]], None] | None = None,
+        on_done: OnDone | None = None,
+        given_up: Callable[[int], bool] | None = None,
     ) -> list[list[Continuation]]:
         """Continue rows of token ids, such as `encode_prompt` makes: a list for each.
 
-        One config for all, by default `GenerationConfig()`, or one each. `on_token` hears of each
-        token as it is written, but of none of beams; `on_done` of each prompt that is finished.
-        Prompts of like length are written together. Raises InputError as `generate` does.
+        One config for all, by default `GenerationConfig()`, or one each. `turns`: which of equal
+        prompts each is, by which they draw texts of their own; counted unless given. `on_token`
+        hears of each token as it is written, but of none of beams; `on_done` of each prompt as
+        soon as it is finished. `given_up`, asked of a prompt's number behind every token, ends
+        what is written behind that one alone. Prompts of like length are written together.
+        Raises InputError as `generate` does.
         """
         if config is None or isinstance(config, GenerationConfig):
             config = [config or GenerationConfig()] * len(prompts)
         for number, prompt in enumerate(prompts):
             self._check_fits(number, prompt)
+        for each in dict.fromkeys(config):
+            self.check_stops(each)
         # Before anything is written: what is refused is refused of all.
         if self._generator is None:
             self._generator = _Generator(self)
-        return self._generator.write(prompts, config, rows, on_token, on_done)
+        asking = _Asking(on_token, on_done, given_up or (lambda _: False))
+        return self._generator.write(prompts, config, rows, turns or turns_of(prompts), asking)
+
+    def check_stops(self, config: GenerationConfig) -> None:
+        """Raise InputError where beams are to stop at what is no token of the vocabulary."""
+        if config.beams == 1 or not config.stop:
+            return
+        for stop in config.stop:
+            if stop not in self._own_tokenizer().vocabulary:
+                raise InputError(
+                    f"stop is {stop!r}, but beams end at single tokens, and the vocabulary has no "
+                    "such one. Leave beams out, or stop at another text."
+                )
 
     def _own_tokenizer(self) -> RoFormerTokenizer:
         if self.tokenizer is None:
@@ -145,6 +166,15 @@ class _Row:
     ended: bool = False
 
 
+@dataclass(frozen=True)
+class _Asking:
+    """What a caller wants to hear, and whether it still wants a prompt's texts."""
+
+    on_token: OnToken | None
+    on_done: OnDone | None
+    given_up: Callable[[int], bool]
+
+
 class _Generator:
     """Writes with one model, for one caller at a time."""
 
@@ -163,26 +193,23 @@ class _Generator:
         prompts: Sequence[Sequence[int]],
         configs: Sequence[GenerationConfig],
         rows: int,
-        on_token: OnToken | None,
-        on_done: Callable[[int, list[Continuation]], None] | None,
+        turns: Sequence[int],
+        asking: _Asking,
     ) -> list[list[Continuation]]:
         """See `GenerationMixin.generate_ids`."""
-        met: Counter[tuple[int, ...]] = Counter()
-        turns = []
-        for prompt in prompts:  # which of equal prompts it is: they get texts of their own
-            turns.append(met[tuple(prompt)])
-            met[tuple(prompt)] += 1
         answers: list[list[Continuation]] = [[] for _ in prompts]
+
+        def finish(number: int, written: list[Continuation]) -> None:
+            answers[number] = written
+            if asking.on_done is not None:
+                asking.on_done(number, written)
+
         with self.lock:
             for chosen in _batches(prompts, configs, rows):
                 if configs[chosen[0]].beams > 1:
-                    found = self._search([prompts[i] for i in chosen], [configs[i] for i in chosen])
+                    self._search(prompts, configs, chosen, asking, finish)
                 else:
-                    found = self._sample(prompts, configs, chosen, turns, on_token)
-                for number, written in zip(chosen, found, strict=True):
-                    answers[number] = written
-                    if on_done is not None:
-                        on_done(number, written)
+                    self._sample(prompts, configs, chosen, turns, asking, finish)
         return answers
 
     def _sample(
@@ -191,8 +218,9 @@ class _Generator:
         configs: Sequence[GenerationConfig],
         chosen: Sequence[int],
         turns: Sequence[int],
-        on_token: OnToken | None,
-    ) -> list[list[Continuation]]:
+        asking: _Asking,
+        finish: OnDone,
+    ) -> None:
         """Greedy, or drawn."""
         logits = self._begin([prompts[i] for i in chosen], [configs[i] for i in chosen])
         rows: list[_Row] = []
@@ -203,6 +231,9 @@ class _Generator:
                 random = np.random.default_rng([*key, sample])
                 room = self._room(prompt, config)
                 rows.append(_Row(number, sample, config, prompt, room, random, []))
+        texts: dict[int, list[_Row]] = {}
+        for row in rows:
+            texts.setdefault(row.prompt, []).append(row)
         places = {number: place for place, number in enumerate(chosen)}
         order = [places[row.prompt] for row in rows]
         self.decoder.choose(order)
@@ -210,10 +241,15 @@ class _Generator:
         while True:
             tokens = self._next_tokens(running, logits)
             for row, token in zip(running, tokens.tolist(), strict=True):
-                if not row.done:
-                    self._put(row, token)
-                    if on_token is not None and not (row.ended and token == self._sep):
-                        on_token(row.prompt, row.sample, token)
+                if row.done:
+                    continue
+                self._put(row, token)
+                if asking.on_token is not None and not (row.ended and token == self._sep):
+                    asking.on_token(row.prompt, row.sample, token)
+                row.done = row.done or asking.given_up(row.prompt)
+                if row.done and all(other.done for other in texts[row.prompt]):
+                    own = texts[row.prompt]
+                    finish(row.prompt, [self._continuation(x) for x in own])
             live = [place for place, row in enumerate(running) if not row.done]
             if not live:
                 break
@@ -221,12 +257,6 @@ class _Generator:
                 self.decoder.choose(live)
                 running, tokens = [running[place] for place in live], tokens[live]
             logits = self._known(self.decoder.append(tokens))
-        found: dict[int, list[Continuation]] = {number: [] for number in chosen}
-        for row in rows:
-            found[row.prompt].append(
-                self._continuation(row.ids, row.log_probability, row.count, row.ended)
-            )
-        return [found[number] for number in chosen]
 
     def _next_tokens(
         self, rows: Sequence[_Row], logits: npt.NDArray[np.float32]
@@ -276,39 +306,41 @@ class _Generator:
         return bool(others) and self.model.tokenizer.decode(row.ids[-TAIL:]).endswith(others)
 
     def _search(
-        self, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]
-    ) -> list[list[Continuation]]:
+        self,
+        prompts: Sequence[Sequence[int]],
+        configs: Sequence[GenerationConfig],
+        chosen: Sequence[int],
+        asking: _Asking,
+        finish: OnDone,
+    ) -> None:
         """By beams."""
-        logits = self._begin(prompts, configs)
-        searches = [
-            BeamSearch(
-                config.beams, self._ends(config), self._room(prompt, config), config.length_penalty
-            )
-            for prompt, config in zip(prompts, configs, strict=True)
-        ]
+        logits = self._begin([prompts[i] for i in chosen], [configs[i] for i in chosen])
+        searches = {i: self._beams(prompts[i], configs[i]) for i in chosen}
         while True:
             rows, tokens, start = [], [], 0
-            for prompt, config, search in zip(prompts, configs, searches, strict=True):
+            for number, search in searches.items():
                 if search.answer is not None:
                     continue
                 stop = start + len(search.running)
                 parents, written = search.advance(
-                    self._beam_scores(logits[start:stop], prompt, config, search)
+                    self._beam_scores(logits[start:stop], prompts[number], configs[number], search)
                 )
-                rows += (parents + start).tolist()
-                tokens += written.tolist()
+                if search.answer is None and asking.given_up(number):
+                    search.answer = search.running[0]
+                if search.answer is None:
+                    rows += (parents + start).tolist()
+                    tokens += written.tolist()
+                else:
+                    finish(number, [self._found(search.answer)])
                 start = stop
             if not rows:
                 break
             self.decoder.choose(rows)
             logits = self._known(self.decoder.append(np.array(tokens)))
-        found = []
-        for search in searches:
-            assert search.answer is not None
-            ids, total, ended = search.answer
-            ids = ids[:-1] if ended and ids[-1] == self._sep else ids
-            found.append([self._continuation(ids, total, len(search.answer.token_ids), ended)])
-        return found
+
+    def _beams(self, prompt: Sequence[int], config: GenerationConfig) -> BeamSearch:
+        room = self._room(prompt, config)
+        return BeamSearch(config.beams, self._ends(config), room, config.length_penalty)
 
     def _beam_scores(
         self,
@@ -348,28 +380,50 @@ class _Generator:
 
     def _ends(self, config: GenerationConfig) -> tuple[int, ...]:
         """Ids of the tokens that end a beam."""
-        tokenizer = self.model.tokenizer
         own = [] if self._sep is None else [self._sep]
-        for stop in config.stop:
-            if stop not in tokenizer.vocabulary:
-                raise InputError(
-                    f"stop is {stop!r}, but beams end at single tokens, and the vocabulary has no "
-                    "such one. Leave beams out, or stop at another text."
-                )
-            own.append(tokenizer.vocabulary[stop])
-        return tuple(own)
+        return (*own, *(self.model.tokenizer.vocabulary[stop] for stop in config.stop))
 
     @property
     def _sep(self) -> int | None:
         tokenizer = self.model.tokenizer
         return None if tokenizer is None else int(tokenizer.sep_id)
 
-    def _continuation(
-        self, ids: Sequence[int], log_probability: float, count: int, ended: bool
-    ) -> Continuation:
+    def _continuation(self, row: _Row) -> Continuation:
+        score = row.log_probability / max(row.count, 1)
+        return Continuation(tuple(row.ids), self._text(row.ids), score, row.ended)
+
+    def _found(self, best: Written) -> Continuation:
+        """The answer of beams."""
+        ids, total, ended = best
+        score = total / max(len(ids), 1)
+        ids = ids[:-1] if ended and ids[-1] == self._sep else ids
+        return Continuation(ids, self._text(ids), score, ended)
+
+    def _text(self, ids: Sequence[int]) -> str:
         tokenizer = self.model.tokenizer
-        text = "" if tokenizer is None else tokenizer.decode(ids)
-        return Continuation(tuple(ids), text, log_probability / max(count, 1), ended)
+        return "" if tokenizer is None else str(tokenizer.decode(ids))
+
+
+class TextPieces:
+    """Tokens that come one by one → pieces of their text, none of which a later token changes."""
+
+    def __init__(self, tokenizer: RoFormerTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._told = 0
+
+    def add(self, token: int) -> str:
+        """What can be told now, which may be nothing."""
+        # A token may still change how the last one is read, as ##s does a word: it waits.
+        certain = len(self._tokenizer.decode(self._ids))
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)[: max(self._told, certain)]
+        piece, self._told = text[self._told :], len(text)
+        return piece
+
+    def rest(self, whole: str) -> str:
+        """What is left of the whole text."""
+        return whole[self._told :]
 
 
 def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Iterator[str]:
@@ -377,34 +431,27 @@ def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Itera
 
     A thread writes; whoever stops reading ends it with the next token.
     """
-    pieces: Queue[str | BaseException | None] = Queue()
+    queue: Queue[str | BaseException | None] = Queue()
     stopped = Event()
-    ids: list[int] = []
-    told = 0
-
-    def on_token(_prompt: int, _sample: int, token: int) -> None:
-        nonlocal told
-        if stopped.is_set():
-            raise GeneratorExit
-        ids.append(token)
-        text = model.tokenizer.decode(ids)
-        # A token may still change how the last one is read, as ##s does a word: it waits.
-        safe = text[: max(told, len(model.tokenizer.decode(ids[:-1])))]
-        pieces.put(safe[told:])
-        told = len(safe)
+    pieces = TextPieces(model.tokenizer)
 
     def write() -> None:
         try:
-            ((one,),) = model.generate_ids([prompt], config, on_token=on_token)
-            pieces.put(one.text[told:])
-            pieces.put(None)
+            ((one,),) = model.generate_ids(
+                [prompt],
+                config,
+                on_token=lambda _prompt, _sample, token: queue.put(pieces.add(token)),
+                given_up=lambda _: stopped.is_set(),
+            )
+            queue.put(pieces.rest(one.text))
+            queue.put(None)
         except BaseException as error:
-            pieces.put(error)
+            queue.put(error)
 
     thread = Thread(target=write, daemon=True)
     thread.start()
     try:
-        while (piece := pieces.get()) is not None:
+        while (piece := queue.get()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
             if piece:
@@ -436,6 +483,16 @@ def _batches(
         width += own
     if batch:
         yield batch
+
+
+def turns_of(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Which of equal prompts each is: 0 of the first, 1 of the second."""
+    met: Counter[tuple[int, ...]] = Counter()
+    turns = []
+    for prompt in prompts:
+        turns.append(met[tuple(prompt)])
+        met[tuple(prompt)] += 1
+    return turns
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:

@@ -29,6 +29,8 @@ from roformer_tf.inference.serve import (
     make_app,
     serve,
 )
+from roformer_tf.inference.serve_generate import ServedWriter
+from roformer_tf.inference.writing_questions import WritingLimits
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
@@ -634,7 +636,7 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path):
         with pytest.raises(
             InputError, match=rf"cannot listen at 127\.0\.0\.1, port {port}: .*in use"
         ):
-            serve(ServeConfig(model=tmp_path, port=port))
+            serve(ServeConfig(model=str(tmp_path), port=port))
 
 
 @pytest.mark.parametrize(
@@ -646,8 +648,8 @@ def test_an_address_that_is_none_of_ours_is_said(host, port):
 
 
 def test_a_folder_without_a_model_is_said(tmp_path):
-    with pytest.raises(InputError, match=r"there is no task\.json"):
-        serve(ServeConfig(model=tmp_path, port=0))
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        serve(ServeConfig(model=str(tmp_path), port=0))
 
 
 def test_missing_packages_are_said(tmp_path, monkeypatch):
@@ -655,7 +657,7 @@ def test_missing_packages_are_said(tmp_path, monkeypatch):
     with pytest.raises(
         InputError, match=r"needs fastapi, .*, uvicorn: `pip install 'roformer-tf\["
     ):
-        serve(ServeConfig(model=tmp_path))
+        serve(ServeConfig(model=str(tmp_path)))
 
 
 @pytest.mark.slow  # TensorFlow starts anew
@@ -687,17 +689,25 @@ def test_loopback():
     assert serving.url("::1", 8000) == "http://[::1]:8000"
 
 
-def test_all_that_is_set_reaches_the_service(monkeypatch):
+def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path):
     seen = {}
     served, server = Served("m", TASK, by_length), SimpleNamespace(run=lambda sockets: None)
     monkeypatch.setattr(serving, "load_served", lambda *given: seen.update(load=given) or served)
     monkeypatch.setattr(serving, "make_app", lambda *given: seen.update(app=given))
     monkeypatch.setattr(serving, "make_server", lambda *given: seen.update(server=given) or server)
     limits = Limits(max_texts=5)
-    model = Path("model")
-    serve(
-        ServeConfig(model=model, port=0, batch_size=3, precision="bfloat16", top_k=2, limits=limits)
-    )
-    assert seen["load"] == (model, 3, "bfloat16", 2)
+    of_writing = WritingLimits(max_samples=7)
+    (tmp_path / "task.json").touch()
+    given = {"port": 0, "batch_size": 3, "precision": "bfloat16", "limits": limits}
+    serve(ServeConfig(model=str(tmp_path), top_k=2, **given))
+    assert seen["load"] == (tmp_path, 3, "bfloat16", 2)
     assert seen["app"] == (served, 3, limits)
     assert seen["server"] == (None, limits)
+    writer = ServedWriter("m", None)
+    monkeypatch.setattr(
+        serving, "load_served_writer", lambda *given: seen.update(load=given) or writer
+    )
+    monkeypatch.setattr(serving, "make_writing_app", lambda *given: seen.update(app=given))
+    serve(ServeConfig(model="name", attention_type="unilm", writing_limits=of_writing, **given))
+    assert seen["load"] == ("name", "unilm", "bfloat16")
+    assert seen["app"] == (writer, 3, limits, of_writing)

@@ -13,6 +13,7 @@ from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
+from tests.support.service_page import Page
 
 pytestmark = pytest.mark.browser
 
@@ -36,40 +37,6 @@ def page(browser, running):
 
         yield show
         browser.get("about:blank")
-
-
-class Page:
-    """What a person does with the page, and sees of it."""
-
-    def __init__(self, browser):
-        from selenium.webdriver.support.wait import WebDriverWait
-
-        self.browser = browser
-        self.wait = WebDriverWait(browser, 30)
-        self.wait.until(lambda _: self.areas())
-
-    def find(self, selector):
-        return self.browser.find_elements("css selector", selector)
-
-    def areas(self):
-        return [area for area in self.find("textarea") if area.is_displayed()]
-
-    def text(self, selector):
-        return self.find(selector)[0].text
-
-    def ask(self, *texts, key=None):
-        """Type, send, and wait: the lines of the answer."""
-        self.browser.execute_script("result.hidden = error.hidden = true")  # an earlier one
-        for area, text in zip(self.areas(), texts, strict=True):
-            area.clear()
-            area.send_keys(text)
-        if key:
-            self.areas()[-1].send_keys(*key)
-        else:
-            self.find("#ask")[0].click()
-        shown = "#result:not([hidden]), #error:not([hidden])"
-        answer = self.wait.until(lambda _: self.find(shown))[0].text
-        return [line.strip() for line in answer.splitlines()]
 
 
 TASK = Classification(labels=("坏", "好"))

@@ -224,6 +224,40 @@ def test_what_is_no_token_is_not_written():
         assert ids <= set(vocabulary.values())
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_prompt_is_told_as_soon_as_it_is_finished(gpt, beams):
+    told = []
+    configs = [GenerationConfig(max_tokens=most, beams=beams) for most in (6, 2, 4)]
+    written = gpt.generate_ids(PROMPTS, configs, on_done=lambda *each: told.append(each))
+    assert told == [(1, written[1]), (2, written[2]), (0, written[0])]
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_what_is_given_up_ends_and_leaves_the_others_as_they_are(gpt, beams):
+    config = GenerationConfig(max_tokens=9, beams=beams)
+    asked = []
+
+    def given_up(prompt):
+        asked.append(prompt)
+        return prompt == 1 and asked.count(1) == 3
+
+    written = gpt.generate_ids(PROMPTS, config, given_up=given_up)
+    whole = gpt.generate_ids(PROMPTS, config)
+    assert [len(each[0].token_ids) for each in written] == [9, 3, 9]
+    assert not written[1][0].ended
+    for number in (0, 2):
+        assert written[number][0].token_ids == whole[number][0].token_ids
+
+
+def test_whose_turn_a_prompt_is_can_be_said(gpt):
+    config = GenerationConfig(max_tokens=8, temperature=2.0)
+    prompts = [PROMPTS[0]] * 3
+    counted = [each[0].token_ids for each in gpt.generate_ids(prompts, config)]
+    said = [each[0].token_ids for each in gpt.generate_ids(prompts, config, turns=[2, 0, 0])]
+    assert said == [counted[2], counted[0], counted[0]]
+    assert len(set(counted)) == 3
+
+
 def test_texts_are_written_behind_texts(gpt):
     written = gpt.generate(["今天", "天气"], max_tokens=4, samples=2, seed=3)
     assert [len(each) for each in written] == [2, 2]

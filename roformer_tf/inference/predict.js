@@ -1,0 +1,95 @@
+// Of a fine-tuned model: a text, or those of a pair, and the answer with its probabilities.
+Object.assign(WORDS, {
+  ask: ["预测", "Predict"],
+  noEntity: ["没有找到实体", "No entity found"],
+  noLabel: ["没有标签", "No label"],
+  separator: ["，", ", "],
+});
+const NAMES = {
+  1: [["文本", "Text"]],
+  spaced: [["文本（词与词之间用空格隔开）", "Words, with spaces between"]],
+  2: [["第一段文本", "First text"], ["第二段文本", "Second text"]],
+  3: [["文本 A", "Text A"], ["文本 B", "Text B"], ["文本 C", "Text C"]],
+};
+const MOST_BARS = 20;
+
+function build() {
+  const names = NAMES[service.spaced_units ? "spaced" : service.text_columns.length];
+  at("texts").append(...names.flatMap(field));
+  at("texts").className = names.length > 1 ? "several" : "";
+}
+
+function translated() { /* labels are all there is */ }
+
+function bars(probabilities, chosen) {
+  const list = make("dl", "", "bars");
+  const sorted = Object.entries(probabilities).sort((one, other) => other[1] - one[1]);
+  for (const [label, probability] of sorted.slice(0, MOST_BARS)) {
+    const picked = chosen.includes(label) ? "chosen" : "";
+    const track = make("dd", "", "track");
+    const fill = make("div", "", `fill ${picked}`);
+    fill.style.width = `${100 * probability}%`;
+    track.append(fill);
+    const percent = `${(100 * probability).toFixed(1)}%`;
+    list.append(make("dt", label, picked), track, make("dd", percent, `number ${picked}`));
+  }
+  const left = Math.max(sorted.length, service.labels.length) - list.childElementCount / 3;
+  if (left <= 0) return [list];
+  return [list, make("p", say([`另有 ${left} 个标签`, `${left} more labels`]), "hint")];
+}
+
+function hue(label) {  // the same label has the same colour everywhere
+  let sum = 0;
+  for (const character of label) sum = (31 * sum + character.codePointAt(0)) % 360;
+  return sum;
+}
+
+function marked(text, label) {
+  const mark = make("mark", text);
+  mark.style.setProperty("--hue", hue(label));
+  mark.append(make("small", label));
+  return mark;
+}
+
+function tagged(text, answer) {
+  const whole = make("div", "", "tagged");
+  const characters = Array.from(text);  // places count characters, not UTF-16 units
+  let end = 0;
+  if (!answer.entities) {
+    for (const tag of answer.tags) whole.append(marked(tag.unit, tag.label), " ");
+    return [whole];
+  }
+  for (const entity of answer.entities) {
+    whole.append(characters.slice(end, entity.start).join(""), marked(entity.text, entity.label));
+    end = entity.end;
+  }
+  whole.append(characters.slice(end).join(""));
+  if (answer.entities.length) return [whole];
+  return [make("p", say("noEntity"), "answer"), whole];
+}
+
+function read({ answer, texts }) {
+  if ("tags" in answer) return tagged(texts[0], answer);
+  if ("value" in answer) return [make("p", String(+answer.value.toPrecision(6)), "answer")];
+  if (!("probabilities" in answer)) return [make("p", JSON.stringify(answer), "answer")];
+  const chosen = answer.labels ?? [answer.label];
+  const headline = make("p", "", "answer");
+  if (service.headline) headline.textContent = say(service.headline).replace("{}", () => answer.label);
+  else headline.textContent = chosen.join(say("separator")) || say("noLabel");
+  return [headline, ...bars(answer.probabilities, chosen)];
+}
+
+async function answer() {
+  const texts = [...document.querySelectorAll("textarea")].map((area) => area.value);
+  at("ask").disabled = true;
+  try {
+    const response = await post("predict", { text: texts.length > 1 ? texts : texts[0] });
+    const { predictions } = await response.json();
+    last = { answer: predictions[0], texts };
+  } catch (error) {
+    last = error;
+  } finally {
+    at("ask").disabled = false;
+  }
+  show();
+}

@@ -1,0 +1,493 @@
+"""The service of a model that writes, over real sockets, with a tiny random model."""
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import keras
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.inference.generate import drawing, embedder_of, nearest_of
+from roformer_tf.inference.questions import Limits
+from roformer_tf.inference.serve import ServeConfig, open_service, serve
+from roformer_tf.inference.serve_generate import (
+    ServedWriter,
+    load_served_writer,
+    make_writing_app,
+)
+from roformer_tf.inference.writing_questions import WritingLimits
+from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
+from roformer_tf.models.incremental import IncrementalDecoder
+from tests.support.random_model import TINY, random_writer, tokenizer_of
+
+pytest.importorskip("fastapi", reason="needs the extra [serve]")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("poems") / "model"
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return random_writer(folder, max_position_embeddings=512)
+
+
+@pytest.fixture(scope="module")
+def sim():
+    keras.utils.set_random_seed(4)
+    tokenizer = tokenizer_of()
+    config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size, attention_type="unilm")
+    made = RoFormerForSentenceSimilarity(config)
+    made.tokenizer = tokenizer
+    return ServedWriter("sim", made, embedder_of(made))
+
+
+@pytest.fixture(scope="module")
+def address(model, running):
+    limits = Limits(max_texts=8, max_characters=1000)
+    of_writing = WritingLimits(max_text_tokens=100, max_request_tokens=400, max_samples=10)
+    with running(make_writing_app(ServedWriter("诗", model), 32, limits, of_writing)) as at:
+        yield at
+
+
+def ask(address, question, path="/generate", method="POST"):
+    """One request: its status, and the JSON of the answer."""
+    with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+        body = question if isinstance(question, bytes) else json.dumps(question)
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def written(model, texts, **settings):
+    """What the model itself writes, as the service tells it."""
+    prompts = [model.encode_prompt(text) for text in texts]
+    found = model.generate_ids(prompts, GenerationConfig(**settings))
+    return [[{"text": one.text, "score": one.score} for one in each] for each in found]
+
+
+def same(got, want):
+    """Whether texts are equal, and scores as nearly as a batch's other rows leave them."""
+    texts, scores = ([[x[key] for x in each] for each in got] for key in ("text", "score"))
+    assert texts == [[x["text"] for x in each] for each in want]
+    for each, expected in zip(scores, want, strict=True):
+        assert each == pytest.approx([x["score"] for x in expected], abs=1e-4)
+
+
+def begun(address, question):
+    """A connection on which a request was sent."""
+    connection = socket.create_connection(address, timeout=60)
+    body = json.dumps(question).encode()
+    head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def events(connection):
+    """The head of an answer, and then the events of its stream, as they come."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    yield response
+    while line := response.readline():
+        assert line.startswith(b"data: ")
+        assert response.readline() == b"\n"
+        yield json.loads(line.removeprefix(b"data: "))
+
+
+def wait_until(holds, seconds=30):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The decoder, held: how many batches it began and tokens it added, and who lets it go on."""
+
+    class Steps:
+        batches = tokens = 0
+        go = threading.Semaphore(0)
+
+        def release(self, count=10_000):
+            self.go.release(count)
+
+        def of(self, kind):
+            return lambda: getattr(self, kind)
+
+    seen = Steps()
+    begin, append = IncrementalDecoder.begin, IncrementalDecoder.append
+
+    def beginning(decoder, *given):
+        seen.batches += 1
+        return begin(decoder, *given)
+
+    def appending(decoder, ids):
+        assert seen.go.acquire(timeout=60)
+        seen.tokens += 1
+        return append(decoder, ids)
+
+    monkeypatch.setattr(IncrementalDecoder, "begin", beginning)
+    monkeypatch.setattr(IncrementalDecoder, "append", appending)
+    yield seen
+    seen.release()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_tokens": 5, "min_tokens": 5},
+        {"samples": 3, "temperature": 1.5, "top_k": 9, "top_p": 0.9, "seed": 5, "max_tokens": 9},
+        {"repetition_penalty": 2.0, "stop": ["天", "我们"], "max_tokens": 30, "min_tokens": 2},
+        {"beams": 3, "length_penalty": 1, "stop": ["天"], "max_tokens": 8},
+    ],
+    ids=str,
+)
+def test_what_is_written_is_what_the_model_writes(model, address, settings):
+    texts = ["今天", "公园学习", "今天"]
+    settings = {"max_tokens": 20} | settings
+    status, answer = ask(address, {"texts": texts} | settings)
+    assert status == 200, answer
+    own = {name: tuple(x) if name == "stop" else x for name, x in settings.items()}
+    same(answer["generations"], written(model, texts, **own))
+    status, one = ask(address, {"text": texts[1]} | settings)
+    same(one["generations"], answer["generations"][1:2])
+
+
+def test_a_seed_that_is_not_given_is_told_and_each_time_another(address):
+    question = {"text": "今天", "temperature": 5.0, "max_tokens": 20, "min_tokens": 20}
+    (_, one), (_, other) = (ask(address, question) for _ in range(2))
+    assert one["seed"] != other["seed"]
+    assert one["generations"] != other["generations"]
+    _, again = ask(address, question | {"seed": one["seed"]})
+    assert again["seed"] == one["seed"]
+    same(again["generations"], one["generations"])
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (b'{"text": ', "Invalid JSON"),
+        ({}, "give either text or texts"),
+        ({"text": "天", "texts": ["天"]}, "give either text or texts"),
+        ({"text": " "}, "the text is empty"),
+        ({"texts": ["天"] * 9}, "at most 8 items"),
+        ({"text": "天" * 1001}, "at most 1000 characters"),
+        ({"text": "天" * 600}, "text 1 has 601 tokens"),
+        ({"texts": ["天", "龘"]}, "text 2, '龘', has no character that"),
+        ({"text": "天", "colour": 1}, "colour: Extra inputs"),
+        ({"text": "天", "top_p": 0}, "top_p is 0"),
+        ({"text": "天", "top_p": "much"}, "top_p: Input should be a valid number"),
+        ({"text": "天", "top_k": 10**30}, "top_k: Input should be less than"),
+        ({"text": "天", "temperature": 1e-300}, "temperature: Input should be greater"),
+        (b'{"text": "x", "length_penalty": NaN, "beams": 2}', "length_penalty: Input should be"),
+        ({"text": "天", "length_penalty": 1e300, "beams": 2}, "length_penalty: Input should be"),
+        ({"text": "天", "beams": 2, "samples": 2}, "beams is 2, but samples"),
+        ({"text": "天", "beams": 2, "stop": ["我们"]}, "stop is '我们', but beams end at single"),
+        ({"text": "天", "stop": [""]}, "stop holds an empty text"),
+        ({"text": "天", "stop": ["天" * 33]}, "at most 32 characters"),
+        ({"text": "天", "stop": ["天"] * 17}, "at most 16 items"),
+        ({"text": "天", "seed": -1}, "seed is -1"),
+        ({"text": "天", "min_tokens": 9, "max_tokens": 8}, "min_tokens is 9"),
+        ({"text": "天", "max_tokens": 101}, "texts of at most 100 tokens"),
+        ({"text": "天", "samples": 11}, "samples is 11, but this service writes at most 10"),
+        ({"text": "天", "beams": 11}, "beams is 11"),
+        ({"texts": ["天"] * 5}, "up to 500 tokens would be written (5 texts"),
+        ({"text": "天", "samples": 5}, "up to 500 tokens would be written (1 texts, 5 side"),
+        ({"text": "天", "paraphrases": 2}, "paraphrases need a sim model"),
+        ({"text": "天", "paraphrases": -1}, "paraphrases: Input should be greater"),
+        ({"texts": ["天"], "stream": True}, "stream tells one text"),
+        ({"text": "天", "samples": 2, "stream": True}, "stream tells one text"),
+        ({"text": "天", "stream": 1}, "stream: Input should be a valid boolean"),
+    ],
+    ids=lambda x: str(x)[:40],
+)
+def test_a_bad_question_is_answered_with_a_reason(address, question, reason):
+    status, answer = ask(address, question)
+    assert status == (400 if reason == "Invalid JSON" else 422)
+    assert reason in answer["error"]
+    assert answer["example"] == {"text": "…", "max_tokens": 64}
+
+
+def test_what_the_vocabulary_lacks_fills_no_log(address, capsys):
+    assert ask(address, {"text": "天龘", "max_tokens": 1})[0] == 200
+    assert capsys.readouterr().err == ""
+
+
+def test_health_says_what_is_served(address):
+    status, health = ask(address, b"", "/health", "GET")
+    assert status == 200
+    assert (health["model"], health["task"]) == ("诗", "generation")
+    assert (health["attention_type"], health["paraphrases"]) == ("causal", False)
+    assert health["settings"]["max_tokens"] == 128
+    assert health["limits"]["max_texts"] == 8
+    assert health["limits"]["max_request_tokens"] == 400
+    assert ask(address, {"text": "天"}, "/predict")[0] == 404
+
+
+def test_several_clients_are_answered_in_one_batch_and_each_gets_what_it_gets_alone(
+    model, running, steps
+):
+    """Whatever the settings of each; equal questions get equal texts."""
+    sampled = {"temperature": 3.0, "samples": 2, "seed": 9, "max_tokens": 12}
+    questions = [
+        *[{"texts": [text]} | sampled for text in ("今天", "今天", "公园学习")],
+        {"texts": ["今天", "今天"]} | sampled,
+        {"texts": ["经济发展"], "max_tokens": 30, "min_tokens": 30},
+        {"texts": ["很好"], "max_tokens": 7, "repetition_penalty": 3.0},
+        {"texts": ["今天"], "beams": 3, "max_tokens": 9},
+    ]
+    with (
+        running(make_writing_app(ServedWriter("m", model))) as at,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        first = pool.submit(ask, at, {"text": "今天", "max_tokens": 5, "min_tokens": 5})
+        wait_until(lambda: steps.batches == 1)
+        others = [pool.submit(ask, at, question) for question in questions]
+        wait_until(lambda: waiting(at) == len(questions))
+        assert not first.done()
+        steps.release()
+        assert first.result()[0] == 200
+        answers = [one.result() for one in others]
+    assert steps.batches == 3  # the first one; then all that was sampled; then the beams
+    for question, (status, answer) in zip(questions, answers, strict=True):
+        assert status == 200
+        same(answer["generations"], written(model, **question))
+
+
+def metric(address, line):
+    """A figure of /metrics."""
+    with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode()
+    found = re.search(rf"^roformer_{re.escape(line)} (\S+)$", page, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def waiting(address):
+    return metric(address, "waiting_requests")
+
+
+def test_requests_and_tokens_are_counted(model, running):
+    with running(make_writing_app(ServedWriter("诗", model))) as at:
+        ask(at, {"texts": ["今天", "天气"], "max_tokens": 6, "min_tokens": 6, "samples": 2})
+        ask(at, {"text": ""})
+        assert metric(at, "written_tokens_total") == 2 * 2 * 6
+        assert metric(at, 'http_requests_total{path="/generate",status="200"}') == 1
+        assert metric(at, 'http_requests_total{path="/generate",status="422"}') == 1
+        assert metric(at, "batch_texts_sum") == 2
+        assert metric(at, 'model_info{model="诗",task="generation"}') == 1
+
+
+def test_a_stream_tells_each_piece_as_it_is_written(model, address, steps):
+    question = {"text": "今天", "max_tokens": 12, "min_tokens": 12, "seed": 7}
+    with closing(begun(address, question | {"stream": True})) as connection:
+        told = events(connection)
+        head = next(told)
+        assert head.status == 200
+        assert head.getheader("Content-Type").startswith("text/event-stream")
+        steps.release(1)  # of twelve tokens two: what the second leaves of the first is certain
+        pieces = [next(told)["text"]]
+        assert pieces[0]
+        assert steps.tokens == 1
+        steps.release()
+        *more, last = told
+    ((one,),) = written(model, ["今天"], max_tokens=12, min_tokens=12)
+    assert last == {"done": True, "text": one["text"], "score": last["score"], "seed": 7}
+    assert last["score"] == pytest.approx(one["score"], abs=1e-4)
+    assert "".join(pieces + [event["text"] for event in more]) == one["text"]
+    assert len(more) > 5
+
+
+LONG = {"text": "今天", "max_tokens": 200, "min_tokens": 200}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_ends_its_text_and_no_other(model, running, steps, stream):
+    short = {"texts": ["公园"], "max_tokens": 40, "min_tokens": 40}
+    with (
+        running(make_writing_app(ServedWriter("m", model))) as at,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = pool.submit(ask, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
+        wait_until(lambda: steps.batches == 1)
+        gone = begun(at, LONG | {"stream": stream})
+        wait_until(lambda: waiting(at) == 1)
+        other = pool.submit(ask, at, short)
+        wait_until(lambda: waiting(at) == 2)
+        steps.release(2 + 10)
+        wait_until(lambda: steps.tokens == 12)
+        gone.close()
+        wait_until(lambda: metric(at, requests_of(200 if stream else 499)) == 1 + stream)
+        steps.release()
+        status, answer = other.result()
+        assert (status, first.result()[0]) == (200, 200)
+        same(answer["generations"], written(model, **short))
+        written_tokens = steps.tokens
+        assert ask(at, {"text": "天", "max_tokens": 2, "min_tokens": 2})[0] == 200
+    assert steps.batches == 4  # of which one was `written` itself
+    assert written_tokens < 2 + 2 * 40  # of 200
+
+
+def requests_of(status):
+    return f'http_requests_total{{path="/generate",status="{status}"}}'
+
+
+def test_a_client_that_goes_away_before_its_turn_costs_nothing(model, running, steps):
+    with running(make_writing_app(ServedWriter("m", model))) as at, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
+        wait_until(lambda: steps.batches == 1)
+        gone = begun(at, LONG)
+        wait_until(lambda: waiting(at) == 1)
+        gone.close()
+        wait_until(lambda: metric(at, requests_of(499)) == 1)
+        steps.release()
+        assert first.result()[0] == 200
+    assert (steps.batches, steps.tokens) == (1, 2)
+
+
+def test_a_short_text_is_answered_before_the_long_one_that_shares_its_batch(model, running, steps):
+    with running(make_writing_app(ServedWriter("m", model))) as at, ThreadPoolExecutor(3) as pool:
+        first = pool.submit(ask, at, {"text": "天", "max_tokens": 2, "min_tokens": 2})
+        wait_until(lambda: steps.batches == 1)
+        long = pool.submit(ask, at, LONG)
+        short = pool.submit(ask, at, {"text": "公园", "max_tokens": 4, "min_tokens": 4})
+        wait_until(lambda: waiting(at) == 2)
+        steps.release(1 + 8)
+        assert short.result()[0] == first.result()[0] == 200
+        assert not long.done()
+        steps.release()
+        assert long.result()[0] == 200
+    assert steps.batches == 2
+
+
+def test_an_overloaded_service_says_503(model, running, steps):
+    app = make_writing_app(ServedWriter("m", model), 1, Limits(max_waiting=1))
+    question = {"text": "天", "max_tokens": 2, "min_tokens": 2}
+    with running(app) as at, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask, at, question)
+        wait_until(lambda: steps.batches == 1)
+        second = pool.submit(ask, at, question)
+        wait_until(lambda: waiting(at) == 1)
+        for stream in (False, True):
+            assert ask(at, question | {"stream": stream})[0] == 503
+        steps.release()
+        assert first.result()[0] == second.result()[0] == 200
+
+
+def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(model, running, monkeypatch):
+    append = IncrementalDecoder.append
+    monkeypatch.setattr(IncrementalDecoder, "append", lambda *_: 1 / 0)
+    question = {"text": "今天", "max_tokens": 9, "min_tokens": 9}
+    with running(make_writing_app(ServedWriter("m", model))) as at:
+        failed = {"error": "the service failed; its log says why"}
+        assert ask(at, question) == (500, failed)
+        with closing(begun(at, question | {"stream": True})) as connection:
+            assert list(events(connection))[-1] == failed
+        monkeypatch.setattr(IncrementalDecoder, "append", append)
+        assert ask(at, question)[0] == 200
+
+
+def test_paraphrases_are_those_nearest_of_what_was_drawn(sim, running):
+    texts = ["今天天气很好", "我们去公园"]
+    question = {"texts": texts, "paraphrases": 3, "max_tokens": 6, "temperature": 2.0, "seed": 8}
+    with running(make_writing_app(sim)) as at:
+        status, answer = ask(at, question)
+        assert status == 200, answer
+        assert ask(at, b"", "/health", "GET")[1]["paraphrases"] is True
+        _, plain = ask(at, {"texts": texts, "max_tokens": 6})
+        for wrong in ({"beams": 2}, {"stream": True}, {"paraphrases": 9}):
+            asked = {"text": texts[0], "paraphrases": 2} | wrong
+            status, refused = ask(at, asked)
+            assert status == 422
+            assert "paraphrases" in refused["error"]
+    same(plain["generations"], written(sim.model, texts, max_tokens=6))
+    config = drawing(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
+    drawn = sim.model.generate_ids([sim.model.encode_prompt(text) for text in texts], config)
+    want = nearest_of(sim.model, texts, [[x.text for x in each] for each in drawn], 3)
+    same(answer["generations"], [[one._asdict() for one in each] for each in want])
+    assert [len(each) for each in answer["generations"]] == [3, 3]
+    cosines = [one["score"] for one in answer["generations"][0]]
+    assert cosines == sorted(cosines, reverse=True)
+
+
+def test_the_service_describes_itself_with_what_it_really_writes(model, folder, running):
+    served = load_served_writer(folder)
+    assert served.name == folder.parent.name
+    with running(make_writing_app(served)) as at:
+        status, described = ask(at, b"", "/openapi.json", "GET")
+        assert status == 200
+        assert set(described["paths"]) == {"/health", "/metrics", "/generate"}
+        operation = described["paths"]["/generate"]["post"]
+        asked = operation["requestBody"]["content"]["application/json"]
+        right = operation["responses"]["200"]["content"]
+        status, answer = ask(at, asked["example"])
+        assert (status, answer) == (200, right["application/json"]["example"])
+    names = {"text", "texts", "paraphrases", "stream", *GenerationConfig.__dataclass_fields__}
+    assert set(asked["schema"]["properties"]) == names
+    assert set(right) == {"application/json", "text/event-stream"}
+    assert set(operation["responses"]) == {"200", "400", "408", "413", "422", "500", "503"}
+
+
+def test_what_is_served_is_told_by_the_source(model, folder, finetuned, tmp_path):
+    masked, empty = tmp_path / "masked", tmp_path / "empty"
+    empty.mkdir()
+    fills = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=model.config.vocab_size))
+    fills.tokenizer = model.tokenizer
+    fills.save_pretrained(masked)
+
+    def paths(**settings):
+        name, app = open_service(ServeConfig(**settings))
+        return name, {route.path for route in app.routes} & {"/predict", "/generate"}
+
+    assert paths(model=str(finetuned("classification")))[1] == {"/predict"}
+    zipped = shutil.make_archive(str(tmp_path / "poems"), "zip", folder.parent, folder.name)
+    assert paths(model=zipped) == ("poems", {"/generate"})
+    for source, said in ((masked, "fills masks and writes nothing"), (empty, "no checkpoint")):
+        with pytest.raises(InputError, match=said):
+            serve(ServeConfig(model=str(source), port=0))
+    assert paths(model=str(masked), attention_type="causal")[1] == {"/generate"}
+    with pytest.raises(InputError, match="--top-k lists labels"):
+        serve(ServeConfig(model=str(folder), port=0, top_k=3))
+
+
+def test_a_model_of_another_language_is_served_without_an_example(model, monkeypatch):
+    monkeypatch.setattr(
+        "roformer_tf.inference.serve_generate.load_writer", lambda *_: other_language(model)
+    )
+    served = load_served_writer("x")
+    assert served.sample is None
+    assert make_writing_app(served)
+
+
+def other_language(model):
+    own = model.tokenizer
+    made = type(model)(model.config)
+    made.tokenizer = tokenizer_of(chr(ord("a") + i) for i in range(own.vocab_size - 5))
+    return made
+
+
+def test_the_page_loads_nothing_from_elsewhere(address):
+    with closing(http.client.HTTPConnection(*address, timeout=30)) as connection:
+        connection.request("GET", "/")
+        page = connection.getresponse().read().decode()
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "innerHTML" not in page
+    assert "the script of" not in page.replace("The script of", "")
+
+
+def test_limits_are_positive():
+    with pytest.raises(InputError, match="max_samples is 0"):
+        WritingLimits(max_samples=0)

@@ -1,0 +1,116 @@
+"""The page of a model that writes, in a real browser, as `test_serve_browser` has it."""
+
+import threading
+
+import pytest
+
+from roformer_tf.inference.serve_generate import ServedWriter, make_writing_app
+from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.models.incremental import IncrementalDecoder
+from tests.support.random_model import random_writer
+from tests.support.service_page import Page
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return random_writer(tmp_path_factory.mktemp("poems") / "model", max_position_embeddings=512)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Lets the decoder go on, so many tokens at a time."""
+    go, append = threading.Semaphore(0), IncrementalDecoder.append
+
+    def appending(decoder, ids):
+        assert go.acquire(timeout=60)
+        return append(decoder, ids)
+
+    monkeypatch.setattr(IncrementalDecoder, "append", appending)
+    yield go
+    go.release(10_000)
+
+
+@pytest.fixture
+def page(browser, running, model, steps):
+    with running(make_writing_app(ServedWriter("诗", model))) as (host, port):
+        browser.get(f"http://{host}:{port}/")
+        yield Page(browser)
+        steps.release(10_000)
+        browser.get("about:blank")
+
+
+def begin(page, text, **settings):
+    """Type, and send."""
+    (area,) = page.areas()
+    area.clear()
+    area.send_keys(text)
+    if settings and not page.find("details[open]"):
+        page.find("summary")[0].click()
+    for name, value in settings.items():
+        page.find(f"#setting-{name}")[0].clear()
+        page.find(f"#setting-{name}")[0].send_keys(str(value))
+    page.find("#ask")[0].click()
+
+
+def shown(page):
+    return [one.text for one in page.find(".written")]
+
+
+def whole(model, text, **settings):
+    return model.generate([text], **settings)[0]
+
+
+def test_a_text_appears_while_it_is_written(page, model, steps):
+    assert page.text("#task") == "文本生成"
+    settings = {"max_tokens": 12, "min_tokens": 12}
+    begin(page, "今天", **settings)
+    steps.release(3)
+    page.wait.until(lambda _: len("".join(shown(page))) > 2)
+    (partial,) = shown(page)
+    assert page.find("#stop")[0].is_displayed()
+    assert not page.find("#ask")[0].is_enabled()
+    steps.release(10_000)
+    page.wait.until(lambda _: page.find("#ask")[0].is_enabled())
+    (text,) = whole(model, "今天", **settings)
+    assert shown(page) == ["今天" + text]
+    assert text.startswith(partial.removeprefix("今天"))
+    assert len(partial) < len("今天" + text)
+    assert not page.find("#stop")[0].is_displayed()
+    assert page.browser.get_log("browser") == []
+
+
+def test_what_is_stopped_stays_and_the_service_is_free_again(page, model, steps):
+    begin(page, "今天", max_tokens=300, min_tokens=300)
+    steps.release(5)
+    page.wait.until(lambda _: len("".join(shown(page))) > 4)
+    page.find("#stop")[0].click()
+    page.wait.until(lambda _: page.find("#ask")[0].is_enabled())
+    assert "已停止" in page.text("#result")
+    (kept,) = shown(page)
+    page.find("#language")[0].click()
+    assert "stopped" in page.text("#result")
+    assert shown(page) == [kept]
+    page.find("#language")[0].click()
+    steps.release(20)  # far fewer than were asked for
+    begin(page, "公园", max_tokens=4, min_tokens=4)
+    page.wait.until(lambda _: page.find("#ask")[0].is_enabled())
+    assert shown(page) == ["公园" + whole(model, "公园", max_tokens=4, min_tokens=4)[0]]
+
+
+def test_settings_reach_the_service(page, model, steps):
+    steps.release(10_000)
+    settings = {"samples": 3, "temperature": 1.5, "seed": 4, "max_tokens": 9}
+    begin(page, "公园", **settings, stop="天 我们")
+    page.wait.until(lambda _: page.find("#ask")[0].is_enabled() and shown(page))
+    want = whole(model, "公园", **settings, stop=("天", "我们"))
+    assert shown(page) == ["公园" + text for text in want]
+    assert "随机种子 4" in page.text("#result")
+    defaults = GenerationConfig()
+    placeholder = page.find("#setting-repetition_penalty")[0].get_attribute("placeholder")
+    assert float(placeholder) == defaults.repetition_penalty
+    begin(page, "公园", top_p="2")
+    page.wait.until(lambda _: page.find("#error:not([hidden])"))
+    assert "top_p is 2.0" in page.text("#error")
+    assert page.text("#error").startswith("服务没有接受这个请求：")
