@@ -128,7 +128,7 @@ def test_paraphrases_are_drawn_as_released_unless_told_otherwise():
         config = GenerateConfig(
             model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**given)
         )
-        found = drawing(config)
+        found = drawing(config.writing, config.paraphrases)
         return found.samples, found.top_k, found.top_p
 
     assert drawn(3) == (20, 5, None)
