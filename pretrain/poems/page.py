@@ -1,0 +1,74 @@
+"""The page of poems: one HTML file that needs no other, its font within it."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from pretrain.poems.forms import Form, with_marks
+from pretrain.poems.measures import Judged, Rhymes
+from roformer_tf.files import write_text
+from roformer_tf.finetuning.report.fonts import cut_font
+from roformer_tf.tasks.blocks import address
+
+
+class Piece(NamedTuple):
+    """A poem to be shown."""
+
+    kind: str
+    """What it was written from: "first line", "form" or "nothing"."""
+    form: Form
+    lines: list[str]
+    given: str = ""
+    """The first line, if it was given."""
+    original: list[str] = []  # noqa: RUF012 (a tuple's default, never changed)
+    """Lines of the real poem that begins so, if it is known."""
+
+    @property
+    def text(self) -> str:
+        """All lines, with marks, for readers who hear the page."""
+        return with_marks(self.lines)
+
+
+class Facts(NamedTuple):
+    """The figures below the poems."""
+
+    model_bits: float
+    """Per character of held-out poems."""
+    kneser_ney_bits: float
+    trained: int
+    """Poems."""
+    held_out: int
+    judged: Judged
+    real: Judged
+    """How the held-out poems do in the same."""
+
+
+KINDS = {
+    "first line": ("續句", "给出首句，由模型续完", "The first line was given"),
+    "form": ("命體", "只给体裁", "Only the form was given"),
+    "nothing": ("自作", "不给任何提示", "Nothing was given"),
+}
+"""What a poem was written from: a title, and a few words in both languages."""
+
+
+def write_page(target: Path, pieces: list[Piece], facts: Facts) -> None:
+    """Write the page, whole or not at all."""
+    write_text(target, page(pieces, facts))
+
+
+def page(pieces: list[Piece], facts: Facts) -> str:
+    """The page's HTML; the shapes of its Chinese characters are within it."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = (files(__package__) / "poems.html.jinja").read_text(encoding="utf-8")
+    parts = [
+        (words, chosen)
+        for kind, words in KINDS.items()
+        if (chosen := [piece for piece in pieces if piece.kind == kind])
+    ]
+    filled = environment.from_string(template).render(parts=parts, facts=facts)
+    font = cut_font({character for character in filled if character > "\u02ff"}, serif=True)
+    return filled.replace("FONT", address("font/woff", font), 1) + "\n"
