@@ -40,8 +40,8 @@ from pretrain.poems.kneser_ney import Integers, KneserNey, bits
 from pretrain.poems.measures import final_of, judge
 from pretrain.poems.page import Facts, Piece, write_page
 from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.mixing import dealt
+from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
@@ -60,6 +60,8 @@ ORDER = 4
 """Of the n-gram model. Longer n-grams hardly help it: 8.31, 8.30 and 8.30 bits with 3, 4 and 5."""
 SPARE = 8
 """Tokens that a poem may be too long by, so that it is seen."""
+ROWS = 128
+"""Poems that are written side by side."""
 TRIES = 8
 """Poems that are written for each one shown; the first of the right form is taken."""
 
@@ -69,7 +71,7 @@ class Poems:
     """Train a small model on Tang and Song verse, have it write poems, and measure them."""
 
     corpus: Path | None = None
-    """Folder with the poem files of chinese-poetry (poet.tang.0.json, …). Unset: npm fetches them."""
+    """Folder with the poems of chinese-poetry (poet.tang.0.json, …). Unset: npm fetches them."""
     output: Path = Path("runs/poems")
     """Folder of the run: corpus, rows, `model/`, curves, `poems.html`, `poems.json`."""
     minutes: float = 10.0
@@ -89,7 +91,7 @@ class Poems:
     """Each character is drawn from the likeliest ones that have this probability together."""
     seed: int = 0
     """Of the training and of what is written."""
-    config: Path = Path(__file__).parent.parent / "configs" / "poems.yaml"
+    config: Path = Path(__file__).parent / "training.yaml"
     """Flags of `pretrain`."""
     length: int = 104
     """Tokens of a row: two 五律, or a 七律 and a 七絕, fill it."""
@@ -192,8 +194,8 @@ def gather(poems: Poems) -> None:
         written = write_corpus(files_in(archive), poems.text, poems.vocab, HELD_OUT)
         write_text(source, wanted + "\n")
         print(
-            f"{written.found:,} poems, {written.of_form:,} of them in the four forms; {written.kept:,} "
-            f"kept, whose characters are not rare, {written.held_out:,} of them held out"
+            f"{written.found:,} poems, {written.of_form:,} of them in the four forms; of these "
+            f"{written.kept:,} kept, without rare characters, {written.held_out:,} of them held out"
         )
     elif (there := source.read_text(encoding="utf-8").strip()) != wanted:
         raise InputError(
@@ -220,17 +222,15 @@ def report(poems: Poems) -> None:
 
     surprise = compare(model, poems.rows)
     print(
-        f"\nheld-out poems: bits per character ({surprise.characters:,} characters; lower is better)"
+        f"\nbits per character of held-out poems, {surprise.characters:,} of them (lower is better)"
     )
     print(f"  {'characters counted, n-grams of 1 to 4 (Kneser-Ney)':52}{surprise.kneser_ney:8.2f}")
     print(f"  {'this model':52}{surprise.model:8.2f}", flush=True)
 
     asked = share_out(poems.judged, held_out)
-    texts = [
-        (form, text)
-        for number, (form, count) in enumerate(asked.items())
-        for text in write(model, form, "", count, poems.sampling, seed=poems.seed + number)
-    ]
+    forms = [form for form, count in asked.items() for _ in range(count)]
+    written = write(model, [(form, "") for form in forms], poems.sampling, poems.seed)
+    texts = list(zip(forms, written, strict=True))
     known = {line for poem in trained for line in poem.lines}
     judged = judge(texts, known)
     real = judge([(poem.form, with_marks(poem.lines)) for poem in held_out], known)
@@ -261,7 +261,9 @@ def report(poems: Poems) -> None:
     write_text(
         poems.output / "poems.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n"
     )
-    facts = Facts(surprise.model, surprise.kneser_ney, len(trained), len(held_out), judged, real)
+    facts = Facts(
+        surprise.model, surprise.kneser_ney, len(trained), len(held_out), judged, real, TRIES
+    )
     write_page(poems.output / "poems.html", pieces, facts)
     folder = poems.output
     print(
@@ -318,51 +320,61 @@ def share_out(count: int, held_out: Sequence[Poem]) -> dict[Form, int]:
 
 def write(
     model: "RoFormerForCausalLM",
-    form: Form,
-    given: str,
-    count: int,
+    asked: Sequence[tuple[Form, str]],
     sampling: dict[str, Any],
     seed: int,
 ) -> list[str]:
-    """So many poems of a form, each with what is given, as it stands, at its beginning."""
-    if not count:
-        return []
-    room = form.characters + form.lines - len(given) + SPARE
-    (written,) = model.generate(
-        [form.token + given], max_tokens=room, samples=count, seed=seed, **sampling
-    )
-    return [given + "".join(text.split()) for text in written]
+    """A poem for each form and what is given of it, which stands at its beginning as it is.
+
+    What is asked for twice is written in two ways.
+    """
+    room = max(form.characters + form.lines for form, _ in asked) + SPARE
+    prompts = [form.token + given for form, given in asked]
+    written = model.generate(prompts, max_tokens=room, rows=ROWS, seed=seed, **sampling)
+    return [
+        given + "".join(text.split()) for (_, given), (text,) in zip(asked, written, strict=True)
+    ]
 
 
 def write_pieces(
     model: "RoFormerForCausalLM", poems: Poems, held_out: Sequence[Poem]
 ) -> list[Piece]:
-    """What is shown: poems from first lines, from a form, and from nothing; no two alike."""
+    """What is shown: poems from first lines, from a form, and from nothing.
+
+    Of `TRIES` the first one of the right form; none of what never came right.
+    """
+    plans = plan_pieces(poems, held_out)
+    begun = [(plan.form, plan.given and plan.given + MARKS[0]) for plan in plans]
+    texts = write(model, begun * TRIES, poems.sampling, poems.seed + 1)
+    pieces = []
+    for number, plan in enumerate(plans):
+        right = [text for text in texts[number :: len(plans)] if is_of_form(text, plan.form)]
+        pieces += [plan._replace(lines=lines_of(text)) for text in right[:1]]
+    return pieces
+
+
+def plan_pieces(poems: Poems, held_out: Sequence[Poem]) -> list[Piece]:
+    """What is to be shown, without its lines: first lines, forms twice each, four from nothing.
+
+    First lines are the user's, each for both forms that it may begin, or those of a held-out poem
+    of each form, drawn by chance. From nothing means a form drawn as often as it is among them.
+    """
     chance = np.random.default_rng(poems.seed)
     shown = [BY_TOKEN[poems.form]] if poems.form else list(FORMS)
-    asked: list[tuple[str, Form, str, Sequence[str]]] = []
-    for line in poems.first_lines:
-        fitting = [form for form in forms_from(line) if form in shown]
-        asked += [("first line", form, line, ()) for form in fitting]
+    own = {form: [poem for poem in held_out if poem.form == form] for form in shown}
+    plans = [
+        Piece("first line", form, [], line)
+        for line in poems.first_lines
+        for form in forms_from(line)
+        if form in shown
+    ]
     if not poems.first_lines:
-        for form in shown:
-            own = [poem for poem in held_out if poem.form == form]
-            if own:
-                poem = own[chance.integers(len(own))]
-                asked.append(("first line", form, poem.lines[0], poem.lines))
-    asked += [("form", form, "", ()) for form in shown for _ in range(2)]
-    frequent = share_out(1000, held_out)
-    weights = np.array([frequent[form] for form in shown], float) + 1e-9
-    drawn = chance.choice(len(shown), 4, p=weights / weights.sum())
-    asked += [("nothing", shown[number], "", ()) for number in drawn]
-    pieces = []
-    for number, (kind, form, line, original) in enumerate(asked):
-        given = line + MARKS[0] if line else ""
-        tries = write(model, form, given, TRIES, poems.sampling, seed=poems.seed + 1000 + number)
-        right = [text for text in tries if is_of_form(text, form)]
-        if right:
-            pieces.append(Piece(kind, form, lines_of(right[0]), line, list(original)))
-    return pieces
+        real = [them[chance.integers(len(them))] for them in own.values() if them]
+        plans = [Piece("first line", x.form, [], x.lines[0], x.lines) for x in real]
+    plans += [Piece("form", form, []) for form in shown for _ in range(2)]
+    counts = np.array([1 + len(them) for them in own.values()])
+    drawn = chance.choice(len(shown), 4, p=counts / counts.sum())
+    return plans + [Piece("nothing", shown[number], []) for number in sorted(drawn.tolist())]
 
 
 def forms_from(line: str) -> list[Form]:

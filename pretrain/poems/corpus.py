@@ -13,7 +13,8 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from io import BytesIO
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ class Written(NamedTuple):
 
 
 def write_corpus(files: Iterable[IO[bytes]], target: Path, vocab: Path, held_out: float) -> Written:
-    """Write poems of the four forms, one `{"text": …}` a line, and the vocabulary of their characters.
+    """Write poems of the four forms, one `{"text": …}` a line, and the vocabulary of them.
 
     A hash of its text decides whether a poem is held out (`prepare` asks it again), and poems that
     are copies of each other, or nearly, are on one side: those of a group that the hash would put
@@ -212,21 +213,24 @@ def files_in(corpus: Path) -> Iterator[IO[bytes]]:
                 "quantangshi of its npm package or 全唐诗 of its clone."
             )
         for path in paths:
-            with path.open("rb") as file:
-                yield file
+            with path.open("rb") as opened:
+                yield opened
         return
+    contents: dict[str, bytes] = {}
     try:
-        with tarfile.open(corpus) as archive:
-            members = [m for m in archive if Path(m.name).match(f"dist/quantangshi/{NAMES}")]
-            for member in sorted(members, key=lambda m: _order(Path(m.name).name)):
-                file = archive.extractfile(member)
-                assert file
-                yield file
+        with tarfile.open(corpus, "r|*") as archive:  # once through: to go back in it takes long
+            for member in archive:
+                path = PurePosixPath(member.name)
+                if path.match(f"dist/quantangshi/{NAMES}") and (
+                    file := archive.extractfile(member)
+                ):
+                    contents[path.name] = file.read()
     except (OSError, tarfile.TarError, EOFError) as error:
         raise InputError(
             f"cannot read {corpus}: {error}. Give a folder with {NAMES}, or remove it to have it "
             "fetched again."
         ) from None
+    yield from (BytesIO(contents[name]) for name in sorted(contents, key=_order))
 
 
 def fetch() -> Path:

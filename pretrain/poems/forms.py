@@ -52,7 +52,7 @@ def form_of(lines: Sequence[str]) -> Form | None:
     '五絕'
     """
     sizes = {len(line) for line in lines}
-    form = _BY_SHAPE.get((len(lines), *sizes)) if len(sizes) == 1 else None  # type: ignore[call-overload]
+    form = _BY_SHAPE.get((len(lines), sizes.pop())) if len(sizes) == 1 else None
     return form if form and all(map(is_chinese, "".join(lines))) else None
 
 

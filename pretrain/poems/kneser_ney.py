@@ -23,11 +23,10 @@ class _Order(NamedTuple):
     """The n-grams of one length, by number in the order of their keys."""
 
     keys: Integers
-    """(n-grams,), rising: the number of the context, times the vocabulary's size, plus the token."""
-    counts: Integers
-    """(n-grams,): occurrences; of all but the longest, different tokens that stand before them."""
+    """(n-grams,), rising: the context's number, times the vocabulary's size, plus the token."""
     discounted: Floats
-    """(n-grams,): counts after the discount."""
+    """(n-grams,): counts after the discount; they are occurrences or, but for the longest n-grams,
+    different tokens that stand before them."""
     totals: Floats
     """(contexts,): the sum of their n-grams' counts."""
     spared: Floats
@@ -127,7 +126,7 @@ def bits(
     """Surprise at each token but the documents' first ones, in bits, (predicted tokens,).
 
     `never`: tokens that are known not to stand where others than they do. Their share of the
-    probability goes to the others: so marks and ends are told to the model, which cannot count to 5.
+    probability goes to the others: marks and ends are told to a model that cannot count to 5.
     """
     real = tokens[~begins]
     found = model.probabilities(tokens, begins)
@@ -139,11 +138,11 @@ def _counted(
     keys: Integers, counts: Integers, context: Integers, contexts: int, discounts: Discounts
 ) -> _Order:
     """What is known of n-grams (n-grams,), each in one of so many contexts."""
-    taken = np.minimum(np.array([0.0, *discounts])[np.minimum(counts, 3)], counts)
-    totals = np.bincount(context, counts, minlength=contexts)
-    return _Order(
-        keys, counts, counts - taken, totals, np.bincount(context, taken, minlength=contexts)
+    taken: Floats = np.minimum(np.array([0.0, *discounts])[np.minimum(counts, 3)], counts)
+    totals, spared = (
+        np.bincount(context, x, minlength=contexts).astype(np.float64) for x in (counts, taken)
     )
+    return _Order(keys, counts - taken, totals, spared)
 
 
 def _behind(numbers: Integers) -> Integers:

@@ -1,11 +1,11 @@
 """The page of poems: one HTML file that needs no other, its font within it."""
 
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pretrain.poems.forms import Form, with_marks
-from pretrain.poems.measures import Judged, Rhymes
+from pretrain.poems.measures import Judged
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.report.fonts import cut_font
 from roformer_tf.tasks.blocks import address
@@ -20,7 +20,7 @@ class Piece(NamedTuple):
     lines: list[str]
     given: str = ""
     """The first line, if it was given."""
-    original: list[str] = []  # noqa: RUF012 (a tuple's default, never changed)
+    original: Sequence[str] = ()
     """Lines of the real poem that begins so, if it is known."""
 
     @property
@@ -41,6 +41,8 @@ class Facts(NamedTuple):
     judged: Judged
     real: Judged
     """How the held-out poems do in the same."""
+    tries: int
+    """Poems that were written for each one that is shown."""
 
 
 KINDS = {
@@ -63,12 +65,17 @@ def page(pieces: list[Piece], facts: Facts) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    template = (files(__package__) / "poems.html.jinja").read_text(encoding="utf-8")
+    template = Path(__file__).with_name("poems.html.jinja").read_text(encoding="utf-8")
     parts = [
         (words, chosen)
         for kind, words in KINDS.items()
         if (chosen := [piece for piece in pieces if piece.kind == kind])
     ]
-    filled = environment.from_string(template).render(parts=parts, facts=facts)
+    filled = environment.from_string(template).render(
+        parts=parts,
+        facts=facts,
+        tries=facts.tries,
+        kept_from_it=any(piece.original for piece in pieces),
+    )
     font = cut_font({character for character in filled if character > "\u02ff"}, serif=True)
     return filled.replace("FONT", address("font/woff", font), 1) + "\n"

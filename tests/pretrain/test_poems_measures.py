@@ -29,7 +29,7 @@ def test_finals_are_those_of_pinyin_without_tones():
 def test_pairs_of_even_lines_are_compared_within_a_poem():
     poems = [lines_of(text) for text in (DENG, JING, CHUN, WANG)]
     found = rhymes(poems, FINALS.__getitem__)
-    # one pair each of 流樓, 霜鄉, 鳥少 (which has no final); six of 深 心 金 簪, of which three rhyme
+    # 流樓, 霜鄉, 鳥少 (which has no final), and six pairs of 深心金簪, of which three are alike
     assert (found.pairs, found.alike) == (9, 1 + 1 + 0 + 3)
     assert found.share == pytest.approx(5 / 9)
     # endings: u 2, ang 2, ao 1, none 1, in 3, an 1: ordered pairs of like ones 2 + 2 + 6, of 10 · 9

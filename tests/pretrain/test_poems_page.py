@@ -18,6 +18,7 @@ FACTS = Facts(
     held_out=3_954,
     judged=Judged(1000, 0.987, Rhymes(200, 71, 0.06), 0.934, 0.7),
     real=Judged(3954, 1.0, Rhymes(1000, 452, 0.048), 1.0, 1.0),
+    tries=8,
 )
 
 
@@ -70,6 +71,8 @@ def test_every_poem_stands_there_line_by_line_and_escaped(html):
     assert "&lt;b&gt;&amp;amp;" in html
     assert html.count('class="given"') == 1
     assert "命體" not in html  # none was written so
+    assert "出自未用于训练的诗" in html
+    assert "出自未用于训练的诗" not in page([Piece("first line", WUJUE, lines, lines[0])], FACTS)
 
 
 def test_the_figures_are_those_that_were_measured(html):
@@ -79,6 +82,7 @@ def test_the_figures_are_those_that_were_measured(html):
     assert "204,911" in html
     assert "3,954" in html
     assert "随机约 5 %" in html
+    assert "每题写8首" in html
 
 
 def test_the_page_needs_nothing_else_and_has_its_characters_in_it(html, tmp_path):
