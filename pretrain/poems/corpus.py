@@ -220,11 +220,10 @@ def files_in(corpus: Path) -> Iterator[IO[bytes]]:
     try:
         with tarfile.open(corpus, "r|*") as archive:  # once through: to go back in it takes long
             for member in archive:
-                path = PurePosixPath(member.name)
-                if path.match(f"dist/quantangshi/{NAMES}") and (
-                    file := archive.extractfile(member)
-                ):
-                    contents[path.name] = file.read()
+                inside = PurePosixPath(member.name)
+                file = archive.extractfile(member)
+                if file and inside.match(f"dist/quantangshi/{NAMES}"):
+                    contents[inside.name] = file.read()
     except (OSError, tarfile.TarError, EOFError) as error:
         raise InputError(
             f"cannot read {corpus}: {error}. Give a folder with {NAMES}, or remove it to have it "

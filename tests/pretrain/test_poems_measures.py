@@ -36,6 +36,11 @@ def test_pairs_of_even_lines_are_compared_within_a_poem():
     assert found.chance == pytest.approx(10 / 90)
 
 
+def test_what_has_no_final_rhymes_with_nothing():
+    found = rhymes([["一", "少", "二", "少"]], FINALS.__getitem__)
+    assert (found.pairs, found.alike, found.chance) == (1, 0, 0.0)
+
+
 def test_nothing_to_compare_is_no_error():
     found = rhymes([], FINALS.__getitem__)
     assert (found.pairs, found.alike, found.chance, found.share) == (0, 0, 0.0, 0.0)
