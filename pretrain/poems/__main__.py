@@ -8,10 +8,10 @@ import json
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,6 @@ from pretrain.poems.kneser_ney import Integers, KneserNey, bits
 from pretrain.poems.measures import final_of, judge
 from pretrain.poems.page import Facts, Piece, write_page
 from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.mixing import dealt
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.preparation import is_held_out
@@ -58,8 +57,8 @@ HELD_OUT = 0.02
 """Share of the poems that are kept for judging: some four thousand."""
 ORDER = 4
 """Of the n-gram model. Longer n-grams hardly help it: 8.31, 8.30 and 8.30 bits with 3, 4 and 5."""
-SPARE = 8
-"""Tokens that a poem may be too long by, so that it is seen."""
+ROOM = 72
+"""Tokens to write at most: a 七律 with its marks has 64, and what is too long is to be seen."""
 ROWS = 128
 """Poems that are written side by side."""
 TRIES = 8
@@ -83,6 +82,8 @@ class Poems:
     """First lines, of five or seven characters, to go on from. Unset: those of held-out poems."""
     form: str | None = None
     """Show poems of this form alone: wujue, qijue, wulv or qilv. Unset: of all four."""
+    rhyme: str | None = None
+    """Show poems with this rhyme alone, a final as pypinyin spells it: ang, ou, van (üan), …"""
     judged: int = 1000
     """Poems to be written and measured."""
     temperature: float = 0.8
@@ -208,6 +209,12 @@ def gather(poems: Poems) -> None:
             f"--first-lines: {'、'.join(sorted(unknown))} stands in none of the poems, or in few. "
             "They are written in traditional characters: 龍, not 龙."
         )
+    shown = [poems.form] if poems.form else list(BY_TOKEN)
+    if poems.rhyme and not known.issuperset(form + poems.rhyme for form in shown):
+        raise InputError(
+            f"--rhyme is {poems.rhyme!r}, in which no poem rhymes, or none of some form. Give a "
+            "final as pypinyin spells it, such as an, ang, ou or van (üan)."
+        )
 
 
 def report(poems: Poems) -> None:
@@ -227,10 +234,11 @@ def report(poems: Poems) -> None:
     print(f"  {'characters counted, n-grams of 1 to 4 (Kneser-Ney)':52}{surprise.kneser_ney:8.2f}")
     print(f"  {'this model':52}{surprise.model:8.2f}", flush=True)
 
-    asked = share_out(poems.judged, held_out)
-    forms = [form for form, count in asked.items() for _ in range(count)]
-    written = write(model, [(form, "") for form in forms], poems.sampling, poems.seed)
-    texts = list(zip(forms, written, strict=True))
+    vocabulary = set(poems.vocab.read_text(encoding="utf-8").split())
+    askable = [poem for poem in held_out if poem.front in vocabulary]
+    asked = ask_as_real(poems.judged, askable, poems.seed)
+    written = write(model, [(poem.front, "") for poem in asked], poems.sampling, poems.seed)
+    texts = [(poem.form, text) for poem, text in zip(asked, written, strict=True)]
     known = {line for poem in trained for line in poem.lines}
     judged = judge(texts, known)
     real = judge([(poem.form, with_marks(poem.lines)) for poem in held_out], known)
@@ -244,7 +252,7 @@ def report(poems: Poems) -> None:
     ):
         print(f"  {name:52}{share:8.1%}")
 
-    pieces = write_pieces(model, poems, held_out)
+    pieces = write_pieces(model, poems, askable)
     print("\nsome of what it wrote; what was given stands in brackets")
     for piece in pieces:
         given = f"（{piece.given}）" if piece.given else ""
@@ -256,7 +264,9 @@ def report(poems: Poems) -> None:
         "held_out": surprise._asdict() | {"poems": len(held_out)},
         "written": judged._asdict() | {"rhymes": judged.rhymes._asdict()},
         "real": real._asdict() | {"rhymes": real.rhymes._asdict()},
-        "poems": [{"form": form.token, "text": text} for form, text in texts],
+        "poems": [
+            {"asked": poem.front, "text": text} for poem, text in zip(asked, written, strict=True)
+        ],
     }
     write_text(
         poems.output / "poems.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n"
@@ -270,7 +280,7 @@ def report(poems: Poems) -> None:
         f"\nto read     {folder / 'poems.html'}\n"
         f"figures     {folder / 'poems.json'}\n"
         f"model       {folder / 'model'}   (roformer-tf generate --model {folder / 'model'} "
-        f"--temperature {poems.temperature} --top-p {poems.top_p} qilv春江潮水連海平)\n"
+        f"--temperature {poems.temperature} --top-p {poems.top_p} qilvang)\n"
         f"curves      {folder / 'loss.png'}, tensorboard --logdir {folder / 'tensorboard'}"
     )
 
@@ -278,15 +288,16 @@ def report(poems: Poems) -> None:
 def compare(model: "RoFormerForCausalLM", folder: Path) -> Surprise:
     """Bits per character of the held-out rows, by the model and by counting the training rows.
 
-    Only characters of lines count, and of these only such as the training text has.
+    Characters that the training text has count, and the tokens in front, since they tell of what
+    follows; marks and ends do not. All is divided by the number of characters.
     """
     from roformer_tf.corpus.batches import held_out_batches
     from roformer_tf.pretraining.evaluation import TokenMetrics, token_metrics
 
     tokenizer = RoFormerTokenizer.from_pretrained(folder)
     ids = tokenizer.vocabulary
-    beside = [ids[token] for token in (*BY_TOKEN, *MARKS)]
-    beside += [tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id]
+    marks = [ids[mark] for mark in MARKS]
+    beside = [*marks, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id]
     rows = PreparedRows.open(folder, "held_out")
     batches = held_out_batches(
         rows, batch_size=32, seed=0, objective=make_objective("causal", tokenizer, MaskingConfig())
@@ -295,14 +306,15 @@ def compare(model: "RoFormerForCausalLM", folder: Path) -> Surprise:
     counted = (outputs["weights"] > 0) & ~np.isin(outputs["labels"], beside)
     ours = -outputs["log_likelihood"][counted].astype("float64") / np.log(2)
 
-    counts = KneserNey(
-        *stream(PreparedRows.open(folder), tokenizer.cls_id), ORDER, tokenizer.vocab_size
-    )
+    training = stream(PreparedRows.open(folder), tokenizer.cls_id)
+    counts = KneserNey(*training, ORDER, tokenizer.vocab_size)
     tokens, begins = stream(rows, tokenizer.cls_id)
-    never = [ids[token] for token in (*BY_TOKEN, *MARKS)] + [tokenizer.sep_id]
-    theirs = bits(counts, tokens, begins, never)[~np.isin(tokens[~begins], beside)]
-    assert len(theirs) == len(ours)  # the same characters
-    return Surprise(float(ours.mean()), float(theirs.mean()), len(ours))
+    theirs = bits(counts, tokens, begins, never=[*marks, tokenizer.sep_id])
+    theirs = theirs[~np.isin(tokens[~begins], beside)]
+    assert len(theirs) == len(ours)  # the same tokens
+    fronts = [number for token, number in ids.items() if token[0] in ascii_lowercase]
+    characters = int(np.sum(~np.isin(outputs["labels"][counted], fronts)))
+    return Surprise(float(ours.sum()) / characters, float(theirs.sum()) / characters, characters)
 
 
 def stream(rows: PreparedRows, cls_id: int) -> tuple[Integers, np.ndarray]:
@@ -312,25 +324,28 @@ def stream(rows: PreparedRows, cls_id: int) -> tuple[Integers, np.ndarray]:
     return tokens, tokens == cls_id
 
 
-def share_out(count: int, held_out: Sequence[Poem]) -> dict[Form, int]:
-    """So many poems, of each form as large a share as it has of the real ones."""
-    real = Counter(poem.form for poem in held_out)
-    return dict(zip(FORMS, dealt(count, [real[form] for form in FORMS]), strict=True))
+def ask_as_real(count: int, held_out: Sequence[Poem], seed: int) -> list[Poem]:
+    """Held-out poems, drawn by chance, whose forms and rhymes are asked for; of like ones together.
+
+    So what is written has as much of each as the real poems that it is compared with.
+    """
+    chance = np.random.default_rng(seed)
+    drawn = chance.choice(len(held_out), count, replace=count > len(held_out))
+    return sorted((held_out[i] for i in drawn.tolist()), key=lambda poem: poem.front)
 
 
 def write(
     model: "RoFormerForCausalLM",
-    asked: Sequence[tuple[Form, str]],
+    asked: Sequence[tuple[str, str]],
     sampling: dict[str, Any],
     seed: int,
 ) -> list[str]:
-    """A poem for each form and what is given of it, which stands at its beginning as it is.
+    """A poem for each token in front and what is given of it, which stands at its beginning.
 
     What is asked for twice is written in two ways.
     """
-    room = max(form.characters + form.lines for form, _ in asked) + SPARE
-    prompts = [form.token + given for form, given in asked]
-    written = model.generate(prompts, max_tokens=room, rows=ROWS, seed=seed, **sampling)
+    prompts = [front + given for front, given in asked]
+    written = model.generate(prompts, max_tokens=ROOM, rows=ROWS, seed=seed, **sampling)
     return [
         given + "".join(text.split()) for (_, given), (text,) in zip(asked, written, strict=True)
     ]
@@ -339,13 +354,13 @@ def write(
 def write_pieces(
     model: "RoFormerForCausalLM", poems: Poems, held_out: Sequence[Poem]
 ) -> list[Piece]:
-    """What is shown: poems from first lines, from a form, and from nothing.
+    """What is shown: poems from first lines, from a form and a rhyme, and from nothing.
 
     Of `TRIES` the first one of the right form; none of what never came right.
     """
     plans = plan_pieces(poems, held_out)
-    begun = [(plan.form, plan.given and plan.given + MARKS[0]) for plan in plans]
-    texts = write(model, begun * TRIES, poems.sampling, poems.seed + 1)
+    begun = [(plan.front, plan.given and plan.given + MARKS[0]) for plan in plans]
+    texts = write(model, begun * TRIES, poems.sampling, poems.seed + 1) if plans else []
     pieces = []
     for number, plan in enumerate(plans):
         right = [text for text in texts[number :: len(plans)] if is_of_form(text, plan.form)]
@@ -354,27 +369,37 @@ def write_pieces(
 
 
 def plan_pieces(poems: Poems, held_out: Sequence[Poem]) -> list[Piece]:
-    """What is to be shown, without its lines: first lines, forms twice each, four from nothing.
+    """What is to be shown, without its lines.
 
-    First lines are the user's, each for both forms that it may begin, or those of a held-out poem
-    of each form, drawn by chance. From nothing means a form drawn as often as it is among them.
+    First lines: the user's, each for both forms that it may begin, or those of a held-out poem of
+    each form that rhymes. Forms: each twice. From nothing: four. Forms and rhymes are those of
+    held-out poems drawn by chance, so they come as often as they do in real ones.
     """
     chance = np.random.default_rng(poems.seed)
-    shown = [BY_TOKEN[poems.form]] if poems.form else list(FORMS)
-    own = {form: [poem for poem in held_out if poem.form == form] for form in shown}
+    shown = [poem for poem in held_out if poems.form in (None, poem.form.token)]
+    by_form = {form: [p for p in shown if p.form == form] for form in FORMS}
+
+    def drawn(chosen: Sequence[Poem], rhyming: bool = True) -> Poem:
+        fitting = [p for p in chosen if p.front != p.form.token] if rhyming else []
+        fitting = fitting or list(chosen)
+        return fitting[int(chance.integers(len(fitting)))]
+
+    def piece(kind: str, poem: Poem, given: str = "", original: Sequence[str] = ()) -> Piece:
+        front = poem.form.token + poems.rhyme if poems.rhyme else poem.front
+        return Piece(kind, poem.form, [], given, original, front)
+
     plans = [
-        Piece("first line", form, [], line)
+        piece("first line", drawn(by_form[form]), line)
         for line in poems.first_lines
         for form in forms_from(line)
-        if form in shown
+        if by_form[form]
     ]
+    used = [of_form for of_form in by_form.values() if of_form]
     if not poems.first_lines:
-        real = [them[chance.integers(len(them))] for them in own.values() if them]
-        plans = [Piece("first line", x.form, [], x.lines[0], x.lines) for x in real]
-    plans += [Piece("form", form, []) for form in shown for _ in range(2)]
-    counts = np.array([1 + len(them) for them in own.values()])
-    drawn = chance.choice(len(shown), 4, p=counts / counts.sum())
-    return plans + [Piece("nothing", shown[number], []) for number in sorted(drawn.tolist())]
+        real = [drawn(of_form) for of_form in used]
+        plans = [piece("first line", poem, poem.lines[0], poem.lines) for poem in real]
+    plans += [piece("form", drawn(of_form)) for of_form in used for _ in range(2)]
+    return plans + [piece("nothing", drawn(shown, rhyming=False)) for _ in range(4 if shown else 0)]
 
 
 def forms_from(line: str) -> list[Form]:

@@ -15,12 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from string import ascii_lowercase
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pretrain.poems.forms import BY_TOKEN, FORMS, MARKS, Form, form_of, lines_of, with_marks
+from pretrain.poems.forms import FORMS, MARKS, Form, form_of, lines_of, with_marks
+from pretrain.poems.measures import rhyme_of
 from roformer_tf.checkpoints.registry import folder as cache_folder
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.errors import InputError
@@ -51,9 +53,14 @@ class Poem(NamedTuple):
     lines: list[str]
 
     @property
+    def front(self) -> str:
+        """The token in front of it: its form, and its rhyme if it has one."""
+        return self.form.token + rhyme_of(self.lines)
+
+    @property
     def text(self) -> str:
         """The line that stands for it in the corpus."""
-        return self.form.token + with_marks(self.lines)
+        return self.front + with_marks(self.lines)
 
 
 class Written(NamedTuple):
@@ -109,9 +116,14 @@ def read_corpus(path: Path) -> list[Poem]:
 
 def poem_of(text: str) -> Poem:
     """A poem of its text, the form's token in front."""
-    token = re.match("[a-z]*", text)
-    assert token
-    return Poem(BY_TOKEN[token[0]], lines_of(text[token.end() :]))
+    front = front_of(text)
+    (form,) = (form for form in FORMS if front.startswith(form.token))
+    return Poem(form, lines_of(text.removeprefix(front)))
+
+
+def front_of(text: str) -> str:
+    """The token in front of a poem's text: 七律 in ang, qilvang月落…, → "qilvang"."""
+    return text[: len(text) - len(text.lstrip(ascii_lowercase))]
 
 
 def read_poems(files: Iterable[IO[bytes]]) -> tuple[list[Poem], int]:
@@ -139,9 +151,11 @@ def frequent(poems: Sequence[Poem]) -> list[Poem]:
 
 
 def vocabulary(texts: Iterable[str]) -> list[str]:
-    """Special tokens, forms, marks, and then the characters of the texts by falling frequency."""
+    """Special tokens, what stands in front of texts, marks, characters by falling frequency."""
+    texts = list(texts)
     counts = Counter("".join(texts))
-    always = [*SPECIAL_TOKENS, *(form.token for form in FORMS), *MARKS]
+    fronts = {form.token for form in FORMS} | set(map(front_of, texts))
+    always = [*SPECIAL_TOKENS, *sorted(fronts), *MARKS]
     characters = [c for c in counts if c > "z" and c not in MARKS]
     return [*always, *sorted(characters, key=lambda c: (-counts[c], c))]
 

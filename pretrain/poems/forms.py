@@ -1,8 +1,9 @@
 """The four forms: 絕句 and 律詩, in lines of five or of seven characters.
 
-A poem is one line of text, with its form's token in front:
+A poem is one line of text, with one token in front that says its form and, where two of its even
+lines rhyme, their final:
 
-    qijue朝辭白帝彩雲間，千里江陵一日還。兩岸猿聲啼不住，輕舟已過萬重山。
+    qijuean朝辭白帝彩雲間，千里江陵一日還。兩岸猿聲啼不住，輕舟已過萬重山。
 """
 
 import re
@@ -24,7 +25,7 @@ class Form(NamedTuple):
     name: str
     """As it is called in Chinese."""
     token: str
-    """What stands in front of such a poem: its name in pinyin, one token of the vocabulary."""
+    """Its name in pinyin, with which the token in front of such a poem begins."""
     lines: int
     size: int
     """Characters of a line."""

@@ -73,6 +73,13 @@ def rhymes(poems: Iterable[Sequence[str]], final: Callable[[str], str] | None = 
     return Rhymes(pairs, alike, by_chance)
 
 
+def rhyme_of(lines: Sequence[str]) -> str:
+    """The final in which most of a poem's even lines end, at least two; "" where there is none."""
+    finals = Counter(found for line in lines[1::2] if (found := final_of(line[-1])))
+    final, count = finals.most_common(1)[0] if finals else ("", 0)
+    return final if count > 1 else ""
+
+
 @cache
 def final_of(character: str) -> str:
     """The final of a character's commonest reading, without its tone: 山 → "an"; "" for none.

@@ -22,6 +22,8 @@ class Piece(NamedTuple):
     """The first line, if it was given."""
     original: Sequence[str] = ()
     """Lines of the real poem that begins so, if it is known."""
+    front: str = ""
+    """The token that stood in front: the form, and the rhyme if there was one."""
 
     @property
     def text(self) -> str:
@@ -46,9 +48,9 @@ class Facts(NamedTuple):
 
 
 KINDS = {
-    "first line": ("續句", "给出首句，由模型续完", "The first line was given"),
-    "form": ("命體", "只给体裁", "Only the form was given"),
-    "nothing": ("自作", "不给任何提示", "Nothing was given"),
+    "first line": ("續句", "给出首句和韵，由模型续完", "The first line and the rhyme were given"),
+    "form": ("限韻", "只给体裁和韵", "The form and the rhyme were given"),
+    "nothing": ("自作", "体裁和韵随机抽取", "Form and rhyme were drawn by chance"),
 }
 """What a poem was written from: a title, and a few words in both languages."""
 

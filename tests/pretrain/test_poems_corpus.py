@@ -11,6 +11,7 @@ from pretrain.poems import corpus
 from pretrain.poems.corpus import (
     Poem,
     files_in,
+    front_of,
     groups_of_copies,
     poem_of,
     read_corpus,
@@ -20,6 +21,8 @@ from pretrain.poems.forms import form_of, with_marks
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary
+
+pytest.importorskip("pypinyin", reason="pypinyin is not installed: pip install -e '.[poems]'")
 
 LETTERS = [chr(code) for code in range(0x4E00, 0x4E00 + 2000)]
 
@@ -117,13 +120,24 @@ def test_what_is_written_is_read_again_and_always_the_same(rng, tmp_path):
     assert target.read_bytes() == before
 
 
+def test_the_token_in_front_says_form_and_rhyme():
+    lines = ["白日依山盡", "黃河入海流", "欲窮千里目", "更上一層樓"]
+    one = Poem(form_of(lines), lines)
+    assert one.text == "wujue白日依山盡，黃河入海流。欲窮千里目，更上一層樓。"  # 流 iou, 樓 ou
+    for end, front in (("舟", "wujueou"), ("山", "wujue")):
+        lines = ["白日依山盡", "黃河入海樓", "欲窮千里目", f"更上一層{end}"]
+        one = Poem(form_of(lines), lines)
+        assert (one.front, front_of(one.text), poem_of(one.text)) == (front, front, one)
+
+
 def test_the_vocabulary_is_of_the_training_poems_alone(rng, tmp_path):
     poems = [poem(rng, 8) for _ in range(200)]
     vocab = tmp_path / "vocab.txt"
     write_corpus([file_of([p.lines for p in poems])], tmp_path / "c.jsonl", vocab, 0.3)
     found = list(read_vocabulary(vocab))
-    head = [*SPECIAL_TOKENS, "wujue", "qijue", "wulv", "qilv", "，", "。"]
     trained = [p for p in poems if not is_held_out(p.text, 0.3)]
+    fronts = {"wujue", "qijue", "wulv", "qilv"} | {p.front for p in trained}
+    head = [*SPECIAL_TOKENS, *sorted(fronts), "，", "。"]
     characters = "".join(line for p in trained for line in p.lines)
     assert found[: len(head)] == head
     assert set(found[len(head) :]) == set(characters)

@@ -3,7 +3,7 @@
 import pytest
 
 from pretrain.poems.forms import BY_TOKEN, lines_of
-from pretrain.poems.measures import final_of, judge, rhymes
+from pretrain.poems.measures import final_of, judge, rhyme_of, rhymes
 
 WUJUE, QIJUE, WULV = (BY_TOKEN[token] for token in ("wujue", "qijue", "wulv"))
 DENG = "白日依山盡，黃河入海流。欲窮千里目，更上一層樓。"  # 流 iu, 樓 ou
@@ -34,6 +34,15 @@ def test_pairs_of_even_lines_are_compared_within_a_poem():
     assert found.share == pytest.approx(5 / 9)
     # endings: u 2, ang 2, ao 1, none 1, in 3, an 1: ordered pairs of like ones 2 + 2 + 6, of 10 · 9
     assert found.chance == pytest.approx(10 / 90)
+
+
+def test_the_rhyme_is_the_final_of_most_even_lines(monkeypatch):
+    monkeypatch.setattr("pretrain.poems.measures.final_of", FINALS.__getitem__)
+    assert rhyme_of(lines_of(DENG)) == "u"
+    assert rhyme_of(lines_of(WANG)) == "in"  # three of four
+    assert rhyme_of(["一", "鳥", "二", "心"]) == ""  # none of two
+    assert rhyme_of(["一", "少", "二", "少"]) == ""  # no finals
+    assert rhyme_of(["一", "心", "二", "流", "三", "樓", "四", "金"]) == "in"  # the first of equals
 
 
 def test_what_has_no_final_rhymes_with_nothing():

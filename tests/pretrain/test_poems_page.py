@@ -70,7 +70,7 @@ def test_every_poem_stands_there_line_by_line_and_escaped(html):
     assert "<b>&amp;" not in html
     assert "&lt;b&gt;&amp;amp;" in html
     assert html.count('class="given"') == 1
-    assert "命體" not in html  # none was written so
+    assert "限韻" not in html  # none was written so
     assert "出自未用于训练的诗" in html
     assert "出自未用于训练的诗" not in page([Piece("first line", WUJUE, lines, lines[0])], FACTS)
 
