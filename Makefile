@@ -10,11 +10,12 @@ OLDEST_VENV := .venv-oldest
 OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models readers corpus \
 	labelled tasks runs pretraining finetuning inference conversion commands)
 
-.PHONY: help demo test test-slow test-browser test-hf test-oldest lint bench
+.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint bench
 .NOTPARALLEL:
 
 help:
 	@echo "make demo       pretrain a small RoFormer on real Chinese text, in about 10 minutes"
+	@echo "make poems      have a small RoFormer learn Tang and Song verse and write poems, 15 minutes"
 	@echo "make test       run the tests; make test-slow runs the long ones,"
 	@echo "                make test-browser those that need Chromium,"
 	@echo "                make test-hf those that need torch and transformers,"
@@ -26,6 +27,10 @@ help:
 demo: $(VENV)/.installed-demo
 	@echo "demo: pretraining a small RoFormer on real Chinese text, about 10 minutes on 2 cores"
 	@$(RUN) -m pretrain.demo
+
+poems: $(VENV)/.installed-poems
+	@echo "poems: a small RoFormer learns Tang and Song verse, about 15 minutes on 2 cores"
+	@$(RUN) -m pretrain.poems
 
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
@@ -86,6 +91,12 @@ $(VENV)/.installed-demo: $(VENV)/.made pyproject.toml
 	@echo "setup: installing roformer-tf and what the demo needs into $(VENV) (a few minutes)"
 	$(reach_packages)
 	@$(RUN) -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.installed-poems: $(VENV)/.made pyproject.toml
+	@echo "setup: installing roformer-tf and what the poems need into $(VENV) (a few minutes)"
+	$(reach_packages)
+	@$(RUN) -m pip install --quiet --editable '.[poems]'
 	@touch $@
 
 # bert4keras, which the tests compare with, asks for an old Keras; without its own

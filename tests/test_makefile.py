@@ -65,7 +65,7 @@ def wheels(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("target", ["demo", "test"])
+@pytest.mark.parametrize("target", ["demo", "poems", "test"])
 def test_without_a_network_it_says_so_at_once_in_one_line(make, target):
     done, commands = make(target)
     assert done.returncode == 2
@@ -79,6 +79,8 @@ def test_wheels_in_a_folder_do_without_an_index(make, wheels):
     done, commands = make("demo", PIP_FIND_LINKS=str(wheels), PIP_NO_INDEX="1")
     assert done.returncode == 0, done.stderr
     assert commands == ["-m pip install --quiet --editable .[demo]", "-m pretrain.demo"]
+    done, commands = make("poems", PIP_FIND_LINKS=str(wheels), PIP_NO_INDEX="1")
+    assert commands == ["-m pip install --quiet --editable .[poems]", "-m pretrain.poems"]
     done, commands = make("demo")  # installed, it asks nothing of the network any more
     assert (done.returncode, commands) == (0, ["-m pretrain.demo"])
 

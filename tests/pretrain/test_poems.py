@@ -1,0 +1,234 @@
+"""All of `make poems` on a small folder of poems: what it prints, measures and leaves."""
+
+import json
+import re
+from collections import Counter
+from contextlib import redirect_stdout
+from io import StringIO
+
+import numpy as np
+import pytest
+import yaml
+
+from pretrain.poems.__main__ import HELD_OUT, ORDER, Poems, main, make, plan_pieces, write_pieces
+from pretrain.poems.corpus import read_corpus
+from pretrain.poems.forms import FORMS, MARKS, is_of_form, with_marks
+from pretrain.poems.kneser_ney import KneserNey, bits
+from pretrain.poems.measures import judge
+from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.errors import InputError
+from roformer_tf.models.heads import RoFormerForCausalLM
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+CHARACTERS = "白日依山盡黃河入海流欲窮千里目更上一層樓朝辭帝彩雲間江陵還兩岸猿聲啼不住輕舟已過萬重"
+ARCHITECTURE = {
+    "vocab_size": 1,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+FLAGS = {
+    "objective": "causal",
+    "batch-size": 8,
+    "log-every": 100,
+    "evaluation-rows": 8,
+    "learning-rate": 1e-2,
+    "optimizer": "muon",
+    "precision": "float32",
+}
+
+
+@pytest.fixture(scope="module")
+def poems(tmp_path_factory):
+    """Poems of the four forms out of 46 characters by chance: but for marks, nothing to learn."""
+    pytest.importorskip("pypinyin", reason="pypinyin is not installed: pip install -e '.[poems]'")
+    folder = tmp_path_factory.mktemp("poems")
+    corpus, architecture, config = folder / "corpus", folder / "a.json", folder / "c.yaml"
+    corpus.mkdir()
+    architecture.write_text(json.dumps(ARCHITECTURE))
+    config.write_text(yaml.safe_dump({"architecture": str(architecture)} | FLAGS))
+    rng = np.random.default_rng(0)
+    every = []
+    for number in range(1000):
+        form = FORMS[number % 4]
+        lines = ["".join(x) for x in rng.choice(list(CHARACTERS), (form.lines, form.size))]
+        every.append({"paragraphs": [with_marks(lines)]})
+    (corpus / "poet.tang.0.json").write_text(json.dumps(every))
+    return Poems(corpus=corpus, output=folder / "run", config=config, steps=300, judged=20)
+
+
+@pytest.fixture(scope="module")
+def printed(poems):
+    """What it prints."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+        patch.setattr("pretrain.poems.__main__.TRIES", 3)
+        assert make(poems) == 0
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def figures(poems, printed):
+    return json.loads((poems.output / "poems.json").read_text(encoding="utf-8"))
+
+
+def split(poems):
+    """Held-out poems, and those to train on."""
+    every = read_corpus(poems.text)
+    return [[p for p in every if is_held_out(p.text, HELD_OUT) == side] for side in (True, False)]
+
+
+def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
+    """The model's in NumPy, poem by poem; the n-grams' counted from the corpus, not the rows."""
+    model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
+    tokenizer = RoFormerTokenizer.from_pretrained(poems.rows)
+    held_out, trained = split(poems)
+    ids = {p.text: tokenizer.encode(p.text)[0] for p in (*held_out, *trained)}
+    rows = tokenizer([p.text for p in held_out])["token_ids"]
+    logits = np.asarray(model({"token_ids": rows}), "float64")[:, :-1]
+    wanted = rows[:, 1:]
+    likely = np.take_along_axis(logits, wanted[..., None], axis=-1)[..., 0]
+    losses = np.logaddexp.reduce(logits, axis=-1) - likely
+    letters = [tokenizer.vocabulary[c] for c in CHARACTERS]
+    fronts = [number for token, number in tokenizer.vocabulary.items() if "a" <= token[0] <= "z"]
+    characters = sum(p.form.characters for p in held_out)
+    ours = losses[np.isin(wanted, [*letters, *fronts])].sum() / np.log(2) / characters
+    assert figures["held_out"]["poems"] == len(held_out)
+    assert figures["held_out"]["characters"] == characters
+    assert figures["held_out"]["model"] == pytest.approx(ours, abs=1e-4)
+
+    def stream(chosen):
+        tokens = np.concatenate([ids[p.text] for p in chosen])
+        return tokens, tokens == tokenizer.cls_id
+
+    counted = KneserNey(*stream(trained), ORDER, tokenizer.vocab_size)
+    tokens, begins = stream(held_out)
+    never = [tokenizer.vocabulary[x] for x in (*MARKS, "[SEP]")]
+    theirs = bits(counted, tokens, begins, never)[np.isin(tokens[~begins], [*letters, *fronts])]
+    theirs = theirs.sum() / characters
+    assert figures["held_out"]["kneser_ney"] == pytest.approx(theirs, abs=1e-9)
+    said = re.findall(r"^  (characters counted|this model)\D.* +([\d.]+)$", printed, re.MULTILINE)
+    for (_, number), want in zip(said, (theirs, ours), strict=True):
+        assert float(number) == pytest.approx(want, abs=0.0051)
+
+
+def test_as_many_poems_are_judged_as_were_asked_for_each_with_its_form(poems, figures, printed):
+    held_out, trained = split(poems)
+    fronts = [poem["asked"] for poem in figures["poems"]]
+    assert len(fronts) == 20
+    assert not Counter(fronts) - Counter(p.front for p in held_out)  # as the real ones are
+    asked = [
+        (next(f for f in FORMS if poem["asked"].startswith(f.token)), poem["text"])
+        for poem in figures["poems"]
+    ]
+    found = judge(asked, {line for p in trained for line in p.lines})
+    assert found.of_form > 0.2  # it has begun to count
+    assert figures["written"] == found._asdict() | {"rhymes": found.rhymes._asdict()}
+    shares = (
+        found.of_form,
+        found.rhymes.share,
+        figures["real"]["rhymes"]["alike"] / figures["real"]["rhymes"]["pairs"],
+    )
+    said = re.findall(r"^  (?:have|pairs| .*real).* ([\d.]+)%$", printed, re.MULTILINE)
+    assert said == [f"{100 * share:.1f}" for share in shares]
+    assert figures["real"]["of_form"] == figures["real"]["new_lines"] == 1.0
+
+
+def test_it_shows_poems_from_first_lines_from_forms_and_from_nothing(poems, figures, printed):
+    held_out, _ = split(poems)
+    shown = re.findall(r"^  (..)  (?:（(\S+)）)?(\S+。)$", printed, re.MULTILINE)
+    assert len(shown) > 6
+    by_name = {form.name: form for form in FORMS}
+    first_lines = {p.lines[0]: p.form for p in held_out}
+    given = 0
+    page = (poems.output / "poems.html").read_text(encoding="utf-8")
+    for name, line, rest in shown:
+        text = line + rest if line else rest
+        assert is_of_form(text, by_name[name])
+        assert text in page
+        if line:
+            given += 1
+            assert first_lines[line] is by_name[name]
+    assert given > 0
+
+
+def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys):
+    before = (poems.output / "poems.json").read_bytes()
+    assert (
+        main([f"--{key}={getattr(poems, key)}" for key in ("corpus", "output", "config", "judged")])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "the run is finished: 300 steps" in out
+    assert (poems.output / "poems.json").read_bytes() == before
+
+
+def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, capsys):
+    model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
+    line = "白日依山盡"
+    own = Poems(output=poems.output, first_lines=(line,), seed=3)
+    pieces = [p for p in write_pieces(model, own, split(poems)[0]) if p.kind == "first line"]
+    assert pieces
+    assert {p.form.token for p in pieces} <= {"wujue", "wulv"}
+    assert all(p.lines[0] == p.given == line for p in pieces)
+    one = Poems(output=poems.output, form="qijue")
+    assert {p.form.token for p in write_pieces(model, one, split(poems)[0])} == {"qijue"}
+    an = Poems(output=poems.output, form="qilv", rhyme="an")
+    assert {p.front for p in plan_pieces(an, split(poems)[0])} == {"qilvan"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--corpus", "elsewhere"], "was begun with the poems of"),
+        (["--first-lines", "龍龍龍龍龍"], "traditional characters"),
+        (["--first-lines", "白日依山"], "no line of five or seven"),
+        (["--form", "haiku"], "wujue, qijue, wulv, qilv"),
+        (["--rhyme", "xyz"], "in which no poem rhymes"),
+        (["--minutes", "0"], "above 0"),
+        (["--judged", "0"], "at least 1"),
+    ],
+)
+def test_bad_flags_are_one_message(poems, figures, capsys, flags, said):
+    usual = [f"--corpus={poems.corpus}", f"--output={poems.output}", f"--config={poems.config}"]
+    try:
+        code = main([*usual, *flags])
+    except SystemExit as ended:  # what the reader of the flags does
+        code = ended.code
+    assert code == 2
+    out, error = capsys.readouterr()
+    assert said in " ".join(error.split())
+    assert "Traceback" not in error
+    assert not out
+
+
+def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_a_short_run(
+    poems, figures, monkeypatch, tmp_path
+):
+    typed = []
+
+    def command(*words):
+        typed.append([str(word) for word in words])
+        return 0
+
+    monkeypatch.setattr("pretrain.poems.__main__.command", command)
+    monkeypatch.setattr("pretrain.poems.__main__.steps_per_second", lambda run, length: 2.5)
+    monkeypatch.setattr("pretrain.poems.__main__.report", lambda poems: None)
+    assert make(Poems(corpus=poems.corpus, output=tmp_path / "new", minutes=3)) == 0
+    assert [words[0] for words in typed] == ["prepare", "pretrain", "pretrain"]
+    assert typed[-1][typed[-1].index("--steps") + 1] == "450"
+    typed.clear()
+    assert make(poems) == 0
+    assert [words[0] for words in typed] == ["prepare", "pretrain"]
+
+
+def test_a_missing_pypinyin_is_said_before_any_work(monkeypatch, tmp_path, capsys):
+    def missing(character):
+        raise InputError("not installed. Run `make poems`.")
+
+    monkeypatch.setattr("pretrain.poems.__main__.final_of", missing)
+    assert main(["--output", str(tmp_path / "run")]) == 2
+    assert "make poems" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

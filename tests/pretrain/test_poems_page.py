@@ -1,0 +1,91 @@
+"""What the page holds: all poems, whole and escaped, and the figures."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from pretrain.poems.forms import FORMS, lines_of
+from pretrain.poems.measures import Judged, Rhymes
+from pretrain.poems.page import Facts, Piece, page, write_page
+
+WUJUE, QIJUE = FORMS[:2]
+DENG = "白日依山盡，黃河入海流。欲窮千里目，更上一層樓。"
+FACTS = Facts(
+    model_bits=7.654,
+    kneser_ney_bits=8.321,
+    trained=204_911,
+    held_out=3_954,
+    judged=Judged(1000, 0.987, Rhymes(200, 71, 0.06), 0.934, 0.7),
+    real=Judged(3954, 1.0, Rhymes(1000, 452, 0.048), 1.0, 1.0),
+    tries=8,
+)
+
+
+class Columns(HTMLParser):
+    """Texts of the spans in each element of a class."""
+
+    def __init__(self, html, wanted):
+        super().__init__()
+        self.wanted, self.found, self.inside = wanted, [], False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "div":
+            self.inside = dict(attributes).get("class") == self.wanted
+            if self.inside:
+                self.found.append([])
+        if tag == "span" and self.inside:
+            self.found[-1].append("")
+
+    def handle_endtag(self, tag):
+        if tag == "div":
+            self.inside = False
+
+    def handle_data(self, data):
+        if self.inside and data.strip():
+            self.found[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def html():
+    lines = lines_of(DENG)
+    odd = ["<b>&amp;", *lines[1:]]
+    pieces = [
+        Piece("nothing", QIJUE, ["朝辭白帝彩雲間"] * 4),
+        Piece("first line", WUJUE, lines, lines[0], ["白日依山盡", *lines[:0:-1]]),
+        Piece("first line", WUJUE, odd),
+    ]
+    return page(pieces, FACTS)
+
+
+def test_every_poem_stands_there_line_by_line_and_escaped(html):
+    lines = lines_of(DENG)
+    assert Columns(html, "verse").found == [
+        ["五絕", *lines],
+        ["五絕", "<b>&amp;", *lines[1:]],
+        ["七絕", *["朝辭白帝彩雲間"] * 4],
+    ]
+    assert Columns(html, "original").found == [["原詩", "白日依山盡", *lines[:0:-1]]]
+    assert "<b>&amp;" not in html
+    assert "&lt;b&gt;&amp;amp;" in html
+    assert html.count('class="given"') == 1
+    assert "限韻" not in html  # none was written so
+    assert "出自未用于训练的诗" in html
+    assert "出自未用于训练的诗" not in page([Piece("first line", WUJUE, lines, lines[0])], FACTS)
+
+
+def test_the_figures_are_those_that_were_measured(html):
+    figures = re.findall(r"<td><b>([\d.]+)( %)?</b></td>", html)
+    shown = ["7.65", "8.32", "98.7", "35.5", "45.2", "93.4"]
+    assert [number for number, _ in figures] == shown
+    assert "204,911" in html
+    assert "3,954" in html
+    assert "随机约 5 %" in html
+    assert "每题写8首" in html
+
+
+def test_the_page_needs_nothing_else_and_has_its_characters_in_it(html, tmp_path):
+    assert not re.findall(r'(?:src|href)="?(?!data:)|url\((?!data:font/woff;base64,)', html)
+    write_page(tmp_path / "poems.html", [], FACTS)
+    assert (tmp_path / "poems.html").read_text(encoding="utf-8").startswith("<!doctype html>")
