@@ -46,7 +46,7 @@ def figures(run):
     return report
 
 
-@pytest.mark.slow  # broken off without a kill: test_learning_rate.py, test_trial.py
+@pytest.mark.slow  # broken off without a kill: finetuning/test_learning_rate.py
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_the_same_command_again_ends_with_the_same_weights_and_figures(
     flags, typed, tmp_path, capsys, monkeypatch, as_users_have_it
