@@ -1,4 +1,4 @@
-"""`make poems`: a causal RoFormer learns Tang and Song verse in ten minutes, and writes poems.
+"""`make poems`: a causal RoFormer learns Tang and Song verse in ten minutes and writes poems.
 
 It runs the commands that a user types, and prints them; only the measuring and the page are its
 own. What it writes is in the page `poems.html` and, with all figures, in `poems.json`.

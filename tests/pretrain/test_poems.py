@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from contextlib import redirect_stdout
 from io import StringIO
 
@@ -20,7 +19,10 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-CHARACTERS = "白日依山盡黃河入海流欲窮千里目更上一層樓朝辭帝彩雲間江陵還兩岸猿聲啼不住輕舟已過萬重"
+CHARACTERS = (
+    "白日依山盡黃河入海流欲窮千里目更上一層樓朝辭帝彩雲間江陵還兩岸猿聲啼不住輕舟已過萬重中"
+)
+RHYMES = ("里依", "樓舟", "中重")  # i, ou, ong
 ARCHITECTURE = {
     "vocab_size": 1,
     "hidden_size": 32,
@@ -43,7 +45,7 @@ FLAGS = {
 
 @pytest.fixture(scope="module")
 def poems(tmp_path_factory):
-    """Poems of the four forms out of 46 characters by chance: but for marks, nothing to learn."""
+    """Poems of the four forms by chance, but that their even lines rhyme."""
     pytest.importorskip("pypinyin", reason="pypinyin is not installed: pip install -e '.[poems]'")
     folder = tmp_path_factory.mktemp("poems")
     corpus, architecture, config = folder / "corpus", folder / "a.json", folder / "c.yaml"
@@ -53,8 +55,9 @@ def poems(tmp_path_factory):
     rng = np.random.default_rng(0)
     every = []
     for number in range(1000):
-        form = FORMS[number % 4]
+        form, rhyme = FORMS[number % 4], RHYMES[number % 3]
         lines = ["".join(x) for x in rng.choice(list(CHARACTERS), (form.lines, form.size))]
+        lines[1::2] = [line[:-1] + str(rng.choice(list(rhyme))) for line in lines[1::2]]
         every.append({"paragraphs": [with_marks(lines)]})
     (corpus / "poet.tang.0.json").write_text(json.dumps(every))
     return Poems(corpus=corpus, output=folder / "run", config=config, steps=300, judged=20)
@@ -118,13 +121,13 @@ def test_as_many_poems_are_judged_as_were_asked_for_each_with_its_form(poems, fi
     held_out, trained = split(poems)
     fronts = [poem["asked"] for poem in figures["poems"]]
     assert len(fronts) == 20
-    assert not Counter(fronts) - Counter(p.front for p in held_out)  # as the real ones are
+    assert set(fronts) <= {p.front for p in held_out}
     asked = [
         (next(f for f in FORMS if poem["asked"].startswith(f.token)), poem["text"])
         for poem in figures["poems"]
     ]
     found = judge(asked, {line for p in trained for line in p.lines})
-    assert found.of_form > 0.2  # it has begun to count
+    assert found.of_form > 0.3  # it has learned to count
     assert figures["written"] == found._asdict() | {"rhymes": found.rhymes._asdict()}
     shares = (
         found.of_form,
