@@ -61,6 +61,16 @@ def test_beams_are_compared_as_is_typed(run, released, gpt):
     assert (code, out) == (0, wanted[0][0] + "\n")
 
 
+def test_one_seed_gives_the_same_text_in_another_process(typed, released, gpt):
+    flags = ("--samples", 3, "--temperature", 1.5, "--seed", 7, "--max-tokens", 8)
+    process = typed("roformer-tf", "generate", "--model", released("gpt_char"), "今天", *flags)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    wanted = gpt.generate(["今天"], samples=3, temperature=1.5, seed=7, max_tokens=8)[0]
+    assert out.split("\n")[:-1] == wanted
+    assert len(err.splitlines()) == 1  # how long it took, and nothing of TensorFlow's
+
+
 def test_precision_and_batch_size_are_those_that_are_typed(run, released, monkeypatch):
     seen = {}
 

@@ -54,7 +54,12 @@ def test_it_holds_what_the_fixtures_hold(fresh):
 
 
 def test_ours_gives_what_bert4keras_gives(fresh):
-    modules = ["models/test_families.py", "models/test_finetune_oracle.py", "layers/test_rotary.py"]
+    modules = [
+        "models/test_families.py",
+        "models/test_finetune_oracle.py",
+        "models/test_generation.py::test_it_writes_what_bert4keras_writes",
+        "layers/test_rotary.py",
+    ]
     shown = run_python(
         *("-m", "pytest", "-q", "-p", "no:cacheprovider"),
         *(TESTS / module for module in modules),
