@@ -93,5 +93,5 @@ def final_of(character: str) -> str:
             "rhymes are told by a library that is not installed here. Run `make poems`, or "
             "`pip install 'roformer-tf[poems]'`."
         ) from None
-    ((found, *_),) = pinyin(character, style=Style.FINALS, errors=lambda unknown: [[""]])
-    return str(found)
+    found = pinyin(character, style=Style.FINALS, errors="ignore")  # [[final, …]], or nothing
+    return found[0][0] if found else ""
