@@ -64,7 +64,10 @@ def test_patience_is_early_stopping_everywhere():
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_no_flag_is_a_word_that_alone_means_nothing(name):
     vague = {"rate", "weights", "keep", "decay", "spike", "share", "temperature"}
-    allowed = {"checkpoints vocabulary": {"keep"}}  # FILE: the tokens to keep
+    allowed = {
+        "checkpoints vocabulary": {"keep"},  # FILE: the tokens to keep
+        "generate": {"temperature"},  # of sampling, the field's word for it
+    }
     assert vague & flag_types(cli.load(name)[1]).keys() == allowed.get(name, set())
 
 
