@@ -137,7 +137,8 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int) -> Prepared:
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     """`gen_synonyms` of the released generate.py; a unit of work is a sentence."""
     model = writing_model(checkpoint, "unilm")
-    encoder = tf_keras.Model(model.inputs, model.layers["Transformer-11-FeedForward-Norm"].output)
+    last = model.get_layer("Transformer-11-FeedForward-Norm")
+    encoder = tf_keras.Model(model.inputs, last.output)
     writer = Writer(model, True, new)
     tokenizer = Tokenizer(f"{checkpoint}/tf1/vocab.txt", do_lower_case=True)
     ids, _ = tokenizer.encode(inputs.sentences(1)[0])
