@@ -207,9 +207,16 @@ def check_prompts(model: "Writer", texts: Sequence[str], name: str = "text") -> 
 
 
 def written(
-    model: "Writer", texts: Sequence[str], config: GenerateConfig, bar: Any = None
+    model: "Writer",
+    texts: Sequence[str],
+    config: GenerateConfig,
+    bar: Any = None,
+    embedder: "SentenceEmbedder | None" = None,
 ) -> list[list[WrittenText]]:
-    """What the model writes behind each text: as many as `samples`, or as `paraphrases`."""
+    """What the model writes behind each text: as many as `samples`, or as `paraphrases`.
+
+    embedder: as `nearest_of` takes it.
+    """
     prompts = [model.encode_prompt(text) for text in texts]
     settings = config.writing
     if config.paraphrases:
@@ -222,7 +229,8 @@ def written(
     )
     if not config.paraphrases:
         return [[WrittenText(one.text, one.score) for one in each] for each in found]
-    return nearest_of(model, texts, [[x.text for x in each] for each in found], config.paraphrases)
+    drawn = [[one.text for one in each] for each in found]
+    return nearest_of(model, texts, drawn, config.paraphrases, embedder)
 
 
 def drawing(given: GenerationConfig, paraphrases: int) -> GenerationConfig:
@@ -286,10 +294,12 @@ def _write(
 ) -> None:
     """A TSV of all, some hundreds of prompts at a time."""
     remaining = iter(texts)
+    embedder = embedder_of(model) if config.paraphrases else None  # traced once for all
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as out:
         out.write("input\toutput\tscore\n")
         while chunk := list(islice(remaining, CHUNK)):
-            for text, each in zip(chunk, written(model, chunk, config, bar), strict=True):
+            found = written(model, chunk, config, bar, embedder)
+            for text, each in zip(chunk, found, strict=True):
                 for one in each:
                     out.write(f"{one_line(text)}\t{one_line(one.text)}\t{one.score:.6f}\n")
 
