@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +21,12 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
-from roformer_tf.finetuning.losses import LossConfig
+from roformer_tf.finetuning.losses import LossConfig, VectorConfig
 from roformer_tf.finetuning.rates import FoundRate
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.inference.predict import predict_encoded
-from roformer_tf.labelled.batches import finetuning_batches, labels_as_input, steps_per_epoch
-from roformer_tf.labelled.encoding import EncodedTexts, Rows
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
@@ -65,6 +64,7 @@ class Recipe:
     """Epochs without a better figure after which to stop; 0, never early."""
     save_every: int
     log_every: int
+    vectors: VectorConfig = dataclasses.field(default_factory=VectorConfig)
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,7 @@ class Trial:
 class Training(NamedTuple):
     """What is trained on."""
 
-    rows: EncodedTexts
-    targets: Rows
-    weights: Rows
+    data: TrainingData
     fingerprint: str
 
 
@@ -123,14 +121,13 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: task.encode(x, start.tokenizer) for name, x in sets.items()}
-    rows = task.encode(trial.train, start.tokenizer)
-    targets, weights = task.row_targets(rows, trial.train)
-    data = fingerprint([*rows.token_ids, *targets])
+    training = task.training_data(trial.train, task.encode(trial.train, start.tokenizer))
+    data = fingerprint(training.fingerprinted())
     _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
-        fit(trial, trainer, task, Training(rows, targets, weights, data), encoded["valid"])
+        fit(trial, trainer, task, Training(training, data), encoded["valid"])
         seconds = time.perf_counter() - began + trainer.preparation
         trainer.preparation = 0.0
         done = {"seconds": seconds, "data": data}
@@ -160,7 +157,7 @@ def fit(
 ) -> None:
     """Train from the last checkpoint to the end, keeping the best weights on the way."""
     recipe, folder = trial.recipe, trial.folder
-    an_epoch = steps_per_epoch(training.rows, recipe.batch_size)
+    an_epoch = training.data.steps_per_epoch(recipe.batch_size)
     steps = recipe.epochs * an_epoch
     model, trained = trainer.begin(trial.seed, recipe.optimizer, steps)
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
@@ -176,7 +173,7 @@ def fit(
         StepLog(
             lines,
             every=recipe.log_every,
-            tokens_per_step=round(recipe.batch_size * float(np.mean(training.rows.row_lengths))),
+            tokens_per_step=round(recipe.batch_size * training.data.tokens_each),
             uniform_loss=math.inf,  # one batch, of rare labels or far numbers, may well be high
             name="fine-tuning",
             **span,
@@ -212,7 +209,7 @@ def fit(
         if begun >= steps or stop_if_done():
             return
         trained.fit(
-            fed(prefetched(training_batches(task, training, recipe, trial.seed)[begun:])),
+            fed(prefetched(training_batches(training.data, recipe, trial.seed)[begun:])),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[
@@ -224,17 +221,9 @@ def fit(
         )
 
 
-def training_batches(task: Task, training: Training, recipe: Recipe, seed: int) -> Any:
+def training_batches(data: TrainingData, recipe: Recipe, seed: int) -> Any:
     """The batches of all epochs, as the task's model takes them."""
-    batches = finetuning_batches(
-        training.rows,
-        training.targets,
-        training.weights,
-        batch_size=recipe.batch_size,
-        seed=seed,
-        repeat=2 if recipe.loss.r_drop else 1,
-    )
-    return batches.map(partial(labels_as_input, outputs=task.outputs)) if task.crf else batches
+    return data.batches(recipe.batch_size, seed, repeat=2 if recipe.loss.r_drop else 1)
 
 
 def compare(
@@ -281,6 +270,7 @@ def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
     with folder_beside(folder) as beside:
         model.save_pretrained(beside)
         task.save(beside)
+        task.save_beside(beside, model.config)
 
 
 def labels_of(examples: Sequence[Example]) -> list[Label]:

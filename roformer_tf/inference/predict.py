@@ -63,7 +63,7 @@ def predict_encoded(
 ) -> list[Prediction]:
     """What the model answers to each example of the rows. `model` as in predict_logits."""
     logits = predict_logits(model, encoded, batch_size)
-    return task.with_weights(model).answers(task.combine(logits, encoded))
+    return task.with_weights(model).read_rows(logits, encoded)
 
 
 def predict_logits(

@@ -1,0 +1,545 @@
+"""Sentence vectors: texts that belong together are near each other, by the cosine."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.detection import parts
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.apart import Belonging, SideBatches, encode_apart, text_numbers
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.cells import BadCellError, read_label, to_number
+from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.splits import number_strata
+from roformer_tf.readers.text_key import text_key
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.classification import ROC_AUC
+from roformer_tf.tasks.details import JsonObject
+from roformer_tf.tasks.metrics import ACCURACY, Figures, Measure, Metric, correlation, mean, roc_auc
+from roformer_tf.tasks.metrics import ranks as value_ranks
+from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.tasks.regression import PEARSON, SPEARMAN
+from roformer_tf.tasks.retrieval import METRICS, ranks_of, retrieval_measure
+from roformer_tf.tasks.vector_losses import SCALE
+from roformer_tf.tasks.wording import Words
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from roformer_tf.checkpoints.sources import Checkpoint
+    from roformer_tf.config import RoFormerConfig
+    from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.models.pretrained import PretrainedModel
+
+Data = Literal["scores", "pairs", "triples"]
+"""What examples are: pairs with a score or 0/1; two texts that belong together; such two and a
+third that does not."""
+Loss = Literal["softmax", "cosent", "classifier"]
+
+BELONGS = "belongs"
+"""The label of texts that belong together."""
+NEAREST = 3
+"""Texts that are kept of an answer, the nearest first."""
+MOST_CLASSES = 50
+LOSS_CHUNK = 64
+"""Examples among which a loss is told apart where it is judged and not trained by."""
+TWO_LEVELS = 2
+
+
+class Retrieved(NamedTuple):
+    """Where the text that belongs to an example's first was found among all of its set."""
+
+    rank: int
+    """From 1, what else belongs to it left aside."""
+    ahead: bool
+    """Whether it is nearer than what is known not to belong; without such, than all others."""
+    neighbours: tuple[int, ...]
+    """The nearest texts, by the numbers of examples that they are of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding(Task):
+    """Texts, each in a row of its own, whose vectors' cosines say how near they are.
+
+    A row's "logits" are its vector (H,) float32, as the pooling gives it. Answers: of pairs with
+    scores the cosine; where texts belong together, `Retrieved`, the scores (1 + neighbours,) being
+    the cosines of what belongs, of a triple's third text if there is one, and of the neighbours.
+    """
+
+    name: ClassVar[str] = "embedding"
+    title: ClassVar[str] = "句向量 · Sentence vectors"
+    metrics: ClassVar[tuple[Metric, ...]] = (SPEARMAN, PEARSON, ACCURACY, ROC_AUC, *METRICS)
+    text_counts: ClassVar[tuple[int, ...]] = (2, 3)
+    pipeline_tag: ClassVar[str] = "sentence-similarity"
+    pooling: ClassVar[str] = "mean"
+    poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
+    label_optional: ClassVar[bool] = True
+    texts_apart: ClassVar[bool] = True
+    long_texts_fixed: ClassVar[str] = "the end of a long text is cut."
+    vector_settings: ClassVar[tuple[str, ...]] = ("loss", "hard_negatives", "dimensions", "pieces")
+    refused_loss_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
+        "is about labels of single texts, but vectors are compared with each other.",
+    )
+    chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
+    worst: ClassVar[Words] = Words("What was missed by the most.", "偏差最大的样本。")
+    sureness_format: ClassVar[Words] = Words("off by {value:.4g}", "偏差 {value:.4g}")
+
+    data: Data = "pairs"
+    levels: tuple[float, ...] = ()
+    """The scores of training, if they are few; two of them are a no and a yes."""
+    loss: Loss = "softmax"
+    dimensions: tuple[int, ...] = ()
+    """Lengths to which vectors may be cut, besides the whole one."""
+    threshold: float = 0.5
+    """The cosine above which two texts are answered to be the same, where scores are two."""
+
+    # Rows of a file → examples → a task
+
+    @classmethod
+    def read_label(cls, value: Any, separator: str) -> Label:
+        """A finite number; of three texts B or C, the one nearer to A."""
+        name, found = read_label(value), to_number(value)
+        if found is None and name.upper() not in ("B", "C"):
+            raise BadCellError(
+                f"has the label {name!r}, but pairs have a number, and of three texts B or C is "
+                "nearer to A"
+            )
+        return name.upper() if found is None else found
+
+    @classmethod
+    def check(cls, example: Example) -> None:
+        """Refuse texts that belong together and are the same."""
+        first, second, *_ = _by_nearness(example)
+        if not isinstance(example.label, float) and text_key([first]) == text_key([second]):
+            raise BadCellError("has the same text twice, from which nothing can be learnt")
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """Texts that belong together, told so; of triples in the order that the label means.
+
+        Raises InputError for a label that does not go with the number of texts.
+        """
+        for example in examples:
+            of_three = len(example.texts) == 3
+            if of_three and isinstance(example.label, float):
+                raise InputError(
+                    f"{example.place}: three texts have the label {example.label:g}, but it is B "
+                    "or C, the one nearer to A, or there is none and the second text is nearer."
+                )
+            if not of_three and example.label in ("B", "C"):
+                raise InputError(
+                    f"{example.place}: a pair has the label {example.label}, but it is a number: "
+                    "how near the two are."
+                )
+        return [
+            one
+            if isinstance(one.label, float)
+            else one._replace(texts=_by_nearness(one), label=BELONGS)
+            for one in examples
+        ]
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """None: any number may be met that training does not have."""
+        return set()
+
+    @classmethod
+    def strata(cls, examples: Sequence[Example]) -> list[Any]:
+        """Tenths of the scores, if there are any."""
+        if examples and isinstance(examples[0].label, float):
+            return number_strata([example.label for example in examples])
+        return [0] * len(examples)
+
+    @classmethod
+    def split_keys(cls, example: Example) -> Sequence[bytes]:
+        """Each of the texts: no text is in two sets."""
+        return [text_key([text]) for text in example.texts]
+
+    @classmethod
+    def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Self":
+        """What kind of examples they are. Raises InputError where nothing can be learnt of them."""
+        if settings.pop("crf", False):
+            raise InputError("crf is about labels that follow each other: leave --crf out.")
+        data = _data_of(training)
+        if data != "scores":
+            texts = {text_key([text]) for one in training for text in one.texts[1:]}
+            if len(texts) < 2:
+                raise InputError(
+                    "the training examples have one and the same second text: there is nothing to "
+                    "tell it from, so nothing can be learnt. Give examples of several."
+                )
+            return cls(data=data, **settings)
+        levels = sorted({float(example.label) for example in training})
+        if len(levels) < 2:
+            raise InputError(
+                f"all training pairs have the same score, {levels[0]:g}: nothing can be learnt. "
+                "Give pairs of several; texts that belong together need no scores at all."
+            )
+        if len({text_key([text]) for one in training for text in one.texts}) < 3:
+            raise InputError("all training pairs are of the same texts: nothing can be learnt.")
+        few = tuple(levels) if len(levels) <= MOST_CLASSES else ()
+        return cls(data=data, levels=few, loss="cosent", **settings)
+
+    def with_vector_settings(
+        self, *, loss: str = "auto", dimensions: Sequence[int] = (), hard_negatives: int = 0
+    ) -> "Self":
+        """The task with a loss, and lengths to which vectors may be cut.
+
+        Raises InputError for what does not go with the data.
+        """
+        chosen: Any = self.loss if loss == "auto" else loss
+        scored = self.data == "scores"
+        if scored != (chosen != "softmax"):
+            kind = "pairs have scores" if scored else "texts belong together, without scores"
+            fits = "cosent or classifier" if scored else "softmax"
+            raise InputError(f"loss is {chosen}, but the {kind}. Give --loss {fits}.")
+        if chosen == "classifier" and not self.levels:
+            raise InputError(
+                f"loss is classifier, but the pairs have more than {MOST_CLASSES} different "
+                "scores, and each would be a class. Give --loss cosent."
+            )
+        if chosen == "classifier" and dimensions:
+            raise InputError(
+                "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
+                "Give --loss cosent, or leave --dimensions out."
+            )
+        if hard_negatives and chosen != "softmax":
+            raise InputError(
+                "hard_negatives are for texts that belong together: pairs with low scores are "
+                "negatives already. Leave --hard-negatives out."
+            )
+        return dataclasses.replace(self, loss=chosen, dimensions=tuple(sorted(set(dimensions))))
+
+    def remarks(self, training: Sequence[Example]) -> list[str]:
+        """What the examples are taken for, and what they are trained by."""
+        kinds = {
+            "scores": f"pairs with {len(self.levels) or 'many'} different scores",
+            "pairs": "pairs of texts that belong together; all others of a batch are negatives",
+            "triples": "a text, one that belongs to it and one that does not; all others of a "
+            "batch are negatives too",
+        }
+        return [f"{kinds[self.data]}; loss {self.loss}"]
+
+    # Examples → rows → a loss
+
+    def encode(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> EncodedTexts:
+        """A row for each text."""
+        return encode_apart(examples, tokenizer, self.max_length)
+
+    def target(self, example: Example) -> np.ndarray:
+        """() float32: the score, 1 for what belongs together."""
+        return np.float32(1.0 if example.label == BELONGS else example.label)[...]
+
+    def training_data(self, examples: Sequence[Example], encoded: EncodedTexts) -> TrainingData:
+        """Examples in batches whose sides are encoded apart."""
+        if self.data == "scores":
+            scores = np.array([self.target(example) for example in examples], np.float32)
+            if self.loss == "classifier":
+                return SideBatches(
+                    encoded, targets=np.searchsorted(self.levels, scores).astype(np.int32)
+                )
+            return SideBatches(encoded, targets=scores)
+        return SideBatches(encoded, belonging=belonging(encoded))
+
+    @property
+    def pair_classes(self) -> int:
+        """One for each of the scores, if a classifier tells them."""
+        return len(self.levels) if self.loss == "classifier" else 0
+
+    def batch_loss(
+        self, targets: "Tensor", vectors: "Tensor", weights: "Tensor", classifier: Any = None
+    ) -> "Tensor":
+        """The loss that `loss` names, of the whole vectors and of those cut."""
+        from roformer_tf.tasks import vector_losses as losses
+
+        if self.loss == "classifier":
+            logits = classifier(losses.classifier_features(vectors))
+            return losses.classes(targets, logits, weights)
+        loss = {"softmax": losses.in_batch_softmax, "cosent": losses.cosent}[self.loss]
+        whole = vectors.shape[-1]
+        if self.dimensions:
+            loss = losses.cut(loss, [*(x for x in self.dimensions if x < whole), whole])
+        return loss(targets, vectors, weights)
+
+    def example_losses(
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Sequence[Example]
+    ) -> np.ndarray:
+        """By the cosines of whole vectors, each example among as many as a batch may have."""
+        sides = unit_sides(row_logits, encoded)
+        together = belonging(encoded) if self.data != "scores" else None
+        numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
+        scores = np.array([self.target(example) for example in examples], np.float64)
+        parts = []
+        for begin in range(0, len(sides), LOSS_CHUNK):
+            some = slice(begin, begin + LOSS_CHUNK)
+            if together is None:
+                parts.append(_cosent_each(sides[some], scores[some]))
+                continue
+            candidates = numbers[some, 1:].T.ravel()
+            wanted = together.targets(numbers[some, 0], candidates)
+            parts.append(_softmax_each(sides[some], wanted))
+        return np.concatenate(parts)
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """An encoder and a pooling."""
+        from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+
+        return RoFormerForSentenceEmbedding
+
+    @classmethod
+    def source_class(cls) -> "type[PretrainedModel]":
+        """The same: a checkpoint's pooler is trained on."""
+        return cls.model_class()
+
+    @classmethod
+    def choose_pooling(cls, checkpoint: "Checkpoint", folder: Path) -> str:
+        """As it was trained for; else a sim model's pooler, or the mean."""
+        known = embedding_config.load(folder)
+        return known.pooling if known else _pooling_of(checkpoint)
+
+    def config_values(self) -> dict[str, Any]:
+        """Nothing: there are no labels."""
+        return {}
+
+    @property
+    def outputs(self) -> int:
+        """None of a classifier's."""
+        return 0
+
+    # Vectors → answers
+
+    def read_rows(
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
+    ) -> list[Prediction]:
+        """Cosines; where texts belong together, ranks among all the second texts of the set."""
+        if not len(row_logits):
+            return []
+        sides = unit_sides(row_logits, encoded)
+        cosines = np.einsum("nh,nh->n", sides[:, 0], sides[:, 1])
+        if self.data == "scores":
+            return [Prediction(float(one), np.array([one], np.float32)) for one in cosines]
+        return _retrieved(sides, cosines, encoded)
+
+    def answer(self, logits: np.ndarray) -> Prediction:
+        """Of the vectors of a pair side by side, their cosine."""
+        raise NotImplementedError("vectors are read together, by read_rows")
+
+    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
+        """Of scores their correlations with the cosines; of 0 and 1 how well these tell them apart.
+
+        Where texts belong together, how far ahead they stand.
+        """
+        if self.data != "scores":
+            return self._retrieval(predictions)
+        numbers = np.array(gold, np.float64)
+        cosines = np.array([prediction.label for prediction in predictions], np.float64)
+        alike = numbers > self._middle
+        right = (cosines > self.threshold) == alike
+
+        def measure(weights: np.ndarray) -> Figures:
+            of_ranks = value_ranks(numbers, weights), value_ranks(cosines, weights)
+            figures = {
+                ROC_AUC.name: roc_auc(alike, cosines, weights),
+                ACCURACY.name: mean(right, weights),
+                SPEARMAN.name: correlation(*of_ranks, weights),
+                PEARSON.name: correlation(numbers, cosines, weights),
+            }
+            return {metric.name: figures[metric.name] for metric in self.usable_metrics()}
+
+        return measure
+
+    def _retrieval(self, predictions: Sequence[Prediction]) -> Measure:
+        found = retrieval_measure([[prediction.label.rank] for prediction in predictions])
+        if self.data == "pairs":
+            return found
+        ahead = np.array([prediction.label.ahead for prediction in predictions])
+        return lambda weights: {ACCURACY.name: mean(ahead, weights), **found(weights)}
+
+    @property
+    def _is_binary(self) -> bool:
+        """Whether scores are a no and a yes."""
+        return len(self.levels) == TWO_LEVELS
+
+    @property
+    def _middle(self) -> float:
+        """What is above it is a yes."""
+        return sum(self.levels) / len(self.levels) if self.levels else 0.0
+
+    def usable_metrics(self) -> tuple[Metric, ...]:
+        """Those of the kind of data."""
+        if self.data == "pairs":
+            return METRICS
+        if self.data == "triples":
+            return (ACCURACY, *METRICS)
+        scores = (SPEARMAN, PEARSON)
+        return (ROC_AUC, ACCURACY, *scores) if self._is_binary else scores
+
+    def with_choices(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> "Self":
+        """The threshold that is right most often."""
+        if self.data != "scores" or not self._is_binary:
+            return self
+        cosines = np.array([prediction.label for prediction in predictions], np.float64)
+        alike = np.array(gold, np.float64) > self._middle
+        return dataclasses.replace(self, threshold=best_threshold(cosines, alike))
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """Found first, ahead of what does not belong, or on the right side of the threshold."""
+        if self.data == "pairs":
+            return bool(prediction.label.rank == 1)
+        if self.data == "triples":
+            return bool(prediction.label.ahead)
+        if self._is_binary:
+            return bool((prediction.label > self.threshold) == (label > self._middle))
+        return False
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        """How far off: ranks, or the cosine beyond the threshold or the score."""
+        if self.data != "scores":
+            return float(prediction.label.rank)
+        if self._is_binary:
+            return abs(prediction.label - self.threshold)
+        low, high = self.levels[0] if self.levels else 0.0, self.levels[-1] if self.levels else 1.0
+        return abs((label - low) / ((high - low) or 1.0) - prediction.label)
+
+    def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
+        """Where a set's scores lie; nothing of texts that belong together."""
+        if self.data != "scores":
+            return {"labels": {}, "numbers": {}}
+        x = np.array(gold, np.float64)
+        figures = {"lowest": x.min(), "mean": x.mean(), "highest": x.max(), "deviation": x.std()}
+        return {"labels": {}, "numbers": {name: float(value) for name, value in figures.items()}}
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """With the score as a text, or the rank."""
+        shown = super().describe(example, prediction)
+        if self.data == "scores":
+            return shown
+        return shown | {"gold": "1", "predicted": str(prediction.label.rank)}
+
+    # Answers → what is written of them
+
+    def cell_names(self) -> list[str]:
+        """cosine."""
+        return ["cosine"]
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        """Of the first two texts."""
+        return [shortest(prediction.scores[0])]
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """cosine."""
+        return {"cosine": shortest(prediction.scores[0])}
+
+    def save_beside(self, folder: str | Path, config: "RoFormerConfig") -> None:
+        """embedding.json."""
+        whole = config.hidden_size
+        cuts = tuple(x for x in self.dimensions if x < whole)
+        pooling: Any = config.pooling
+        EmbeddingConfig(pooling, self.max_length, (*cuts, whole) if cuts else None).save(folder)
+
+
+def belonging(encoded: EncodedTexts) -> Belonging:
+    """Which of the texts of a set belong together: the first two of each example."""
+    numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
+    return Belonging(numbers[:, :2])
+
+
+def unit_sides(row_vectors: Sequence[np.ndarray], encoded: EncodedTexts) -> np.ndarray:
+    """Vectors of rows → (N, S, H) float32 of length 1; a vector of 0 stays 0."""
+    vectors = np.asarray(row_vectors, np.float32)
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit = vectors / np.maximum(lengths, 1e-12)
+    return unit.reshape(encoded.examples, -1, vectors.shape[-1])
+
+
+def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
+    """The number above which an answer is yes that is right most often: scores, wanted (N,).
+
+    Halfway between two scores that follow each other, so that other texts may be a little off.
+    """
+    order = np.argsort(scores, kind="stable")
+    ordered, yes = scores[order], wanted[order]
+    # The first k are answered no: right are the no's among them, and the yes's behind them.
+    right = (
+        np.concatenate([[0], np.cumsum(~yes)]) + yes.sum() - np.concatenate([[0], np.cumsum(yes)])
+    )
+    ends = np.concatenate([[ordered[0] - 0.1], ordered, [ordered[-1] + 0.1]])
+    right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)  # equal scores are one answer
+    best = int(np.argmax(right))
+    return float((ends[best] + ends[best + 1]) / 2)
+
+
+def _by_nearness(example: Example) -> tuple[str, ...]:
+    """A triple's texts with the nearer one second, as the label says."""
+    if example.label != "C":
+        return example.texts
+    first, far, near = example.texts
+    return first, near, far
+
+
+def _data_of(examples: Sequence[Example]) -> Data:
+    """What kind of examples they are, by the first: all of a file are alike."""
+    if isinstance(examples[0].label, float):
+        return "scores"
+    return "triples" if len(examples[0].texts) == 3 else "pairs"
+
+
+def _pooling_of(checkpoint: "Checkpoint") -> str:
+    """A sim model's vectors are its pooler's, all others' the mean of their tokens."""
+    return "pooler" if {"pooler", "mlm"} <= parts(checkpoint) else "mean"
+
+
+def _retrieved(sides: np.ndarray, cosines: np.ndarray, encoded: EncodedTexts) -> list[Prediction]:
+    """Rank each second text among all different ones of the set."""
+    numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
+    known = Belonging(numbers[:, :2]).of
+    texts, first, place = np.unique(numbers[:, 1], return_index=True, return_inverse=True)
+    places = {int(text): number for number, text in enumerate(texts)}
+    left_out = {
+        number: [places[x] for x in known[anchor] if x in places and x != own]
+        for number, (anchor, own) in enumerate(numbers[:, :2].tolist())
+    }
+    documents = sides[first, 1]
+    ranks, _ = ranks_of(sides[:, 0], documents, place.reshape(-1, 1).tolist(), left_out)
+    found = []
+    for number, (rank,) in enumerate(ranks):
+        scores = documents @ sides[number, 0]
+        nearest = np.argsort(-scores, kind="stable")[:NEAREST]
+        cosine = float(cosines[number])
+        third = [] if sides.shape[1] == 2 else [float(sides[number, 0] @ sides[number, 2])]
+        label = Retrieved(
+            rank, cosine > third[0] if third else rank == 1, tuple(first[nearest].tolist())
+        )
+        shown = np.array([cosine, *third, *scores[nearest]], np.float32)
+        found.append(Prediction(label, shown))
+    return found
+
+
+def _softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Loss (B,) of each example by `vector_losses.in_batch_softmax`: sides (B, S, H)."""
+    anchors = sides[:, 0].astype(np.float64)
+    candidates = sides[:, 1:].transpose(1, 0, 2).reshape(-1, sides.shape[-1])
+    scores = SCALE * anchors @ candidates.T.astype(np.float64)
+    right = np.diagonal(scores[:, : len(sides)])
+    highest = scores.max(axis=1, keepdims=True)
+    total = np.sum(np.exp(scores - highest) * (wanted >= 0), axis=1)
+    return np.asarray(np.log(total) + highest[:, 0] - right)
+
+
+def _cosent_each(sides: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """What each pair (B,) adds to `vector_losses.cosent`: how wrongly it stands among them."""
+    cosines = SCALE * np.einsum("nh,nh->n", sides[:, 0], sides[:, 1]).astype(np.float64)
+    apart = cosines[:, None] - cosines[None, :]
+    below = np.where(scores[:, None] < scores[None, :], np.exp(apart), 0.0).sum(axis=1)
+    above = np.where(scores[:, None] > scores[None, :], np.exp(-apart), 0.0).sum(axis=1)
+    return np.asarray(np.log1p(below + above))

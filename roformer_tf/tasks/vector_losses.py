@@ -1,0 +1,89 @@
+"""Losses of vectors: what sentence embeddings are trained by. float32 throughout.
+
+Axes: B examples, S texts of an example, H features, C candidates. A vector is as the pooling gives
+it; its length does not count but in `classifier_features`, which are RoFormer-Sim's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roformer_tf.kernels.forms import Tensor
+
+SCALE = 20.0
+"""What cosines are multiplied by before a softmax: a temperature of 0.05."""
+FAR = 1e12
+"""Taken from what is not to count in a softmax, as bert4keras and sentence-transformers do it."""
+
+
+def unit(vectors: "Tensor") -> "Tensor":
+    """The same with length 1, whose products are cosines; a vector of 0 stays 0."""
+    from keras import ops
+
+    squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
+    return vectors * ops.rsqrt(ops.maximum(squares, 1e-24))
+
+
+def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """Cross-entropy of the right candidate for each first text, by cosines × 20: a scalar.
+
+    vectors (B, S, H): anchors, what belongs to each, and texts that are held against it; all but
+    the anchors of the whole batch are candidates, side by side: C = (S − 1) B. targets (B, C) int:
+    1 for an anchor's own, 0 for others, and below 0 for what does not count. weights (B,), whose
+    sum divides.
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    candidates = ops.reshape(ops.transpose(sides[:, 1:], (1, 0, 2)), (-1, vectors.shape[-1]))
+    scores = SCALE * ops.matmul(sides[:, 0], ops.transpose(candidates))  # (B, C)
+    right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
+    scores = ops.where(targets < 0, -FAR, scores)
+    losses = ops.logsumexp(scores, axis=1) - right
+    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+
+
+def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """CoSENT (kexue.fm/archives/8847): a scalar.
+
+        log(1 + Σ exp(20 (cos_i − cos_j)))   over all pairs whose scores say: i below j
+
+    vectors (B, 2, H), targets (B,) scores; what weighs 0 is in no sum.
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    scores = SCALE * ops.sum(sides[:, 0] * sides[:, 1], axis=-1)  # (B,)
+    counts = weights > 0
+    ordered = (targets[:, None] < targets[None, :]) & counts[:, None] & counts[None, :]
+    apart = ops.where(ordered, scores[:, None] - scores[None, :], -FAR)
+    everything = ops.concatenate([ops.zeros((1,)), ops.reshape(apart, (-1,))])
+    return ops.logsumexp(everything)
+
+
+def classifier_features(vectors: "Tensor") -> "Tensor":
+    """[a, b, |a − b|] of pairs, not normalised: (B, 2, H) → (B, 3H)."""
+    from keras import ops
+
+    a, b = vectors[:, 0], vectors[:, 1]
+    return ops.concatenate([a, b, ops.abs(a - b)], axis=-1)
+
+
+def classes(targets: "Tensor", logits: "Tensor", weights: "Tensor") -> "Tensor":
+    """Mean cross-entropy of classes: targets (B,) int32, logits (B, K), weights (B,) → scalar."""
+    from keras import ops
+
+    losses = ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+
+
+def cut(
+    loss: "Callable[[Tensor, Tensor, Tensor], Tensor]", dimensions: Sequence[int]
+) -> "Callable[[Tensor, Tensor, Tensor], Tensor]":
+    """A loss' mean over vectors cut to their first features, so many each time (Matryoshka)."""
+
+    def of_all(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+        losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
+        return sum(losses[1:], losses[0]) / len(losses)
+
+    return of_all
