@@ -204,6 +204,8 @@ def _finetune(config: FinetuneConfig) -> None:
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task, TASKS)
     print(layout.said)
+    check_vector_settings(layout.task, config.vectors)
+    check_pieces(config.batch_size, config.vectors.pieces)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
     for line in task.remarks(sets.train):
@@ -291,8 +293,6 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
             f"crf is about labels that follow each other, but a {layout.task.name} has one answer "
             "for a text. Leave --crf out."
         )
-    check_vector_settings(layout.task, config.vectors)
-    check_pieces(config.batch_size, config.vectors.pieces)
     task = layout.task.from_examples(
         sets.train,
         text_columns=layout.text_columns,

@@ -93,11 +93,12 @@ class VectorTraining(PretrainedModel):
             fn_output_signature=tf.TensorSpec((None, None, self.config.hidden_size), "float32"),
         )
         variables = self.trainable_variables
+        weights_of = [variable.value for variable in variables]  # which may be none of the loss'
         vectors = _whole(found)
         with tf.GradientTape() as tape:
             tape.watch(vectors)
             loss = self.compute_loss(x, y, vectors, weights)
-        slopes, *above = tape.gradient(loss, [vectors, *variables], unconnected_gradients="zero")
+        slopes, *above = tape.gradient(loss, [vectors, *weights_of], unconnected_gradients="zero")
         slopes = self._in_pieces(slopes)
         # The same random states give the second pass the dropout of the first.
         for variable, state in zip(self.non_trainable_variables, random_states, strict=True):
@@ -109,7 +110,7 @@ class VectorTraining(PretrainedModel):
                 again = self(piece, training=True)
             gradients = tape.gradient(
                 again,
-                variables,
+                weights_of,
                 output_gradients=slopes[number],
                 unconnected_gradients="zero",
             )

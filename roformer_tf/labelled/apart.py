@@ -88,6 +88,7 @@ class Belonging:
             known = self.of.get(anchor, set())
             wanted[row, [c in known for c in candidates.tolist()]] = NEITHER
         wanted[:, candidates < 0] = NEITHER
+        wanted[anchors < 0] = NEITHER
         answers = np.arange(len(anchors))
         wanted[answers, answers] = np.where(anchors < 0, NEITHER, 1)
         return wanted
@@ -181,7 +182,7 @@ class SideBatches:
             candidates.append(against.T.ravel())
         weights = (np.arange(batch_size) < len(examples)).astype(np.float32)
         if self.targets is not None:
-            wanted = padded(self.targets[examples], (batch_size, *self.targets.shape[1:]))
+            wanted = padded(list(self.targets[examples]), (batch_size, *self.targets.shape[1:]))
             return inputs, wanted, weights
         assert self.belonging is not None
         wanted = self.belonging.targets(numbers[:, 0], np.concatenate(candidates))

@@ -317,7 +317,8 @@ def find_optional_label(
     given = {find_column(path, table, name) for name in texts}
     free = [name for name in table.columns if name not in given]
     found = [x for x in free if folded(x) in LABELS and folded(x) not in TEXTS]
-    if not (table.has_header and found):
+    names = {folded(name) for name in table.columns}
+    if not (table.has_header and (found or any(names >= set(x) for x in BELONGING))):
         profiles = {name: profile(row.get(name) for row in rows) for name in free}
         found = [x for x in free if profiles[x].numbers and not profiles[x].counted]
     if len(found) > 1:

@@ -175,6 +175,7 @@ class Task(ABC):
     @classmethod
     def check(cls, example: Example) -> None:
         """Raise BadCellError for an example from which nothing can be learnt."""
+        return
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
@@ -249,10 +250,12 @@ class Task(ABC):
         targets, weights = self.row_targets(encoded, examples)
         return RowBatches(encoded, targets, weights, labels=self.outputs if self.crf else 0)
 
-    def with_vector_settings(self, **settings: Any) -> "Self":
-        """The task with settings that are about vectors, of those in `vector_settings`.
+    def with_vector_settings(
+        self, *, loss: str = "auto", dimensions: Sequence[int] = (), hard_negatives: int = 0
+    ) -> "Self":
+        """The task with a loss of vectors, and the lengths to which they may be cut.
 
-        Raises InputError for one that goes with neither the data nor the others.
+        Raises InputError for what does not go with its data.
         """
         return self
 

@@ -237,7 +237,7 @@ class Embedding(Task):
 
     def target(self, example: Example) -> np.ndarray:
         """() float32: the score, 1 for what belongs together."""
-        return np.float32(1.0 if example.label == BELONGS else example.label)[...]
+        return np.array(1.0 if example.label == BELONGS else example.label, np.float32)
 
     def training_data(self, examples: Sequence[Example], encoded: EncodedTexts) -> TrainingData:
         """Examples in batches whose sides are encoded apart."""
@@ -264,11 +264,10 @@ class Embedding(Task):
         if self.loss == "classifier":
             logits = classifier(losses.classifier_features(vectors))
             return losses.classes(targets, logits, weights)
-        loss = {"softmax": losses.in_batch_softmax, "cosent": losses.cosent}[self.loss]
+        loss = losses.in_batch_softmax if self.loss == "softmax" else losses.cosent
         whole = vectors.shape[-1]
-        if self.dimensions:
-            loss = losses.cut(loss, [*(x for x in self.dimensions if x < whole), whole])
-        return loss(targets, vectors, weights)
+        sizes = [*(x for x in self.dimensions if x < whole), whole]
+        return losses.over_cuts(loss, sizes, targets, vectors, weights)
 
     def example_losses(
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Sequence[Example]

@@ -77,13 +77,13 @@ def classes(targets: "Tensor", logits: "Tensor", weights: "Tensor") -> "Tensor":
     return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
 
 
-def cut(
-    loss: "Callable[[Tensor, Tensor, Tensor], Tensor]", dimensions: Sequence[int]
-) -> "Callable[[Tensor, Tensor, Tensor], Tensor]":
+def over_cuts(
+    loss: "Callable[[Tensor, Tensor, Tensor], Tensor]",
+    dimensions: Sequence[int],
+    targets: "Tensor",
+    vectors: "Tensor",
+    weights: "Tensor",
+) -> "Tensor":
     """A loss' mean over vectors cut to their first features, so many each time (Matryoshka)."""
-
-    def of_all(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
-        losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
-        return sum(losses[1:], losses[0]) / len(losses)
-
-    return of_all
+    losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
+    return sum(losses[1:], losses[0]) / len(losses)
