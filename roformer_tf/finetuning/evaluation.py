@@ -22,9 +22,9 @@ from roformer_tf.finetuning.report.sections import each_label
 from roformer_tf.finetuning.report.warnings import warnings_of_answers
 from roformer_tf.inference.predict import InferencePrecision, predict_encoded
 from roformer_tf.inference.predictor import open_finetuned
-from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.runs.comparison import printable, table
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import ReportTable
