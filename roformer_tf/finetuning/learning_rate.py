@@ -27,7 +27,7 @@ from roformer_tf.finetuning.trial import (
     training_batches,
 )
 from roformer_tf.inference.predict import predict_logits
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, padded
+from roformer_tf.labelled.encoding import EncodedTexts, Rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
 from roformer_tf.runs.ema import ema_weights
@@ -35,6 +35,7 @@ from roformer_tf.runs.feeding import fed, prefetched
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tokenizers.padding import padded
 
 FILE = "search.json"
 SHARE = 0.22

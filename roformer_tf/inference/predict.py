@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.rows import BATCH_SIZE, run_rows
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE, run_rows
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

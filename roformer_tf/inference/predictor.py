@@ -34,9 +34,9 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.export import ONNX, load_exported
 from roformer_tf.inference.fill_mask import MASK, Candidate, candidates
 from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
-from roformer_tf.inference.rows import BATCH_SIZE, run_rows, runner
 from roformer_tf.labelled.encoding import encode_texts
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE, run_rows, runner
 from roformer_tf.tasks.base import FILE, Task
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.table import task_of_problem

@@ -15,8 +15,9 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import ENDLESS, LabelledBatch, batches_by_length
-from roformer_tf.labelled.encoding import EncodedTexts, Ints, bucket, padded
+from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
+from roformer_tf.tokenizers.padding import Ints, bucket, padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
 
 NEITHER = -1

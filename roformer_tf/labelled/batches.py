@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.encoding import EncodedTexts, Ints, Rows, bucket, padded
+from roformer_tf.labelled.encoding import EncodedTexts, Rows
+from roformer_tf.tokenizers.padding import Ints, bucket, padded
 
 LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
 """Inputs, targets, weights."""

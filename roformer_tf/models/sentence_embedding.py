@@ -8,7 +8,7 @@ import keras
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
-from roformer_tf.models.heads import Pooler, mean_of_tokens
+from roformer_tf.models.pooling import Pooler, mean_of_tokens
 from roformer_tf.models.pretrained import PretrainedModel
 
 

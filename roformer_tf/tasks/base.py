@@ -224,6 +224,10 @@ class Task(ABC):
             )
         return cls(labels=tuple(sorted(found, key=_natural)), **settings)
 
+    def for_judging(self, examples: Sequence[Example]) -> "Self":
+        """The task as other labelled examples than those of training are judged by it."""
+        return self
+
     def remarks(self, training: Sequence[Example]) -> list[str]:
         """What to tell of the training examples, as the task takes them."""
         return []

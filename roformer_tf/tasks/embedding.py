@@ -219,6 +219,15 @@ class Embedding(Task):
             )
         return dataclasses.replace(self, loss=chosen, dimensions=tuple(sorted(set(dimensions))))
 
+    def for_judging(self, examples: Sequence[Example]) -> "Self":
+        """By their own kind: a model that was trained on one kind may be judged by another."""
+        data = _data_of(examples)
+        if data == self.data:
+            return self
+        levels = {float(example.label) for example in examples} if data == "scores" else set()
+        few = tuple(sorted(levels)) if len(levels) <= MOST_CLASSES else ()
+        return dataclasses.replace(self, data=data, levels=few)
+
     def remarks(self, training: Sequence[Example]) -> list[str]:
         """What the examples are taken for, and what they are trained by."""
         kinds = {
