@@ -15,7 +15,6 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     *("-k", "not keras- and not central_differences and not bfloat16"),
     "tests/kernels/test_forms.py",
     "tests/kernels/test_flash.py",
-    "tests/kernels/test_crf.py::test_gradients_are_the_slopes[transitions]",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
     "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",
     "tests/layers/test_attention.py::test_at_positions_a_mask_of_all_queries_is_each_ones_own",
@@ -29,7 +28,6 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/models/test_incremental.py::test_rows_are_repeated_reordered_and_dropped",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
-    "tests/pretraining/test_train_step.py::test_a_batch_in_pieces_is_the_whole_batch[2-sgd]",
 )
 MODELS = ("tests/models",)
 OTHERS = (

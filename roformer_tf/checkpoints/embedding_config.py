@@ -41,9 +41,13 @@ class EmbeddingConfig:
                 f"dimensions are {list(self.dimensions)}, but must be numbers of at least 1."
             )
 
+    def as_json(self) -> str:
+        """Content of the file."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
     def save(self, folder: str | Path) -> None:
         """Write embedding.json into a model's folder."""
-        write_text(Path(folder) / FILE, json.dumps(asdict(self), indent=2) + "\n")
+        write_text(Path(folder) / FILE, self.as_json())
 
 
 def load(folder: str | Path) -> EmbeddingConfig | None:

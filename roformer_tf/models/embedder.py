@@ -1,16 +1,48 @@
 """SentenceEmbedder: rows of tokens in, a vector of each row out."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
 from keras import ops
 
 from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.checkpoints.sources import Checkpoint
 from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
 from roformer_tf.models.pooling import Pooler, mean_of_tokens
+from roformer_tf.models.pretrained import PretrainedModel
+
+
+class EncoderWithPooler(PretrainedModel):
+    """An encoder and the linear pooler on its first token: a sim model that does not write.
+
+    Call: the encoder's dict → what the pooler gives (B, H) float32.
+    """
+
+    def __init__(
+        self, config: RoFormerConfig, name: str = "encoder_with_pooler", **kwargs: Any
+    ) -> None:
+        super().__init__(config, name=name, **kwargs)
+        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
+        self.build()
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make the pooler's weights; the encoder has made its own."""
+        self.pooler.build()
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """The encoder and the pooler."""
+        return {"encoder": self.encoder, "pooler": self.pooler}
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Give the pooler's output."""
+        first = first_positions(inputs)
+        return self.pooler(self.encoder(inputs, training=training, positions=first))
 
 
 class SentenceEmbedder(keras.Model):
@@ -44,12 +76,16 @@ class SentenceEmbedder(keras.Model):
         self.built = True  # both parts have their weights already
 
     @property
+    def whole_size(self) -> int:
+        """Numbers of a vector that is not cut."""
+        if self.whitening is not None:
+            return self.whitening.matrix.shape[1]
+        return self.encoder.config.hidden_size
+
+    @property
     def size(self) -> int:
         """Numbers of a vector."""
-        whole = self.encoder.config.hidden_size
-        if self.whitening is not None:
-            whole = self.whitening.matrix.shape[1]
-        return min(whole, self.dimensions or whole)
+        return self.dimensions or self.whole_size
 
     def raw(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Give what the pooling makes of each row, neither whitened, cut nor made one long.
@@ -72,3 +108,41 @@ class SentenceEmbedder(keras.Model):
         if self.whitening is not None:
             vectors = ops.matmul(vectors - self.whitening.mean, self.whitening.matrix)
         return ops.normalize(vectors[:, : self.size], axis=-1)
+
+
+class RawEmbedder(keras.Model):
+    """What the pooling of an embedder gives, and no more: the encoder's dict → (B, H) float32."""
+
+    def __init__(self, embedder: SentenceEmbedder, name: str = "raw_embedder") -> None:
+        super().__init__(name=name)
+        self.embedder = embedder
+        self.built = True
+
+    def call(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Give what whitening is learnt from."""
+        return self.embedder.raw(inputs)
+
+
+def load_embedder(
+    checkpoint: Checkpoint,
+    source: Path,
+    pooling: Pooling,
+    attention_type: str,
+    dimensions: int | None = None,
+    whitening: Whitening | None = None,
+    dtype: Any = None,
+) -> SentenceEmbedder:
+    """Make an embedder of a checkpoint's encoder and, where it is needed, its pooler.
+
+    `source` is where the checkpoint lies, for messages. Raises InputError as `from_pretrained`.
+    """
+    config = checkpoint.config.replace(attention_type=attention_type)
+    pooler: Pooler | None = None
+    if pooling == "pooler":
+        arrays = checkpoint.arrays.of_parts("encoder", "pooler")
+        both = EncoderWithPooler.from_arrays(config, arrays, source, dtype)
+        encoder, pooler = both.encoder, both.pooler
+    else:
+        arrays = checkpoint.arrays.of_parts("encoder")
+        encoder = RoFormerEncoder.from_arrays(config, arrays, source, dtype)
+    return SentenceEmbedder(encoder, pooler, pooling, dimensions, whitening)

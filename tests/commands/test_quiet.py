@@ -34,6 +34,7 @@ OURS = re.compile(
 )
 
 
+@pytest.mark.slow
 def test_a_log_file_holds_only_lines_of_ours(shallow, write_corpus, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.txt", 40)
     train = tmp_path / "train.tsv"

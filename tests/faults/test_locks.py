@@ -100,6 +100,7 @@ def test_a_second_preparation_is_refused_until_the_first_is_killed(
     assert "is prepared already" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_while_pretrain_runs_no_other_command_writes_into_its_folder(
     pretrain_flags, pretrained, tmp_path, capsys, monkeypatch
 ):

@@ -120,6 +120,7 @@ def test_the_training_is_that_of_who_gives_the_rate_by_hand(searched, flags, tmp
         assert (tmp_path / "run" / name).read_bytes() == (searched / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_and_ends_the_same(searched, flags, tmp_path, capsys, monkeypatch):
     """Killed within the second rate; the folder then goes on without the first one."""
     run = tmp_path / "run"

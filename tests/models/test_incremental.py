@@ -100,6 +100,7 @@ def test_it_is_near_in_bfloat16(tiny):
     np.testing.assert_allclose(logits[0], whole(model, PROMPTS[0], [5]), atol=0.05)
 
 
+@pytest.mark.slow
 def test_quantized_it_reads_on_as_quantized(tiny):
     model = model_of(tiny)
     model.quantize("int8")

@@ -67,6 +67,7 @@ def test_gradients_losses_and_seeds_are_the_same(config, jit):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_too():
     jit = keras.backend.backend() == "jax"
     losses, weights = trained(False, BASE, "mixed_bfloat16", jit)
