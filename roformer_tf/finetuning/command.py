@@ -359,7 +359,7 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
             f"{' or '.join(task.poolings)}. Give one of these, or leave --pooling out."
         )
     with _heads_unsaid(), OpenedSource(config.checkpoint) as source:
-        pooling = config.pooling or task.choose_pooling(source.checkpoint(), source.folder)
+        pooling = config.pooling or task.choose_pooling(source.checkpoint(), source)
         encoder = task.source_class().from_source(source, pooling=pooling, **changes)
     if config.pooling is None and len(task.poolings) > len(Task.poolings):
         print(f"vectors are {POOLINGS[pooling]}")
@@ -401,7 +401,8 @@ def choose_length(
 ) -> int:
     """Most tokens of a row, as asked or by the training texts' lengths; say so."""
     lengths = task.encode(sets.train, tokenizer).lengths
-    chosen = pick_max_length(lengths) if config.max_length == "auto" else config.max_length
+    auto = config.max_length == "auto"
+    chosen = pick_max_length(lengths, task.longest) if auto else int(config.max_length)
     print(
         f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
         f"{len(sets.test):,} to judge by\n"

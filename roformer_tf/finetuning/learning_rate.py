@@ -27,7 +27,8 @@ from roformer_tf.finetuning.trial import (
     training_batches,
 )
 from roformer_tf.inference.predict import predict_logits
-from roformer_tf.labelled.encoding import EncodedTexts, Rows
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.encoding import Rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
 from roformer_tf.runs.ema import ema_weights
@@ -110,24 +111,21 @@ class RateSearch:
         """
         start = self.trainer.start
         usual = usual_rate(start.architecture, from_scratch=not start.weights)
-        rows = self.task.encode(self.train, start.tokenizer)
-        all_valid = self.task.encode(self.valid, start.tokenizer)
-        sizes = self._rows(rows), self._rows(all_valid), len(self.valid)
-        plan = make_plan(usual, self.recipe, *sizes)
-        return _Tries(self, plan, usual, rows).run() if plan else None
-
-    def _rows(self, encoded: EncodedTexts) -> int:
-        """What batches count: examples whose texts are apart, else rows."""
-        return encoded.examples if self.task.texts_apart else len(encoded.token_ids)
+        data = self.task.training_data(self.train, start.tokenizer)
+        judged = self.task.encode(self.valid, start.tokenizer)
+        # What batches count: examples whose texts are apart, else rows.
+        rows = judged.examples if self.task.texts_apart else len(judged.token_ids)
+        plan = make_plan(usual, self.recipe, data.steps_per_epoch(1), rows, len(self.valid))
+        return _Tries(self, plan, usual, data).run() if plan else None
 
 
 class _Tries:
     """The short trainings of a search."""
 
-    def __init__(self, search: RateSearch, plan: Plan, usual: float, rows: EncodedTexts) -> None:
+    def __init__(self, search: RateSearch, plan: Plan, usual: float, data: TrainingData) -> None:
         self.search, self.plan, self.usual = search, plan, usual
         self.trainer, self.task, self.recipe = search.trainer, search.task, search.recipe
-        self.data = self.task.training_data(search.train, rows)
+        self.data = data
         chosen = np.random.default_rng(search.seed).permutation(len(search.valid))[: plan.examples]
         self.judged_by = [search.valid[number] for number in sorted(chosen.tolist())]
         self.valid = self.task.encode(self.judged_by, self.trainer.start.tokenizer)

@@ -22,9 +22,11 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
 from roformer_tf.finetuning.losses import LossConfig, VectorConfig
+from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.rates import FoundRate
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.inference.predict import predict_encoded
+from roformer_tf.labelled.apart import SideBatches
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
@@ -121,7 +123,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: task.encode(x, start.tokenizer) for name, x in sets.items()}
-    training = task.training_data(trial.train, task.encode(trial.train, start.tokenizer))
+    training = task.training_data(trial.train, start.tokenizer)
     data = fingerprint(training.fingerprinted())
     _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
@@ -160,6 +162,11 @@ def fit(
     an_epoch = training.data.steps_per_epoch(recipe.batch_size)
     steps = recipe.epochs * an_epoch
     model, trained = trainer.begin(trial.seed, recipe.optimizer, steps)
+    data = training.data
+    if recipe.vectors.hard_negatives and isinstance(data, SideBatches):
+        # By the weights that every training of the run begins with, before any are restored.
+        more = recipe.vectors.hard_negatives
+        data = with_hard_negatives(data, model, more, folder, training.fingerprint)
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
     span: dict[str, Any] = {"start": begun, "last": steps}
     board = folder / "tensorboard"
@@ -173,7 +180,7 @@ def fit(
         StepLog(
             lines,
             every=recipe.log_every,
-            tokens_per_step=round(recipe.batch_size * training.data.tokens_each),
+            tokens_per_step=round(recipe.batch_size * data.tokens_each),
             uniform_loss=math.inf,  # one batch, of rare labels or far numbers, may well be high
             name="fine-tuning",
             **span,
@@ -209,7 +216,7 @@ def fit(
         if begun >= steps or stop_if_done():
             return
         trained.fit(
-            fed(prefetched(training_batches(training.data, recipe, trial.seed)[begun:])),
+            fed(prefetched(training_batches(data, recipe, trial.seed)[begun:])),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[

@@ -45,7 +45,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.checkpoints.sources import Checkpoint
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
@@ -97,6 +97,8 @@ class Task(ABC):
     """Whether each text is a row of its own, and a loss compares the vectors of a whole batch."""
     vector_settings: ClassVar[tuple[str, ...]] = ()
     """Fields of `finetuning.losses.VectorConfig` that it has a use for."""
+    longest: ClassVar[int] = 1024
+    """Most tokens of a row where nobody says how many."""
     long_texts_fixed: ClassVar[str] = ""
     """What becomes of long texts, where it cannot be chosen: "all is read, in windows."."""
     fewest_labels: ClassVar[int] = 2
@@ -249,8 +251,11 @@ class Task(ABC):
         """What the loss compares each row's logits with, and how much each row weighs."""
         return window_targets(encoded, [self.target(example) for example in examples])
 
-    def training_data(self, examples: Sequence[Example], encoded: EncodedTexts) -> TrainingData:
+    def training_data(
+        self, examples: Sequence[Example], tokenizer: RoFormerTokenizer
+    ) -> TrainingData:
         """What is trained on, in batches. Raises InputError as `target`."""
+        encoded = self.encode(examples, tokenizer)
         targets, weights = self.row_targets(encoded, examples)
         return RowBatches(encoded, targets, weights, labels=self.outputs if self.crf else 0)
 
@@ -303,8 +308,11 @@ class Task(ABC):
         return RoFormerEncoder
 
     @classmethod
-    def choose_pooling(cls, checkpoint: "Checkpoint", folder: Path) -> str:
-        """What a text's answer is read from where nobody says so. `folder`: the checkpoint's."""
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+        """What a text's answer is read from where nobody says so; the checkpoint is the source's.
+
+        Raises InputError where the source contradicts itself.
+        """
         return cls.pooling
 
     def first_weights(self) -> dict[str, np.ndarray]:

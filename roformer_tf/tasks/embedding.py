@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.detection import parts
+from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.apart import Belonging, SideBatches, encode_apart, text_numbers
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.passages import PassageBatches, Passages
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.readers.text_key import text_key
 from roformer_tf.tasks.base import Prediction, Task
@@ -34,14 +35,14 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.checkpoints.sources import Checkpoint
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
-Data = Literal["scores", "pairs", "triples"]
+Data = Literal["scores", "pairs", "triples", "texts"]
 """What examples are: pairs with a score or 0/1; two texts that belong together; such two and a
-third that does not."""
+third that does not; single texts."""
 Loss = Literal["softmax", "cosent", "classifier"]
 
 BELONGS = "belongs"
@@ -77,12 +78,13 @@ class Embedding(Task):
     name: ClassVar[str] = "embedding"
     title: ClassVar[str] = "句向量 · Sentence vectors"
     metrics: ClassVar[tuple[Metric, ...]] = (SPEARMAN, PEARSON, ACCURACY, ROC_AUC, *METRICS)
-    text_counts: ClassVar[tuple[int, ...]] = (2, 3)
+    text_counts: ClassVar[tuple[int, ...]] = (1, 2, 3)
     pipeline_tag: ClassVar[str] = "sentence-similarity"
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
     label_optional: ClassVar[bool] = True
     texts_apart: ClassVar[bool] = True
+    longest: ClassVar[int] = 512
     long_texts_fixed: ClassVar[str] = "the end of a long text is cut."
     vector_settings: ClassVar[tuple[str, ...]] = ("loss", "hard_negatives", "dimensions", "pieces")
     refused_loss_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -118,7 +120,7 @@ class Embedding(Task):
     @classmethod
     def check(cls, example: Example) -> None:
         """Refuse texts that belong together and are the same."""
-        first, second, *_ = _by_nearness(example)
+        first, second, *_ = (*_by_nearness(example), "")
         if not isinstance(example.label, float) and text_key([first]) == text_key([second]):
             raise BadCellError("has the same text twice, from which nothing can be learnt")
 
@@ -130,6 +132,11 @@ class Embedding(Task):
         """
         for example in examples:
             of_three = len(example.texts) == 3
+            if len(example.texts) == 1 and example.label is not None:
+                raise InputError(
+                    f"{example.place}: a single text has the label {example.label}, but scores are "
+                    "of pairs. Give two columns of texts, or texts without labels."
+                )
             if of_three and isinstance(example.label, float):
                 raise InputError(
                     f"{example.place}: three texts have the label {example.label:g}, but it is B "
@@ -171,10 +178,12 @@ class Embedding(Task):
             raise InputError("crf is about labels that follow each other: leave --crf out.")
         data = _data_of(training)
         if data != "scores":
-            texts = {text_key([text]) for one in training for text in one.texts[1:]}
+            place = 0 if data == "texts" else 1
+            texts = {text_key([text]) for one in training for text in one.texts[place:]}
             if len(texts) < 2:
+                which = "text" if data == "texts" else "second text"
                 raise InputError(
-                    "the training examples have one and the same second text: there is nothing to "
+                    f"the training examples have one and the same {which}: there is nothing to "
                     "tell it from, so nothing can be learnt. Give examples of several."
                 )
             return cls(data=data, **settings)
@@ -212,10 +221,14 @@ class Embedding(Task):
                 "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
                 "Give --loss cosent, or leave --dimensions out."
             )
-        if hard_negatives and chosen != "softmax":
+        if hard_negatives and self.data not in ("pairs", "triples"):
+            why = {
+                "scores": "pairs with low scores are negatives already",
+                "texts": "of texts without labels nobody knows what belongs to what",
+            }
             raise InputError(
-                "hard_negatives are for texts that belong together: pairs with low scores are "
-                "negatives already. Leave --hard-negatives out."
+                f"hard_negatives are for texts that belong together: {why[self.data]}. "
+                "Leave --hard-negatives out."
             )
         return dataclasses.replace(self, loss=chosen, dimensions=tuple(sorted(set(dimensions))))
 
@@ -235,21 +248,30 @@ class Embedding(Task):
             "pairs": "pairs of texts that belong together; all others of a batch are negatives",
             "triples": "a text, one that belongs to it and one that does not; all others of a "
             "batch are negatives too",
+            "texts": "texts without labels: a sentence belongs to the passage that it was taken "
+            "from, and a text of one sentence to itself under other dropout",
         }
         return [f"{kinds[self.data]}; loss {self.loss}"]
 
     # Examples → rows → a loss
 
     def encode(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> EncodedTexts:
-        """A row for each text."""
+        """A row for each text; of single texts one for a sentence, and one for its passage."""
+        if self.data == "texts":
+            return Passages.of(examples, tokenizer, self.max_length).judged()
         return encode_apart(examples, tokenizer, self.max_length)
 
     def target(self, example: Example) -> np.ndarray:
         """() float32: the score, 1 for what belongs together."""
         return np.array(1.0 if example.label == BELONGS else example.label, np.float32)
 
-    def training_data(self, examples: Sequence[Example], encoded: EncodedTexts) -> TrainingData:
+    def training_data(
+        self, examples: Sequence[Example], tokenizer: RoFormerTokenizer
+    ) -> TrainingData:
         """Examples in batches whose sides are encoded apart."""
+        if self.data == "texts":
+            return PassageBatches(Passages.of(examples, tokenizer, self.max_length))
+        encoded = self.encode(examples, tokenizer)
         if self.data == "scores":
             scores = np.array([self.target(example) for example in examples], np.float32)
             if self.loss == "classifier":
@@ -310,10 +332,9 @@ class Embedding(Task):
         return cls.model_class()
 
     @classmethod
-    def choose_pooling(cls, checkpoint: "Checkpoint", folder: Path) -> str:
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
         """As it was trained for; else a sim model's pooler, or the mean."""
-        known = embedding_config.load(folder)
-        return known.pooling if known else _pooling_of(checkpoint)
+        return embedding_settings(checkpoint, source).pooling
 
     def config_values(self) -> dict[str, Any]:
         """Nothing: there are no labels."""
@@ -368,7 +389,7 @@ class Embedding(Task):
 
     def _retrieval(self, predictions: Sequence[Prediction]) -> Measure:
         found = retrieval_measure([[prediction.label.rank] for prediction in predictions])
-        if self.data == "pairs":
+        if self.data != "triples":
             return found
         ahead = np.array([prediction.label.ahead for prediction in predictions])
         return lambda weights: {ACCURACY.name: mean(ahead, weights), **found(weights)}
@@ -385,7 +406,7 @@ class Embedding(Task):
 
     def usable_metrics(self) -> tuple[Metric, ...]:
         """Those of the kind of data."""
-        if self.data == "pairs":
+        if self.data in ("pairs", "texts"):
             return METRICS
         if self.data == "triples":
             return (ACCURACY, *METRICS)
@@ -402,7 +423,7 @@ class Embedding(Task):
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Found first, ahead of what does not belong, or on the right side of the threshold."""
-        if self.data == "pairs":
+        if self.data in ("pairs", "texts"):
             return bool(prediction.label.rank == 1)
         if self.data == "triples":
             return bool(prediction.label.ahead)
@@ -449,11 +470,12 @@ class Embedding(Task):
         return {"cosine": shortest(prediction.scores[0])}
 
     def save_beside(self, folder: str | Path, config: "RoFormerConfig") -> None:
-        """embedding.json."""
+        """embedding.json, and what sentence-transformers reads."""
         whole = config.hidden_size
         cuts = tuple(x for x in self.dimensions if x < whole)
         pooling: Any = config.pooling
         EmbeddingConfig(pooling, self.max_length, (*cuts, whole) if cuts else None).save(folder)
+        save_modules(folder)
 
 
 def belonging(encoded: EncodedTexts) -> Belonging:
@@ -499,12 +521,8 @@ def _data_of(examples: Sequence[Example]) -> Data:
     """What kind of examples they are, by the first: all of a file are alike."""
     if isinstance(examples[0].label, float):
         return "scores"
-    return "triples" if len(examples[0].texts) == 3 else "pairs"
-
-
-def _pooling_of(checkpoint: "Checkpoint") -> str:
-    """A sim model's vectors are its pooler's, all others' the mean of their tokens."""
-    return "pooler" if {"pooler", "mlm"} <= parts(checkpoint) else "mean"
+    kinds: dict[int, Data] = {1: "texts", 2: "pairs", 3: "triples"}
+    return kinds[len(examples[0].texts)]
 
 
 def _retrieved(sides: np.ndarray, cosines: np.ndarray, encoded: EncodedTexts) -> list[Prediction]:

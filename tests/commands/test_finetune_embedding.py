@@ -101,3 +101,31 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
     flags += ["--output", tmp_path / "run", "--hard-negatives", 2]
     assert main(["finetune", *map(str, flags)]) == 2
     assert "hard_negatives is about sentence vectors" in capsys.readouterr().err
+
+
+def test_texts_alone_are_enough_and_killed_it_goes_on(released, tmp_path, eagerly, capsys):
+    rng = np.random.default_rng(0)
+    sentences = ["".join(rng.choice(CHARACTERS, 8)) + "。" for _ in range(90)]
+    lines = ["".join(sentences[i : i + 3]) for i in range(0, 90, 3)]
+    (tmp_path / "texts.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    flags = [released("char"), tmp_path / "texts.txt", tmp_path / "run", "--epochs", 1]
+    with eagerly():
+        assert finetune(*flags) == 0
+    told = capsys.readouterr().out
+    assert "one text a line" in told
+    assert "a sentence belongs to the passage" in told
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert "recall_at_10" in report["test"]
+
+
+def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly):
+    train = written(tmp_path / "train.tsv", 40)
+    with eagerly():
+        done = finetune(
+            *(released("char"), train, tmp_path / "run", "--epochs", 1),
+            *("--hard-negatives", 2, "--no-baseline"),
+        )
+    assert done == 0
+    with np.load(tmp_path / "run" / "negatives.npz") as file:
+        assert file["rows"].shape == (32, 2)
+        assert (file["rows"] % 2 == 1).all()  # documents

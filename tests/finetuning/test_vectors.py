@@ -1,5 +1,12 @@
 """Batches of texts that are encoded apart: in pieces they give the gradient of the whole."""
 
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -106,3 +113,40 @@ def test_each_side_is_padded_by_itself():
     np.testing.assert_allclose(vectors[3, 2:], alone, rtol=0, atol=1e-6)
     second = keras.ops.convert_to_numpy(training.model({"token_ids": inputs["side_1"][:, :6]}))
     np.testing.assert_allclose(vectors[:, 1], second, rtol=0, atol=1e-6)
+
+
+SCRIPT = Path(__file__).parents[1] / "support" / "vector_steps.py"
+
+
+def steps_on_jax(out, pieces, processes):
+    """Start so many processes, and give the weights and losses that the first one writes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = []
+    for place in range(processes):
+        several = {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "JAX_NUM_PROCESSES": str(processes),
+            "JAX_PROCESS_ID": str(place),
+        }
+        environment = os.environ | {"KERAS_BACKEND": "jax"} | (several if processes > 1 else {})
+        flags = [sys.executable, SCRIPT, out, str(pieces)]
+        started.append(
+            subprocess.Popen(flags, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
+    for process in started:
+        _, told = process.communicate(timeout=300)
+        assert process.returncode == 0, told.decode()[-3000:]
+    with np.load(out) as file:
+        return dict(file)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
+def test_pieces_under_two_processes_are_one_batch_of_one_process(tmp_path):
+    want = steps_on_jax(tmp_path / "one.npz", 1, processes=1)
+    for pieces in (1, 8):
+        got = steps_on_jax(tmp_path / f"two-{pieces}.npz", pieces, processes=2)
+        for name, array in want.items():
+            np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5, err_msg=name)
