@@ -103,7 +103,7 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
     assert "hard_negatives is about sentence vectors" in capsys.readouterr().err
 
 
-def test_texts_alone_are_enough_and_killed_it_goes_on(released, tmp_path, eagerly, capsys):
+def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
     rng = np.random.default_rng(0)
     sentences = ["".join(rng.choice(CHARACTERS, 8)) + "。" for _ in range(90)]
     lines = ["".join(sentences[i : i + 3]) for i in range(0, 90, 3)]
