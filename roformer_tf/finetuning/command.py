@@ -368,7 +368,9 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
             f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
         )
     architecture = encoder.config
-    if architecture.attention_type in ("causal", "unilm"):
+    if task.writes:
+        architecture = architecture.replace(attention_type="unilm")
+    elif architecture.attention_type in ("causal", "unilm"):
         # By its own mask the first token of all, which an answer is read from, sees no other text.
         architecture = architecture.replace(attention_type="bidirectional")
         print(f"{config.checkpoint} learned to write; here each token sees the whole text")

@@ -20,16 +20,18 @@ from roformer_tf.finetuning.rates import FoundRate, beside, spelled, usual_rate
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.finetuning.trial import (
     Recipe,
+    Training,
     compare,
+    complete_data,
     fingerprint,
     goodness,
     labels_of,
     training_batches,
 )
-from roformer_tf.inference.predict import predict_logits
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import Rows
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
 from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
@@ -216,7 +218,7 @@ class _Tries:
         model, trained = self._fit(rate)
         with ema_weights(trained):
             task = self.task.with_weights(model)
-            rows = predict_logits(model, self.valid)
+            rows = task.run(model, self.valid, BATCH_SIZE)
         losses = task.example_losses(rows, self.valid, self.judged_by)
         if losses is None:
             losses = row_losses(task, rows, *task.row_targets(self.valid, self.judged_by))
@@ -231,7 +233,9 @@ class _Tries:
         recipe, path = self.recipe, self.path
         seed, optimizer = self.search.seed, self._optimizer(rate)
         model, trained = self.trainer.begin(seed, optimizer, self.plan.batches)
-        rows = training_batches(self.data, recipe, seed)
+        training = Training(self.data, fingerprint(self.data.fingerprinted()))
+        data = complete_data(training, model, recipe.vectors, self.search.folder)
+        rows = training_batches(data, recipe, seed)
         with (
             MetricsFile(path, resumed_at=0, writing=False) as lines,
             StepLog(

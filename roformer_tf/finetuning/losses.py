@@ -54,6 +54,9 @@ class VectorConfig:
     dimensions: tuple[int, ...] = ()
     """For vectors: lengths to which they may be cut afterwards, such as 64 128 256; the whole one
     is always trained too."""
+    teacher: str | None = None
+    """For paraphrases: a model whose cosines of the texts their vectors are trained to have, as in
+    RoFormer-Sim's second stage, in place of the softmax over a batch."""
     pieces: int = 1
     """For vectors: pieces in which a batch is encoded, one after the other and twice: batches
     larger than memory. The gradient is that of the whole batch."""

@@ -9,7 +9,7 @@ import numpy as np
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.fgm import trainable
 from roformer_tf.finetuning.losses import LossConfig, TaskLoss, make_loss
-from roformer_tf.finetuning.vectors import VectorTraining
+from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.devices import choose_jit
@@ -96,6 +96,8 @@ class Trainer:
 
     def _around(self, model: PretrainedModel) -> PretrainedModel:
         """What is compiled to train a model: itself, or what holds its weights."""
+        if self.task.writes:
+            return BatchTraining(model, self.task)
         if self.task.texts_apart:
             return VectorTraining(model, self.task, self.pieces)
         return trainable(model, self.loss.fgm)

@@ -24,12 +24,14 @@ from roformer_tf.files import folder_beside, remove, write_text
 from roformer_tf.finetuning.losses import LossConfig, VectorConfig
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.rates import FoundRate
+from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.apart import SideBatches
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.runs.checkpointing import RunState, checkpoints, save_checkpoint
@@ -162,11 +164,8 @@ def fit(
     an_epoch = training.data.steps_per_epoch(recipe.batch_size)
     steps = recipe.epochs * an_epoch
     model, trained = trainer.begin(trial.seed, recipe.optimizer, steps)
-    data = training.data
-    if recipe.vectors.hard_negatives and isinstance(data, SideBatches):
-        # By the weights that every training of the run begins with, before any are restored.
-        more = recipe.vectors.hard_negatives
-        data = with_hard_negatives(data, model, more, folder, training.fingerprint)
+    # By the weights that every training of the run begins with, before any are restored.
+    data = complete_data(training, model, recipe.vectors, folder)
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
     span: dict[str, Any] = {"start": begun, "last": steps}
     board = folder / "tensorboard"
@@ -226,6 +225,18 @@ def fit(
             ],
             verbose=0,
         )
+
+
+def complete_data(
+    training: Training, model: PretrainedModel, vectors: VectorConfig, folder: Path
+) -> TrainingData:
+    """What is trained on, with hard negatives by the model or a teacher's vectors, if asked for."""
+    data, mark = training
+    if vectors.hard_negatives and isinstance(data, SideBatches):
+        return with_hard_negatives(data, model, vectors.hard_negatives, folder, mark)
+    if vectors.teacher and isinstance(data, ParaphraseBatches):
+        return with_teacher(data, vectors.teacher, folder, mark)
+    return data
 
 
 def training_batches(data: TrainingData, recipe: Recipe, seed: int) -> Any:

@@ -18,19 +18,15 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
 
 
-class VectorTraining(PretrainedModel):
-    """A model of vectors whose `fit` takes batches of examples with several sides.
+class BatchTraining(PretrainedModel):
+    """A model whose `fit` minimises a task's loss of a whole batch: `Task.batch_loss`.
 
-    Axes: B examples, S texts of an example, H features. Call: {"side_0": (B, T0), "side_1":
-    (B, T1), …} token ids, a last side of K texts an example as (B, K, T) → vectors (B, S, H). The
-    task's `batch_loss` compares them. With `pieces` above 1 that many are encoded one after the
-    other. It calls, saves and loads as the model does; a classifier that the task trains beside it
-    is no part of what is saved.
+    It calls, saves and loads as the model does.
     """
 
-    def __init__(self, model: PretrainedModel, task: Task, pieces: int = 1) -> None:
-        super().__init__(model.config, name=f"vectors_{model.name}", dtype=model.dtype_policy)
-        self.model, self.task, self.pieces = model, task, pieces
+    def __init__(self, model: PretrainedModel, task: Task) -> None:
+        super().__init__(model.config, name=f"batches_{model.name}", dtype=model.dtype_policy)
+        self.model, self.task = model, task
         self.tokenizer, self.architecture = model.tokenizer, model.architecture
         self.classifier: layers.Dense | None = None
         if task.pair_classes:
@@ -48,17 +44,9 @@ class VectorTraining(PretrainedModel):
         """The model's."""
         return self.model.parts()
 
-    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Encode the sides, each by itself."""
-        sides = [self._encode(inputs[name], training) for name in sorted(inputs)]
-        return ops.concatenate(sides, axis=1)
-
-    def _encode(self, token_ids: Tensor, training: bool | None) -> Tensor:
-        """(B, T) or (B, K, T) → (B, 1 or K, H)."""
-        rows = ops.reshape(token_ids, (-1, ops.shape(token_ids)[-1]))
-        vectors = self.model({"token_ids": rows}, training=training)
-        count = ops.shape(token_ids)[0]
-        return ops.reshape(vectors, (count, -1, self.config.hidden_size))
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Any:
+        """Do what the model does."""
+        return self.model(inputs, training=training)
 
     def compute_loss(
         self,
@@ -70,7 +58,33 @@ class VectorTraining(PretrainedModel):
     ) -> Tensor:
         """The task's loss of the whole batch, a scalar."""
         weights = ops.cast(sample_weight, "float32")
-        return self.task.batch_loss(y, y_pred, weights, self.classifier)
+        return self.task.batch_loss(y, y_pred, weights, x, self.classifier)
+
+
+class VectorTraining(BatchTraining):
+    """A model of vectors whose `fit` takes batches of examples with several sides.
+
+    Axes: B examples, S texts of an example, H features. Call: {"side_0": (B, T0), "side_1":
+    (B, T1), …} token ids, a last side of K texts an example as (B, K, T) → vectors (B, S, H). With
+    `pieces` above 1 that many are encoded one after the other. A classifier that the task trains
+    beside it is no part of what is saved.
+    """
+
+    def __init__(self, model: PretrainedModel, task: Task, pieces: int = 1) -> None:
+        super().__init__(model, task)
+        self.pieces = pieces
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Encode the sides, each by itself."""
+        sides = [self._encode(inputs[name], training) for name in sorted(inputs)]
+        return ops.concatenate(sides, axis=1)
+
+    def _encode(self, token_ids: Tensor, training: bool | None) -> Tensor:
+        """(B, T) or (B, K, T) → (B, 1 or K, H)."""
+        rows = ops.reshape(token_ids, (-1, ops.shape(token_ids)[-1]))
+        vectors = self.model({"token_ids": rows}, training=training)
+        count = ops.shape(token_ids)[0]
+        return ops.reshape(vectors, (count, -1, self.config.hidden_size))
 
     def train_step(self, *arguments: Any) -> Any:
         """Take a step: of (data,) on TensorFlow, of (state, data) on JAX."""

@@ -84,14 +84,19 @@ class Belonging:
         anchor, and for a candidate below 0, which is none. anchors (B,), candidates (C,) are
         numbers of texts; the first B candidates are the answers.
         """
+        wanted = self.against(anchors, candidates)
+        answers = np.arange(len(anchors))
+        wanted[answers, answers] = np.where(anchors < 0, NEITHER, 1)
+        return wanted
+
+    def against(self, anchors: Ints, candidates: Ints) -> np.ndarray:
+        """Which candidates are held against each anchor: (B, C) int8, 0 for these, else NEITHER."""
         wanted = np.zeros((len(anchors), len(candidates)), np.int8)
         for row, anchor in enumerate(anchors.tolist()):
             known = self.of.get(anchor, set())
             wanted[row, [c in known for c in candidates.tolist()]] = NEITHER
         wanted[:, candidates < 0] = NEITHER
         wanted[anchors < 0] = NEITHER
-        answers = np.arange(len(anchors))
-        wanted[answers, answers] = np.where(anchors < 0, NEITHER, 1)
         return wanted
 
 

@@ -48,6 +48,7 @@ BELONGING = tuple(
             *("anchor positive negative", "query positive negative", "text similar different"),
             *("anchor positive", "query positive", "query document", "query passage"),
             *("question answer", "text similar", "sentence passage", "title document"),
+            *("text synonyms", "text synonym"),
             *("查询 文档", "问题 答案", "问题 回答", "标题 正文", "标题 内容", "文本 相似文本"),
         ),
     )

@@ -20,6 +20,7 @@ from roformer_tf.labelled.cells import (
     find_cell,
     is_missing,
     read_text,
+    read_texts,
     to_number,
     without_nan,
 )
@@ -41,7 +42,7 @@ from roformer_tf.labelled.columns import (
     sheet_of,
     shown_lines,
 )
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.lines import check_encoding, find_encoding, text_lines
 from roformer_tf.readers.records import BLANK
@@ -519,6 +520,10 @@ def _example(
     if row.problem:
         return BadLine(row.place, row.problem)
     try:
+        if task.label_optional and any(isinstance(row.cells.get(x), list) for x in texts):
+            found = tuple(text for column in texts for text in read_texts(row.cells, column))
+            task.check(group := Example(found, GROUP, row.place))
+            return group
         found = tuple(read_text(row.cells, column) for column in texts)
         value = None if label is None else task.read_label(find_cell(row.cells, label), separator)
         task.check(example := Example(found, value, row.place))

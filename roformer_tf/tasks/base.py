@@ -95,6 +95,8 @@ class Task(ABC):
     """Whether a file may have texts alone, which then belong together."""
     texts_apart: ClassVar[bool] = False
     """Whether each text is a row of its own, and a loss compares the vectors of a whole batch."""
+    writes: ClassVar[bool] = False
+    """Whether the model learns to write the second text of a row, behind the first."""
     vector_settings: ClassVar[tuple[str, ...]] = ()
     """Fields of `finetuning.losses.VectorConfig` that it has a use for."""
     longest: ClassVar[int] = 1024
@@ -259,9 +261,7 @@ class Task(ABC):
         targets, weights = self.row_targets(encoded, examples)
         return RowBatches(encoded, targets, weights, labels=self.outputs if self.crf else 0)
 
-    def with_vector_settings(
-        self, *, loss: str = "auto", dimensions: Sequence[int] = (), hard_negatives: int = 0
-    ) -> "Self":
+    def with_vector_settings(self, **settings: Any) -> "Self":
         """The task with a loss of vectors, and the lengths to which they may be cut.
 
         Raises InputError for what does not go with its data.
@@ -337,12 +337,17 @@ class Task(ABC):
         return 0
 
     def batch_loss(
-        self, targets: "Tensor", vectors: "Tensor", weights: "Tensor", classifier: Any = None
+        self,
+        targets: "Tensor",
+        outputs: Any,
+        weights: "Tensor",
+        inputs: Any = None,
+        classifier: Any = None,
     ) -> "Tensor":
         """Where texts are apart, a batch's loss by all of its vectors: a scalar float32.
 
-        targets (B, …), vectors (B, S, H), weights (B,); classifier: the dense layer of
-        `pair_classes`, if there are any.
+        targets (B, …), outputs (B, S, H) vectors, weights (B,), and the batch's inputs; classifier:
+        the dense layer of `pair_classes`, if there are any.
         """
         raise NotImplementedError(f"a {self.name} has a loss for each row")
 
@@ -388,6 +393,12 @@ class Task(ABC):
     def answers(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
         """Read the logits of several examples."""
         return [self.answer(one) for one in logits]
+
+    def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
+        """What the model gives for each row, as `read_rows` takes it: `models.rows.run_rows`."""
+        from roformer_tf.models.rows import run_rows
+
+        return run_rows(model, encoded.token_ids, encoded.segment_ids, batch_size)
 
     def read_rows(
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts

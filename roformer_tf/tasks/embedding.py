@@ -16,7 +16,7 @@ from roformer_tf.labelled.apart import Belonging, SideBatches, encode_apart, tex
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.encoding import EncodedTexts
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.passages import PassageBatches, Passages
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.readers.text_key import text_key
@@ -120,6 +120,10 @@ class Embedding(Task):
     @classmethod
     def check(cls, example: Example) -> None:
         """Refuse texts that belong together and are the same."""
+        if example.label == GROUP:
+            if len({text_key([text]) for text in example.texts}) < 2:
+                raise BadCellError("has the same text twice, from which nothing can be learnt")
+            return
         first, second, *_ = (*_by_nearness(example), "")
         if not isinstance(example.label, float) and text_key([first]) == text_key([second]):
             raise BadCellError("has the same text twice, from which nothing can be learnt")
@@ -130,6 +134,7 @@ class Embedding(Task):
 
         Raises InputError for a label that does not go with the number of texts.
         """
+        examples = [pair for example in examples for pair in _of_group(example)]
         for example in examples:
             of_three = len(example.texts) == 3
             if len(example.texts) == 1 and example.label is not None:
@@ -198,7 +203,7 @@ class Embedding(Task):
         few = tuple(levels) if len(levels) <= MOST_CLASSES else ()
         return cls(data=data, levels=few, loss="cosent", **settings)
 
-    def with_vector_settings(
+    def with_vector_settings(  # type: ignore[override]
         self, *, loss: str = "auto", dimensions: Sequence[int] = (), hard_negatives: int = 0
     ) -> "Self":
         """The task with a loss, and lengths to which vectors may be cut.
@@ -287,18 +292,23 @@ class Embedding(Task):
         return len(self.levels) if self.loss == "classifier" else 0
 
     def batch_loss(
-        self, targets: "Tensor", vectors: "Tensor", weights: "Tensor", classifier: Any = None
+        self,
+        targets: "Tensor",
+        outputs: Any,
+        weights: "Tensor",
+        inputs: Any = None,
+        classifier: Any = None,
     ) -> "Tensor":
         """The loss that `loss` names, of the whole vectors and of those cut."""
         from roformer_tf.tasks import vector_losses as losses
 
         if self.loss == "classifier":
-            logits = classifier(losses.classifier_features(vectors))
+            logits = classifier(losses.classifier_features(outputs))
             return losses.classes(targets, logits, weights)
         loss = losses.in_batch_softmax if self.loss == "softmax" else losses.cosent
-        whole = vectors.shape[-1]
+        whole = outputs.shape[-1]
         sizes = [*(x for x in self.dimensions if x < whole), whole]
-        return losses.over_cuts(loss, sizes, targets, vectors, weights)
+        return losses.over_cuts(loss, sizes, targets, outputs, weights)
 
     def example_losses(
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Sequence[Example]
@@ -450,7 +460,8 @@ class Embedding(Task):
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """With the score as a text, or the rank."""
-        shown = super().describe(example, prediction)
+        seen = example._replace(texts=example.texts[: len(self.text_columns)])
+        shown = super().describe(seen, prediction)
         if self.data == "scores":
             return shown
         return shown | {"gold": "1", "predicted": str(prediction.label.rank)}
@@ -507,6 +518,16 @@ def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
     right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)  # equal scores are one answer
     best = int(np.argmax(right))
     return float((ends[best] + ends[best + 1]) / 2)
+
+
+def _of_group(example: Example) -> list[Example]:
+    """A group's first text with each of the others that is another one, as pairs."""
+    if example.label != GROUP:
+        return [example]
+    first, *others = example.texts
+    different = {text_key([text]): text for text in others}
+    different.pop(text_key([first]), None)
+    return [example._replace(texts=(first, text), label=None) for text in different.values()]
 
 
 def _by_nearness(example: Example) -> tuple[str, ...]:

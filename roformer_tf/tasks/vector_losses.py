@@ -77,6 +77,45 @@ def classes(targets: "Tensor", logits: "Tensor", weights: "Tensor") -> "Tensor":
     return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
 
 
+def neighbours(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """RoFormer-Sim's stage 1: each row's neighbour among all others, by cosines × 20: a scalar.
+
+    vectors (R, H) of rows 2i and 2i + 1 that mean the same; targets (R, R) as `in_batch_softmax`
+    has them, a row itself below 0; weights (R,).
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    scores = SCALE * ops.matmul(sides, ops.transpose(sides))
+    right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
+    losses = ops.logsumexp(ops.where(targets < 0, -FAR, scores), axis=1) - right
+    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+
+
+def distilled(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """RoFormer-Sim's stage 2: 100 · mean((cosines − a teacher's)²) of all pairs of rows: a scalar.
+
+    vectors (R, H), targets (R, R) the teacher's cosines, weights (R,).
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    apart = ops.square(ops.matmul(sides, ops.transpose(sides)) - targets)
+    counts = weights[:, None] * weights[None, :]
+    return 100 * ops.sum(apart * counts) / ops.maximum(ops.sum(counts), 1.0)
+
+
+def second_texts(losses: "Tensor", segment_ids: "Tensor") -> "Tensor":
+    """Mean loss of the tokens of segment 1, each told by what stands before it: a scalar.
+
+    losses (R, T): that at a position is of the next token; segment_ids (R, T), 0 for padding.
+    """
+    from keras import ops
+
+    second = ops.cast(segment_ids[:, 1:], "float32")
+    return ops.sum(losses[:, :-1] * second) / ops.maximum(ops.sum(second), 1.0)
+
+
 def over_cuts(
     loss: "Callable[[Tensor, Tensor, Tensor], Tensor]",
     dimensions: Sequence[int],

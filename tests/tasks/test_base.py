@@ -53,6 +53,7 @@ OWN_FIELDS = {
         "threshold": 0.5,
     }
 }
+OWN_FIELDS["paraphrase"] = OWN_FIELDS["embedding"] | {"teacher": False}
 
 
 @pytest.mark.parametrize("name", TASKS)

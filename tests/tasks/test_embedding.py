@@ -61,6 +61,13 @@ def test_lines_of_json_and_few_documents_are_pairs_without_labels(tmp_path):
     assert len(examples) == 60
 
 
+def test_of_groups_the_first_text_belongs_to_each_of_the_others(tmp_path):
+    lines = '{"text": "甲", "similar": ["乙", "丙", "甲 "]}\n{"text": "丁", "similar": ["戊"]}\n'
+    _, examples = read(tmp_path, lines, "data.jsonl")
+    assert [example.texts for example in examples] == [("甲", "乙"), ("甲", "丙"), ("丁", "戊")]
+    assert {example.label for example in examples} == {BELONGS}
+
+
 REFUSED = {
     "equal scores": ("text_a\ttext_b\tlabel\n甲\t乙\t1\n丙\t丁\t1\n", "the same score, 1"),
     "one text": ("text_a\ttext_b\tlabel\n甲\t甲\t1\n甲\t甲\t0\n", "of the same texts"),
