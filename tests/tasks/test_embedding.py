@@ -15,6 +15,7 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
+from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.embedding import BELONGS, Embedding, best_threshold
 from roformer_tf.tasks.table import TASKS, load_task
 
@@ -199,10 +200,12 @@ def test_where_all_texts_hang_together_pairs_are_parted():
 
 def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
     config = RoFormerConfig(10, 8, 1, 2, 16, pooling="pooler")
+    RoFormerForSentenceEmbedding(config).save_pretrained(tmp_path)
     task = Embedding(max_length=48, dimensions=(2, 4, 8), threshold=0.7)
     task.save(tmp_path)
     task.save_beside(tmp_path, config)
     assert load_task(tmp_path) == task
     assert load(tmp_path) == EmbeddingConfig("pooler", 48, (2, 4, 8))
+    assert (tmp_path / "modules.json").is_file()
     Embedding(max_length=48).save_beside(tmp_path, config)
     assert load(tmp_path) == EmbeddingConfig("pooler", 48)

@@ -172,6 +172,7 @@ def test_no_other_module_names_a_task():
         constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         found += [(path.name, value) for value in constants if value in TASKS]
     assert sorted(found) == [
+        ("embed_file.py", "embedding"),  # the column of vectors
         ("heads.py", "embedding"),  # what a sim model's outputs are called
         ("huggingface.py", "pair"),  # the template's key in tokenizer.json
     ]
