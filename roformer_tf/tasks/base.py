@@ -91,6 +91,8 @@ class Task(ABC):
     """What a text's answer is read from unless asked otherwise: its first token, or all."""
     poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
     """What it may be read from."""
+    released: ClassVar[str] = "chinese_roformer-base"
+    """The checkpoint to begin with, if nothing speaks for another."""
     label_optional: ClassVar[bool] = False
     """Whether a file may have texts alone, which then belong together."""
     texts_apart: ClassVar[bool] = False
@@ -405,6 +407,10 @@ class Task(ABC):
     ) -> list[Prediction]:
         """Answers to all examples by what the model gives for their rows."""
         return self.answers(self.combine(row_logits, encoded))
+
+    def behind(self, prediction: Prediction, before: int) -> Prediction:
+        """An answer as it is where the examples of its set come behind so many others."""
+        return prediction
 
     def example_losses(
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Sequence[Example]

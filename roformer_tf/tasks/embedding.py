@@ -1,10 +1,10 @@
 """Sentence vectors: texts that belong together are near each other, by the cosine."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import Belonging, SideBatches, encode_apart, text_numbers
+from roformer_tf.labelled.apart import SideBatches, encode_apart, text_numbers
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -20,15 +20,19 @@ from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.passages import PassageBatches, Passages
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.readers.text_key import text_key
+from roformer_tf.tasks import embedding_report
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.blocks import Block, Mistake
 from roformer_tf.tasks.classification import ROC_AUC
-from roformer_tf.tasks.details import JsonObject
+from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened
+from roformer_tf.tasks.different_texts import DifferentTexts, belonging, unit_sides
 from roformer_tf.tasks.metrics import ACCURACY, Figures, Measure, Metric, correlation, mean, roc_auc
 from roformer_tf.tasks.metrics import ranks as value_ranks
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.regression import PEARSON, SPEARMAN
-from roformer_tf.tasks.retrieval import METRICS, ranks_of, retrieval_measure
-from roformer_tf.tasks.vector_losses import SCALE
+from roformer_tf.tasks.retrieval import METRICS, retrieval_measure
+from roformer_tf.tasks.thresholds import best_threshold
+from roformer_tf.tasks.vector_losses import cosent_each, softmax_each
 from roformer_tf.tasks.wording import Words
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -47,23 +51,10 @@ Loss = Literal["softmax", "cosent", "classifier"]
 
 BELONGS = "belongs"
 """The label of texts that belong together."""
-NEAREST = 3
-"""Texts that are kept of an answer, the nearest first."""
 MOST_CLASSES = 50
 LOSS_CHUNK = 64
 """Examples among which a loss is told apart where it is judged and not trained by."""
 TWO_LEVELS = 2
-
-
-class Retrieved(NamedTuple):
-    """Where the text that belongs to an example's first was found among all of its set."""
-
-    rank: int
-    """From 1, what else belongs to it left aside."""
-    ahead: bool
-    """Whether it is nearer than what is known not to belong; without such, than all others."""
-    neighbours: tuple[int, ...]
-    """The nearest texts, by the numbers of examples that they are of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +62,18 @@ class Embedding(Task):
     """Texts, each in a row of its own, whose vectors' cosines say how near they are.
 
     A row's "logits" are its vector (H,) float32, as the pooling gives it. Answers: of pairs with
-    scores the cosine; where texts belong together, `Retrieved`, the scores (1 + neighbours,) being
-    the cosines of what belongs, of a triple's third text if there is one, and of the neighbours.
+    scores the cosine; where texts belong together, `Retrieved`. Scores (1,): the cosine of the
+    first two texts.
     """
 
     name: ClassVar[str] = "embedding"
     title: ClassVar[str] = "句向量 · Sentence vectors"
-    metrics: ClassVar[tuple[Metric, ...]] = (SPEARMAN, PEARSON, ACCURACY, ROC_AUC, *METRICS)
+    metrics: ClassVar[tuple[Metric, ...]] = (*METRICS, ROC_AUC, ACCURACY, SPEARMAN, PEARSON)
     text_counts: ClassVar[tuple[int, ...]] = (1, 2, 3)
     pipeline_tag: ClassVar[str] = "sentence-similarity"
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
+    released: ClassVar[str] = "chinese_roformer-sim-char-base"
     label_optional: ClassVar[bool] = True
     texts_apart: ClassVar[bool] = True
     longest: ClassVar[int] = 512
@@ -93,7 +85,7 @@ class Embedding(Task):
     )
     chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
     worst: ClassVar[Words] = Words("What was missed by the most.", "偏差最大的样本。")
-    sureness_format: ClassVar[Words] = Words("off by {value:.4g}", "偏差 {value:.4g}")
+    sureness_format: ClassVar[Words] = Words("off by {value:.2f}", "偏差 {value:.2f}")
 
     data: Data = "pairs"
     levels: tuple[float, ...] = ()
@@ -322,11 +314,11 @@ class Embedding(Task):
         for begin in range(0, len(sides), LOSS_CHUNK):
             some = slice(begin, begin + LOSS_CHUNK)
             if together is None:
-                parts.append(_cosent_each(sides[some], scores[some]))
+                parts.append(cosent_each(sides[some], scores[some]))
                 continue
             candidates = numbers[some, 1:].T.ravel()
             wanted = together.targets(numbers[some, 0], candidates)
-            parts.append(_softmax_each(sides[some], wanted))
+            parts.append(softmax_each(sides[some], wanted))
         return np.concatenate(parts)
 
     @classmethod
@@ -364,10 +356,33 @@ class Embedding(Task):
         if not len(row_logits):
             return []
         sides = unit_sides(row_logits, encoded)
-        cosines = np.einsum("nh,nh->n", sides[:, 0], sides[:, 1])
+        texts = DifferentTexts.of(encoded)
+        documents = sides[texts.examples, texts.sides]
+        return self.read_scores(texts, (documents @ side for side in sides[:, 0]))
+
+    def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
+        """Answers by what each example's first text scores with all the set's `texts`.
+
+        scores: for each example (documents,) float32, cosines or whatever a search goes by.
+        """
         if self.data == "scores":
-            return [Prediction(float(one), np.array([one], np.float32)) for one in cosines]
-        return _retrieved(sides, cosines, encoded)
+            own = [row[places[0]] for row, places in zip(scores, texts.places, strict=True)]
+            return [Prediction(float(one), np.array([one], np.float32)) for one in own]
+        return [texts.retrieved(number, row) for number, row in enumerate(scores)]
+
+    def judged_texts(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> list[str]:
+        """The text of each of the rows of `encode`."""
+        if self.data != "texts":
+            return [text for example in examples for text in example.texts]
+        rows = self.encode(examples, tokenizer).token_ids
+        return [tokenizer.decode(row[1:-1].tolist()) for row in rows]
+
+    def behind(self, prediction: Prediction, before: int) -> Prediction:
+        """Its neighbours are among the later examples."""
+        if self.data == "scores":
+            return prediction
+        near = tuple((before + other, side, x) for other, side, x in prediction.label.neighbours)
+        return prediction._replace(label=prediction.label._replace(neighbours=near))
 
     def answer(self, logits: np.ndarray) -> Prediction:
         """Of the vectors of a pair side by side, their cosine."""
@@ -442,13 +457,88 @@ class Embedding(Task):
         return False
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
-        """How far off: ranks, or the cosine beyond the threshold or the score."""
+        """By how many ranks a text is missed, or the cosine beyond the threshold."""
         if self.data != "scores":
             return float(prediction.label.rank)
+        return abs(prediction.label - self.threshold)
+
+    def mistakes(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> list[JsonObject]:
+        """The worst misses: of scores, where cosines put a pair farthest from its place."""
+        if self.data != "scores":
+            found = [
+                (self.sureness(example.label, answer), number)
+                for number, (example, answer) in enumerate(zip(examples, predictions, strict=True))
+                if not self.is_right(example.label, answer)
+            ]
+            worst = sorted(found, key=lambda one: -one[0])[:MISTAKES]
+            return [
+                {"sureness": off, **self._shown(number, examples, predictions)}
+                for off, number in worst
+            ]
         if self._is_binary:
-            return abs(prediction.label - self.threshold)
-        low, high = self.levels[0] if self.levels else 0.0, self.levels[-1] if self.levels else 1.0
-        return abs((label - low) / ((high - low) or 1.0) - prediction.label)
+            return super().mistakes(examples, predictions)
+        gold = np.array([example.label for example in examples], np.float64)
+        cosines = np.array([prediction.label for prediction in predictions], np.float64)
+        once = np.ones((1, len(gold)))
+        apart = np.abs(value_ranks(gold, once) - value_ranks(cosines, once))[0] / len(gold)
+        order = np.argsort(-apart, kind="stable")[:MISTAKES].tolist()
+        return [
+            {"place": examples[i].place, "sureness": float(apart[i])}
+            | self.describe(examples[i], predictions[i])
+            for i in order
+        ]
+
+    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
+        """Misses, some examples with their neighbours, and the cosines of near and of far texts."""
+        near, far = self._near_and_far(examples, predictions)
+        found = {
+            "mistakes": self.mistakes(examples, predictions),
+            "cosines": embedding_report.histograms(near, far),
+        }
+        if self.data == "scores":
+            return found
+        count = min(embedding_report.SHOWN, len(examples))
+        some = np.linspace(0, len(examples) - 1, count).astype(int)
+        shown = [self._shown(number, examples, predictions) for number in some.tolist()]
+        return found | {"neighbours": shown}
+
+    def _near_and_far(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> tuple[list[float], list[float]]:
+        """Cosines of texts that belong together, or score above the middle, and of others."""
+        own = [float(answer.scores[0]) for answer in predictions]
+        if self.data != "scores":
+            return own, [x for one in predictions if (x := one.label.other) == x]
+        gold = np.array([example.label for example in examples], np.float64)
+        middle = self._middle if self.levels else float(np.median(gold))
+        alike = gold > middle
+        return list(np.compress(alike, own)), list(np.compress(~alike, own))
+
+    def _shown(
+        self, number: int, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> JsonObject:
+        """An example with its texts, the rank of the second, and its nearest neighbours."""
+        example, answer = examples[number], predictions[number]
+        near = [
+            {"text": shortened((*examples[other].texts, *examples[other].texts)[side]), "cosine": x}
+            for other, side, x in answer.label.neighbours  # of a single text, itself once more
+        ]
+        shown = self.describe(example, answer) | {"cosine": float(answer.scores[0])}
+        return {"place": example.place} | shown | {"neighbours": near}
+
+    @classmethod
+    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
+        """The histograms of cosines, and neighbours with their texts."""
+        return embedding_report.sections(report)
+
+    @classmethod
+    def mistake(cls, found: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
+        """One of the misses: its texts, and those that are nearest."""
+        if "neighbours" not in found:
+            return super().mistake(found, text_columns)
+        return embedding_report.with_neighbours(found, text_columns)
 
     def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
         """Where a set's scores lie; nothing of texts that belong together."""
@@ -489,37 +579,6 @@ class Embedding(Task):
         save_modules(folder)
 
 
-def belonging(encoded: EncodedTexts) -> Belonging:
-    """Which of the texts of a set belong together: the first two of each example."""
-    numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
-    return Belonging(numbers[:, :2])
-
-
-def unit_sides(row_vectors: Sequence[np.ndarray], encoded: EncodedTexts) -> np.ndarray:
-    """Vectors of rows → (N, S, H) float32 of length 1; a vector of 0 stays 0."""
-    vectors = np.asarray(row_vectors, np.float32)
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit = vectors / np.maximum(lengths, 1e-12)
-    return unit.reshape(encoded.examples, -1, vectors.shape[-1])
-
-
-def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
-    """The number above which an answer is yes that is right most often: scores, wanted (N,).
-
-    Halfway between two scores that follow each other, so that other texts may be a little off.
-    """
-    order = np.argsort(scores, kind="stable")
-    ordered, yes = scores[order], wanted[order]
-    # The first k are answered no: right are the no's among them, and the yes's behind them.
-    right = (
-        np.concatenate([[0], np.cumsum(~yes)]) + yes.sum() - np.concatenate([[0], np.cumsum(yes)])
-    )
-    ends = np.concatenate([[ordered[0] - 0.1], ordered, [ordered[-1] + 0.1]])
-    right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)  # equal scores are one answer
-    best = int(np.argmax(right))
-    return float((ends[best] + ends[best + 1]) / 2)
-
-
 def _of_group(example: Example) -> list[Example]:
     """A group's first text with each of the others that is another one, as pairs."""
     if example.label != GROUP:
@@ -544,49 +603,3 @@ def _data_of(examples: Sequence[Example]) -> Data:
         return "scores"
     kinds: dict[int, Data] = {1: "texts", 2: "pairs", 3: "triples"}
     return kinds[len(examples[0].texts)]
-
-
-def _retrieved(sides: np.ndarray, cosines: np.ndarray, encoded: EncodedTexts) -> list[Prediction]:
-    """Rank each second text among all different ones of the set."""
-    numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
-    known = Belonging(numbers[:, :2]).of
-    texts, first, place = np.unique(numbers[:, 1], return_index=True, return_inverse=True)
-    places = {int(text): number for number, text in enumerate(texts)}
-    left_out = {
-        number: [places[x] for x in known[anchor] if x in places and x != own]
-        for number, (anchor, own) in enumerate(numbers[:, :2].tolist())
-    }
-    documents = sides[first, 1]
-    ranks, _ = ranks_of(sides[:, 0], documents, place.reshape(-1, 1).tolist(), left_out)
-    found = []
-    for number, (rank,) in enumerate(ranks):
-        scores = documents @ sides[number, 0]
-        nearest = np.argsort(-scores, kind="stable")[:NEAREST]
-        cosine = float(cosines[number])
-        third = [] if sides.shape[1] == 2 else [float(sides[number, 0] @ sides[number, 2])]
-        label = Retrieved(
-            rank, cosine > third[0] if third else rank == 1, tuple(first[nearest].tolist())
-        )
-        shown = np.array([cosine, *third, *scores[nearest]], np.float32)
-        found.append(Prediction(label, shown))
-    return found
-
-
-def _softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Loss (B,) of each example by `vector_losses.in_batch_softmax`: sides (B, S, H)."""
-    anchors = sides[:, 0].astype(np.float64)
-    candidates = sides[:, 1:].transpose(1, 0, 2).reshape(-1, sides.shape[-1])
-    scores = SCALE * anchors @ candidates.T.astype(np.float64)
-    right = np.diagonal(scores[:, : len(sides)])
-    highest = scores.max(axis=1, keepdims=True)
-    total = np.sum(np.exp(scores - highest) * (wanted >= 0), axis=1)
-    return np.asarray(np.log(total) + highest[:, 0] - right)
-
-
-def _cosent_each(sides: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """What each pair (B,) adds to `vector_losses.cosent`: how wrongly it stands among them."""
-    cosines = SCALE * np.einsum("nh,nh->n", sides[:, 0], sides[:, 1]).astype(np.float64)
-    apart = cosines[:, None] - cosines[None, :]
-    below = np.where(scores[:, None] < scores[None, :], np.exp(apart), 0.0).sum(axis=1)
-    above = np.where(scores[:, None] > scores[None, :], np.exp(-apart), 0.0).sum(axis=1)
-    return np.asarray(np.log1p(below + above))

@@ -92,6 +92,10 @@ class Paraphrase(Embedding):
         pairs = [example._replace(texts=example.texts[:2]) for example in examples]
         return encode_apart(pairs, tokenizer, self.max_length)
 
+    def judged_texts(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> list[str]:
+        """The first two texts of each group."""
+        return [text for example in examples for text in example.texts[:2]]
+
     def training_data(
         self, examples: Sequence[Example], tokenizer: RoFormerTokenizer
     ) -> TrainingData:

@@ -7,6 +7,8 @@ it; its length does not count but in `classifier_features`, which are RoFormer-S
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
 
@@ -126,3 +128,23 @@ def over_cuts(
     """A loss' mean over vectors cut to their first features, so many each time (Matryoshka)."""
     losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
     return sum(losses[1:], losses[0]) / len(losses)
+
+
+def softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Loss (B,) of each example by `in_batch_softmax`: sides (B, S, H)."""
+    anchors = sides[:, 0].astype(np.float64)
+    candidates = sides[:, 1:].transpose(1, 0, 2).reshape(-1, sides.shape[-1])
+    scores = SCALE * anchors @ candidates.T.astype(np.float64)
+    right = np.diagonal(scores[:, : len(sides)])
+    highest = scores.max(axis=1, keepdims=True)
+    total = np.sum(np.exp(scores - highest) * (wanted >= 0), axis=1)
+    return np.asarray(np.log(total) + highest[:, 0] - right)
+
+
+def cosent_each(sides: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """What each pair (B,) adds to `cosent`: how wrongly it stands among them."""
+    cosines = SCALE * np.einsum("nh,nh->n", sides[:, 0], sides[:, 1]).astype(np.float64)
+    apart = cosines[:, None] - cosines[None, :]
+    below = np.where(scores[:, None] < scores[None, :], np.exp(apart), 0.0).sum(axis=1)
+    above = np.where(scores[:, None] > scores[None, :], np.exp(-apart), 0.0).sum(axis=1)
+    return np.asarray(np.log1p(below + above))

@@ -63,6 +63,20 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys):
     names = ["ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_5", "recall_at_10"]
     assert list(report["test"]) == names
     assert list(report["intervals"]["test"]) == names
+    by_words = [report["baseline"], *report["other_baselines"]]
+    assert sorted(one["name"] for one in by_words) == [
+        "BM25 of words",
+        "TF-IDF cosine of 1–3 characters",
+    ]
+    assert all(list(one["test"]) == names for one in by_words)
+    assert by_words[0]["test"]["ndcg_at_10"] >= by_words[1]["test"]["ndcg_at_10"] > 0.9
+    (shown, *_) = report["neighbours"]
+    assert len(shown["texts"]) == 2
+    assert len(shown["neighbours"]) == 3
+    assert sum(report["cosines"]["near"]) == sum(report["cosines"]["far"]) == 4
+    page = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
+    assert "## 最近邻示例" in page
+    assert "| BM25（按词）（测试集） | 4 |" in page
     model = RoFormerForSentenceEmbedding.from_pretrained(tmp_path / "run" / "model")
     assert sorted(model.parts()) == ["encoder", "pooler"]
     before = RoFormerForSentenceEmbedding.from_pretrained(released("sim_char"), pooling="pooler")

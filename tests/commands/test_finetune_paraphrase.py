@@ -10,7 +10,9 @@ from roformer_tf.cli import main
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.models.heads import RoFormerForSentenceSimilarity
 
-CHARACTERS = list("今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都")
+CHARACTERS = list(
+    "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,9 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.embedding import BELONGS, Embedding, best_threshold
+from roformer_tf.tasks.embedding import BELONGS, Embedding
 from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.thresholds import best_threshold
 
 
 def read(folder, content, name="data.tsv"):
@@ -140,7 +141,10 @@ def test_a_text_is_looked_for_among_the_different_others():
     found = task.read_rows(vectors, encoded)
     assert [one.label.rank for one in found] == [1, 1, 1, 3]
     assert found[0].scores[0] == pytest.approx(np.cos(np.radians(30)))
-    assert found[3].label.neighbours == (1, 0, 3)  # by examples; 51 is counted once
+    near = [(example, side) for example, side, _ in found[3].label.neighbours]
+    assert near == [(1, 1), (0, 1), (3, 1)]  # 51 is counted once
+    moved = [example for example, *_ in task.behind(found[3], 10).label.neighbours]
+    assert moved == [11, 10, 13]
     assert found[3].label.ahead is False
     metrics = task.compute_metrics([BELONGS] * 4, found)
     assert metrics["recall_at_1"] == 0.75
