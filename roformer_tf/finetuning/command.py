@@ -306,9 +306,7 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
         task = task.with_vector_settings(
             **{x: getattr(config.vectors, x) for x in task.vector_settings if x != "pieces"}
         )
-    of_several = "the longer text is cut." if len(sets.train[0].texts) > 1 else ""
-    fixed = task.long_texts_fixed or of_several
-    if config.long_texts != "head" and fixed:
+    if config.long_texts != "head" and (fixed := task.why_long_texts_fixed()):
         raise InputError(
             f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Leave it out."
         )

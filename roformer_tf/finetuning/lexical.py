@@ -7,6 +7,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.lexical import BM25, Lexical, TfIdf
+from roformer_tf.labelled.apart import EncodedSides
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.different_texts import DifferentTexts
@@ -59,6 +60,7 @@ def _answers(
 ) -> list[Prediction]:
     """What a search of the examples' other texts by their first ones gives."""
     encoded = task.encode(examples, tokenizer)
+    assert isinstance(encoded, EncodedSides)
     different = DifferentTexts.of(encoded)
     spelled = task.judged_texts(examples, tokenizer)
     sides = len(spelled) // len(examples)

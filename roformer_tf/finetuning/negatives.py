@@ -4,15 +4,18 @@ FOLDER/negatives.npz   those of a training, which goes on with the same when it 
 """
 
 import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
-from roformer_tf.labelled.apart import SideBatches
+from roformer_tf.labelled.apart import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
+from roformer_tf.tasks.different_texts import unit
 from roformer_tf.tokenizers.padding import Ints
 
 FILE = "negatives.npz"
@@ -34,44 +37,44 @@ def with_hard_negatives(
             if str(known["fingerprint"]) == fingerprint:
                 return dataclasses.replace(data, negatives=known["rows"])
     print(f"looking for the {count} nearest texts that do not belong to each")
-    rows, first = unique_rows(data)
-    vectors = unit(run_rows(model, [data.encoded.token_ids[row] for row in rows]))
-    found = nearest_others(data, rows, vectors[first], count)
+    different, place = different_rows(data.encoded.token_ids)
+    vectors = unit(run_rows(model, [data.encoded.token_ids[row] for row in different]))
+    found = nearest_others(data, place, vectors, count)
     with file_beside(path) as beside, beside.open("wb") as file:
         np.savez(file, rows=found, fingerprint=fingerprint)
     return dataclasses.replace(data, negatives=found)
 
 
-def unique_rows(data: SideBatches) -> tuple[Ints, Ints]:
-    """A row of each different text, in the order of the texts' numbers, and each row's place."""
-    _, rows, place = np.unique(data.numbers, return_index=True, return_inverse=True)
+def different_rows(token_ids: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """A row of each different one, and which of these each row is."""
+    numbers = text_numbers(token_ids)
+    _, rows, place = np.unique(numbers, return_index=True, return_inverse=True)
     return rows, place
 
 
-def unit(vectors: list[np.ndarray]) -> np.ndarray:
-    """(N, H) float32 of length 1."""
-    stacked = np.stack(vectors)
-    return stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)
-
-
-def nearest_others(data: SideBatches, rows: Ints, vectors: np.ndarray, count: int) -> np.ndarray:
+def nearest_others(data: SideBatches, place: Ints, vectors: np.ndarray, count: int) -> Ints:
     """Rows (N, count) int64 of the texts nearest to each example's first, of those not its own.
 
-    rows: a row of each different text; vectors (all rows, H) float32 of length 1.
+    place (rows,): which of the vectors (…, H), float32 of length 1, is a row's.
     """
     assert data.belonging is not None
-    sides = np.arange(len(data.numbers)).reshape(-1, data.sides)
-    candidates = np.unique(data.numbers[sides[:, 1:]])  # numbers of texts
-    documents, present = vectors[rows[candidates]], set(candidates.tolist())
-    known = data.belonging.of
-    found = np.empty((len(sides), count), np.int64)
+    encoded, known = data.encoded, data.belonging.of
+    sides = encoded.places % encoded.sides
+    candidates, first = np.unique(place[sides > 0], return_index=True)  # numbers of vectors
+    rows = np.flatnonzero(sides > 0)[first]
+    rows_of: dict[int, set[int]] = defaultdict(set)  # a text's number: its vectors
+    for text, vector in zip(encoded.numbers.ravel()[encoded.places], place, strict=True):
+        rows_of[int(text)].add(int(vector))
+    documents = vectors[candidates]
+    anchors = place[encoded.first_rows[:, 0]]
+    found = np.empty((encoded.examples, count), np.int64)
     at_once = max(1, SCORES_AT_ONCE // len(candidates))
-    for begin in range(0, len(sides), at_once):
-        some = sides[begin : begin + at_once, 0]
-        scores = vectors[some] @ documents.T
-        for number, anchor in enumerate(data.numbers[some].tolist()):
-            own = np.searchsorted(candidates, [x for x in known[anchor] if x in present])
-            scores[number, own] = -np.inf
+    for begin in range(0, len(found), at_once):
+        some = slice(begin, begin + at_once)
+        scores = vectors[anchors[some]] @ documents.T
+        for number, anchor in enumerate(encoded.numbers[some, 0].tolist()):
+            own = sorted({one for text in known[anchor] for one in rows_of[text]})
+            scores[number, np.isin(candidates, own)] = -np.inf
         left = np.isfinite(scores).sum(axis=1).min()
         if left < count:
             raise InputError(
@@ -80,6 +83,5 @@ def nearest_others(data: SideBatches, rows: Ints, vectors: np.ndarray, count: in
             )
         chosen = np.argpartition(-scores, count - 1, axis=1)[:, :count]
         order = np.argsort(-np.take_along_axis(scores, chosen, axis=1), axis=1, kind="stable")
-        best = np.take_along_axis(chosen, order, axis=1)
-        found[begin : begin + at_once] = rows[candidates[best]]
+        found[some] = rows[np.take_along_axis(chosen, order, axis=1)]
     return found

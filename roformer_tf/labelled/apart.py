@@ -15,42 +15,95 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import ENDLESS, LabelledBatch, batches_by_length
-from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.encoding import EncodedTexts, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
 NEITHER = -1
 """In a row of targets: a candidate that is neither the answer nor wrong, and does not count."""
 
 
-def encode_apart(
-    examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
-) -> EncodedTexts:
-    """Make a row of at most `max_length` tokens of every text, its end cut; all in segment 0.
+@dataclass(frozen=True)
+class EncodedSides(EncodedTexts):
+    """N examples of S texts each in rows of their own; a long text may be several rows of it."""
 
-    The rows of an example follow each other in the order of its texts. Raises InputError for a
-    `max_length` that holds no token.
+    places: Ints
+    """(rows,) int32, rising: which text a row is of: example · S + its place in the example."""
+    numbers: Ints
+    """(N, S) int64: a number for each text, the same for equal ones."""
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[Sequence[Ints]]], lengths: Ints) -> "EncodedSides":
+        """Of each example, of each of its texts, the rows: (T,) int32 with special tokens."""
+        flat = [rows for example in texts for rows in example]
+        known: dict[bytes, int] = {}
+        numbers = [known.setdefault(_identity(rows), len(known)) for rows in flat]
+        sides = len(texts[0]) if texts else 1
+        counts = np.array([len(rows) for rows in flat], np.int32)
+        places = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
+        rows = [row for one in flat for row in one]
+        return cls(
+            token_ids=rows,
+            segment_ids=[np.zeros_like(row) for row in rows],
+            first_units=[],
+            example=places // sides,
+            lengths=lengths,
+            units=np.zeros(len(texts), np.int32),
+            places=places,
+            numbers=np.array(numbers, np.int64).reshape(-1, sides),
+        )
+
+    @property
+    def sides(self) -> int:
+        """Texts of an example: S."""
+        return self.numbers.shape[1]
+
+    @cached_property
+    def first_rows(self) -> Ints:
+        """(N, S) the first row of each text."""
+        wanted = np.arange(self.numbers.size)
+        return np.searchsorted(self.places, wanted).reshape(self.numbers.shape)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """(N, S) how many rows each text has."""
+        found = np.bincount(self.places, minlength=self.numbers.size)
+        return found.reshape(self.numbers.shape)
+
+
+def _identity(rows: Sequence[Ints]) -> bytes:
+    """Bytes that equal rows share."""
+    return b"|".join(row.tobytes() for row in rows)
+
+
+def encode_apart(
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
+    max_length: int,
+    passages: bool = False,
+) -> EncodedSides:
+    """Make rows of at most `max_length` tokens of every text by itself, all in segment 0.
+
+    The end of a longer text is cut; with `passages` all but the first texts are read in windows
+    that overlap. Raises InputError for a `max_length` that holds no token.
     """
     check_length(max_length)
+    room = max_length - SPECIALS
 
     @cache  # a document may belong to many queries
-    def row_of(text: str) -> tuple[Ints, int]:
+    def rows_of(text: str, whole: bool) -> tuple[list[Ints], int]:
         ids = tokenizer.ids(text)
-        kept = [tokenizer.cls_id, *ids[: max_length - 2], tokenizer.sep_id]
-        return np.array(kept, np.int32), len(ids) + 2
+        spans = windows(np.arange(len(ids) + 1), room) if whole and len(ids) > room else [(0, room)]
+        kept = [[tokenizer.cls_id, *ids[slice(*span)], tokenizer.sep_id] for span in spans]
+        return [np.array(row, np.int32) for row in kept], len(ids) + SPECIALS
 
-    found = [[row_of(text) for text in example.texts] for example in examples]
-    rows = [ids for of_one in found for ids, _ in of_one]
-    counts = np.array([len(of_one) for of_one in found], np.int32)
-    return EncodedTexts(
-        token_ids=rows,
-        segment_ids=[np.zeros_like(ids) for ids in rows],
-        first_units=[],
-        example=np.repeat(np.arange(len(found), dtype=np.int32), counts),
-        lengths=np.array([max(length for _, length in one) for one in found], np.int32),
-        units=np.zeros(len(found), np.int32),
-    )
+    found = [
+        [rows_of(text, passages and side > 0) for side, text in enumerate(example.texts)]
+        for example in examples
+    ]
+    longest = np.array([max(length for _, length in one) for one in found], np.int32)
+    return EncodedSides.of([[rows for rows, _ in one] for one in found], longest)
 
 
 def text_numbers(token_ids: Iterable[Ints]) -> Ints:
@@ -112,32 +165,27 @@ class SideBatches:
     beyond the last one of an epoch is an empty row on all sides, and weighs 0.
     """
 
-    encoded: EncodedTexts
-    """S rows for each example, as `encode_apart` gives them."""
+    encoded: EncodedSides
     targets: np.ndarray | None = None
     """(N, …): what the loss compares examples with; None, what belongs together: a row of targets
     (B, C) for the C candidates of the batch, as `Belonging.targets` has them."""
     belonging: Belonging | None = None
-    negatives: np.ndarray | None = None
-    """(N, K) numbers of rows of `encoded`: texts that are held against each example, as a last side
-    (B, K, T)."""
+    rows: Ints | None = None
+    """(N, S): the row of each text that is trained on, where some have several; None, the first."""
+    negatives: Ints | None = None
+    """(N, K) rows that are held against each example, as a last side (B, K, T)."""
 
     @cached_property
-    def sides(self) -> int:
-        """Texts of an example."""
-        return len(self.encoded.token_ids) // self.encoded.examples
-
-    @cached_property
-    def numbers(self) -> Ints:
-        """(rows,) int64: which text each row is."""
-        return text_numbers(self.encoded.token_ids)
+    def chosen(self) -> Ints:
+        """(N, S) the row of each text."""
+        return self.encoded.first_rows if self.rows is None else self.rows
 
     @property
     def tokens_each(self) -> float:
         """Tokens that an example is trained on."""
-        each = self.encoded.row_lengths.mean()
+        each = self.encoded.row_lengths[self.chosen].mean()
         more = 0 if self.negatives is None else self.negatives.shape[1]
-        return float(each * (self.sides + more))
+        return float(each * (self.encoded.sides + more))
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """All that tells one training set from another."""
@@ -160,7 +208,7 @@ class SideBatches:
         if not self.encoded.examples:
             raise InputError("there is no example to train on. Give a file with some.")
         steps = self.steps_per_epoch(batch_size)
-        lengths = self.encoded.row_lengths.reshape(-1, self.sides).sum(axis=1)
+        lengths = self.encoded.row_lengths[self.chosen].sum(axis=1)
 
         @lru_cache(2)
         def order(epoch: int) -> list[Ints]:
@@ -173,18 +221,20 @@ class SideBatches:
 
     def _batch(self, examples: Ints, batch_size: int) -> LabelledBatch:
         """The sides, targets and weights of some examples."""
-        rows = examples[:, None] * self.sides + np.arange(self.sides)  # (b, S)
+        rows, sides = self.chosen[examples], self.encoded.sides  # (b, S)
         inputs: dict[str, Any] = {
-            f"side_{side}": self._padded(rows[:, side], batch_size) for side in range(self.sides)
+            f"side_{side}": self._padded(rows[:, side], batch_size) for side in range(sides)
         }
         missing = batch_size - len(examples)
-        numbers = np.pad(self.numbers[rows], ((0, missing), (0, 0)), constant_values=-1)  # (B, S)
+        texts = self.encoded.numbers
+        numbers = np.pad(texts[examples], ((0, missing), (0, 0)), constant_values=-1)  # (B, S)
         candidates = [numbers[:, 1:].T.ravel()]
         if self.negatives is not None:
             chosen = self.negatives[examples]  # (b, K)
             flat = self._padded(chosen.ravel(), batch_size * chosen.shape[1])
-            inputs[f"side_{self.sides}"] = flat.reshape(batch_size, chosen.shape[1], -1)
-            against = np.pad(self.numbers[chosen], ((0, missing), (0, 0)), constant_values=-1)
+            inputs[f"side_{sides}"] = flat.reshape(batch_size, chosen.shape[1], -1)
+            of = texts.ravel()[self.encoded.places[chosen]]
+            against = np.pad(of, ((0, missing), (0, 0)), constant_values=-1)
             candidates.append(against.T.ravel())
         weights = (np.arange(batch_size) < len(examples)).astype(np.float32)
         if self.targets is not None:

@@ -17,9 +17,8 @@ import grain
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import NEITHER
+from roformer_tf.labelled.apart import NEITHER, EncodedSides
 from roformer_tf.labelled.batches import ENDLESS, LabelledBatch, batches_by_length
-from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
@@ -120,18 +119,10 @@ class Passages:
         """`[CLS] tokens [SEP]`."""
         return np.concatenate([[self.tokenizer.cls_id], ids, [self.tokenizer.sep_id]]).astype("i4")
 
-    def judged(self) -> EncodedTexts:
+    def judged(self) -> EncodedSides:
         """The view of each text that it is judged by, in two rows."""
-        count = len(self.texts)
-        rows = [self.row(part) for number in range(count) for part in self.judged_view(number)]
-        return EncodedTexts(
-            token_ids=rows,
-            segment_ids=[np.zeros_like(row) for row in rows],
-            first_units=[],
-            example=np.repeat(np.arange(count, dtype=np.int32), 2),
-            lengths=self.lengths,
-            units=np.zeros(count, np.int32),
-        )
+        views = [self.judged_view(number) for number in range(len(self.texts))]
+        return EncodedSides.of([[[self.row(x)] for x in view] for view in views], self.lengths)
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,11 @@ class Task(ABC):
         targets, weights = self.row_targets(encoded, examples)
         return RowBatches(encoded, targets, weights, labels=self.outputs if self.crf else 0)
 
+    def why_long_texts_fixed(self) -> str:
+        """What becomes of long texts, where it cannot be chosen; "" where it can."""
+        of_several = "the longer text is cut." if len(self.text_columns) > 1 else ""
+        return self.long_texts_fixed or of_several
+
     def with_vector_settings(self, **settings: Any) -> "Self":
         """The task with a loss of vectors, and the lengths to which they may be cut.
 

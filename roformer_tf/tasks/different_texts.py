@@ -1,13 +1,12 @@
 """The texts of a set that are looked for, and where each was found."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.apart import Belonging, text_numbers
-from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.apart import Belonging, EncodedSides
 from roformer_tf.tasks.base import Prediction
 
 NEAREST = 3
@@ -41,9 +40,9 @@ class DifferentTexts:
     """For each example the documents that belong to its first text, too, or are equal to it."""
 
     @classmethod
-    def of(cls, encoded: EncodedTexts) -> "DifferentTexts":
-        """Of the rows of a set, S for each example."""
-        numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
+    def of(cls, encoded: EncodedSides) -> "DifferentTexts":
+        """Of the texts of a set."""
+        numbers = encoded.numbers
         found, first, places = np.unique(numbers[:, 1:], return_index=True, return_inverse=True)
         known, place = Belonging(numbers[:, :2]).of, {x: i for i, x in enumerate(found.tolist())}
         left_out = [
@@ -74,15 +73,39 @@ class DifferentTexts:
         return Prediction(label, np.array([scores[own]], np.float32))
 
 
-def belonging(encoded: EncodedTexts) -> Belonging:
+def belonging(encoded: EncodedSides) -> Belonging:
     """Which of the texts of a set belong together: the first two of each example."""
-    numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
-    return Belonging(numbers[:, :2])
+    return Belonging(encoded.numbers[:, :2])
 
 
-def unit_sides(row_vectors: Sequence[np.ndarray], encoded: EncodedTexts) -> np.ndarray:
-    """Vectors of rows → (N, S, H) float32 of length 1; a vector of 0 stays 0."""
+def unit(row_vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """Vectors of rows → (rows, H) float32 of length 1; a vector of 0 stays 0."""
     vectors = np.asarray(row_vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit = vectors / np.maximum(lengths, 1e-12)
-    return unit.reshape(encoded.examples, -1, vectors.shape[-1])
+    return np.asarray(vectors / np.maximum(lengths, 1e-12))
+
+
+def scores_of(
+    vectors: np.ndarray, encoded: EncodedSides, texts: DifferentTexts
+) -> Iterator[np.ndarray]:
+    """For each example the cosines (documents,) of its first text with all `texts`.
+
+    vectors (rows, H) of length 1. A text in several rows has the cosine of the best of them.
+    """
+    first = encoded.first_rows[texts.examples, texts.sides]
+    counts = encoded.counts[texts.examples, texts.sides]
+    begins = np.cumsum([0, *counts[:-1]])
+    rows = np.repeat(first - begins, counts) + np.arange(counts.sum())
+    documents = vectors[rows]
+    for row in encoded.first_rows[:, 0]:
+        yield np.maximum.reduceat(documents @ vectors[row], begins)
+
+
+def best_sides(vectors: np.ndarray, encoded: EncodedSides) -> np.ndarray:
+    """One vector of each text: (N, S, H); of several rows that of the one nearest to the first."""
+    chosen = encoded.first_rows.copy()
+    for example, side in np.argwhere(encoded.counts > 1).tolist():
+        begin, count = int(chosen[example, side]), int(encoded.counts[example, side])
+        cosines = vectors[begin : begin + count] @ vectors[chosen[example, 0]]
+        chosen[example, side] = begin + int(np.argmax(cosines))
+    return np.asarray(vectors[chosen])

@@ -12,11 +12,12 @@ from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import SideBatches, encode_apart, text_numbers
+from roformer_tf.labelled.apart import EncodedSides, SideBatches, encode_apart
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import GROUP, Example, Label
+from roformer_tf.labelled.fitting import fitting_rows
 from roformer_tf.labelled.passages import PassageBatches, Passages
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.readers.text_key import text_key
@@ -25,7 +26,13 @@ from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.blocks import Block, Mistake
 from roformer_tf.tasks.classification import ROC_AUC
 from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened
-from roformer_tf.tasks.different_texts import DifferentTexts, belonging, unit_sides
+from roformer_tf.tasks.different_texts import (
+    DifferentTexts,
+    belonging,
+    best_sides,
+    scores_of,
+    unit,
+)
 from roformer_tf.tasks.metrics import ACCURACY, Figures, Measure, Metric, correlation, mean, roc_auc
 from roformer_tf.tasks.metrics import ranks as value_ranks
 from roformer_tf.tasks.probabilities import shortest
@@ -77,7 +84,6 @@ class Embedding(Task):
     label_optional: ClassVar[bool] = True
     texts_apart: ClassVar[bool] = True
     longest: ClassVar[int] = 512
-    long_texts_fixed: ClassVar[str] = "the end of a long text is cut."
     vector_settings: ClassVar[tuple[str, ...]] = ("loss", "hard_negatives", "dimensions", "pieces")
     refused_loss_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
@@ -195,6 +201,12 @@ class Embedding(Task):
         few = tuple(levels) if len(levels) <= MOST_CLASSES else ()
         return cls(data=data, levels=few, loss="cosent", **settings)
 
+    def why_long_texts_fixed(self) -> str:
+        """Documents may be read in windows; of other texts the end is cut."""
+        if self.long_texts != "head-tail" and self.data in ("pairs", "triples"):
+            return ""
+        return "the end of a long text is cut."
+
     def with_vector_settings(  # type: ignore[override]
         self, *, loss: str = "auto", dimensions: Sequence[int] = (), hard_negatives: int = 0
     ) -> "Self":
@@ -256,7 +268,8 @@ class Embedding(Task):
         """A row for each text; of single texts one for a sentence, and one for its passage."""
         if self.data == "texts":
             return Passages.of(examples, tokenizer, self.max_length).judged()
-        return encode_apart(examples, tokenizer, self.max_length)
+        passages = self.long_texts == "windows"
+        return encode_apart(examples, tokenizer, self.max_length, passages)
 
     def target(self, example: Example) -> np.ndarray:
         """() float32: the score, 1 for what belongs together."""
@@ -268,7 +281,9 @@ class Embedding(Task):
         """Examples in batches whose sides are encoded apart."""
         if self.data == "texts":
             return PassageBatches(Passages.of(examples, tokenizer, self.max_length))
-        encoded = self.encode(examples, tokenizer)
+        encoded = encode_apart(
+            examples, tokenizer, self.max_length, passages=self.long_texts == "windows"
+        )
         if self.data == "scores":
             scores = np.array([self.target(example) for example in examples], np.float32)
             if self.loss == "classifier":
@@ -276,7 +291,7 @@ class Embedding(Task):
                     encoded, targets=np.searchsorted(self.levels, scores).astype(np.int32)
                 )
             return SideBatches(encoded, targets=scores)
-        return SideBatches(encoded, belonging=belonging(encoded))
+        return SideBatches(encoded, belonging=belonging(encoded), rows=fitting_rows(encoded))
 
     @property
     def pair_classes(self) -> int:
@@ -306,9 +321,9 @@ class Embedding(Task):
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Sequence[Example]
     ) -> np.ndarray:
         """By the cosines of whole vectors, each example among as many as a batch may have."""
-        sides = unit_sides(row_logits, encoded)
+        assert isinstance(encoded, EncodedSides)
+        sides, numbers = best_sides(unit(row_logits), encoded), encoded.numbers
         together = belonging(encoded) if self.data != "scores" else None
-        numbers = text_numbers(encoded.token_ids).reshape(encoded.examples, -1)
         scores = np.array([self.target(example) for example in examples], np.float64)
         parts = []
         for begin in range(0, len(sides), LOSS_CHUNK):
@@ -355,10 +370,9 @@ class Embedding(Task):
         """Cosines; where texts belong together, ranks among all the second texts of the set."""
         if not len(row_logits):
             return []
-        sides = unit_sides(row_logits, encoded)
+        assert isinstance(encoded, EncodedSides)
         texts = DifferentTexts.of(encoded)
-        documents = sides[texts.examples, texts.sides]
-        return self.read_scores(texts, (documents @ side for side in sides[:, 0]))
+        return self.read_scores(texts, scores_of(unit(row_logits), encoded, texts))
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
         """Answers by what each example's first text scores with all the set's `texts`.
@@ -371,10 +385,10 @@ class Embedding(Task):
         return [texts.retrieved(number, row) for number, row in enumerate(scores)]
 
     def judged_texts(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> list[str]:
-        """The text of each of the rows of `encode`."""
+        """The texts that rows of `encode` are of, those of an example side by side."""
         if self.data != "texts":
             return [text for example in examples for text in example.texts]
-        rows = self.encode(examples, tokenizer).token_ids
+        rows = self.encode(examples, tokenizer).token_ids  # one for each text
         return [tokenizer.decode(row[1:-1].tolist()) for row in rows]
 
     def behind(self, prediction: Prediction, before: int) -> Prediction:

@@ -41,6 +41,7 @@ class Paraphrase(Embedding):
     poolings: ClassVar[tuple[str, ...]] = ("pooler",)
     writes: ClassVar[bool] = True
     vector_settings: ClassVar[tuple[str, ...]] = ("teacher",)
+    long_texts_fixed: ClassVar[str] = "the end of a long text is cut."
 
     teacher: bool = False
     """Whether vectors were trained to have a teacher's cosines."""
@@ -95,6 +96,10 @@ class Paraphrase(Embedding):
     def judged_texts(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> list[str]:
         """The first two texts of each group."""
         return [text for example in examples for text in example.texts[:2]]
+
+    def why_long_texts_fixed(self) -> str:
+        """Their ends are cut."""
+        return self.long_texts_fixed
 
     def training_data(
         self, examples: Sequence[Example], tokenizer: RoFormerTokenizer

@@ -8,24 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning import negatives
-from roformer_tf.finetuning.negatives import nearest_others, unique_rows, with_hard_negatives
-from roformer_tf.labelled.apart import Belonging, SideBatches, text_numbers
-from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.finetuning.negatives import different_rows, nearest_others, with_hard_negatives
+from roformer_tf.labelled.apart import Belonging, EncodedSides, SideBatches
+from roformer_tf.tasks.different_texts import unit
 
 
 def data_of(pairs):
     """Pairs of texts of one token each."""
-    ids = [np.array([1, token, 2], np.int32) for pair in pairs for token in pair]
-    encoded = EncodedTexts(
-        token_ids=ids,
-        segment_ids=[np.zeros_like(one) for one in ids],
-        first_units=[],
-        example=np.repeat(np.arange(len(pairs)), 2),
-        lengths=np.full(len(pairs), 3),
-        units=np.zeros(len(pairs), np.int32),
-    )
-    return SideBatches(encoded, belonging=Belonging(text_numbers(ids).reshape(-1, 2)))
+    rows = [[[np.array([1, token, 2], np.int32)] for token in pair] for pair in pairs]
+    encoded = EncodedSides.of(rows, np.full(len(pairs), 3))
+    return SideBatches(encoded, belonging=Belonging(encoded.numbers))
 
 
 def token(data, row):
@@ -37,12 +29,11 @@ def test_they_are_those_of_sorting_all_that_do_not_belong(seed):
     rng = np.random.default_rng(seed)
     pairs = list(zip(rng.integers(10, 20, 30), rng.integers(15, 45, 30), strict=True))
     data = data_of(pairs)
-    vectors = negatives.unit(list(rng.normal(size=(60, 5))))
-    of_text = {}
-    rows, place = unique_rows(data)
-    for row in range(60):
-        of_text[token(data, row)] = vectors[rows[place[row]]]
-    found = nearest_others(data, rows, np.stack([of_text[token(data, r)] for r in rows])[place], 3)
+    vectors = unit(list(rng.normal(size=(60, 5))))
+    rows, place = different_rows(data.encoded.token_ids)
+    of_text = {token(data, row): vectors[place[row]] for row in range(60)}
+    assert all(token(data, rows[place[row]]) == token(data, row) for row in range(60))
+    found = nearest_others(data, place, vectors, 3)
     for (anchor, _), chosen in zip(pairs, found, strict=True):
         belongs = {anchor} | {b for a, b in pairs if a == anchor}
         belongs |= {a for a, b in pairs if b == anchor}
@@ -77,3 +68,19 @@ def test_they_are_part_of_what_is_trained_on():
     inputs, targets, _ = more.batches(3, 0)[0]
     assert inputs["side_2"].shape[:2] == (3, 1)
     assert targets.shape == (3, 6)
+
+
+def test_another_passage_of_the_same_document_is_none():
+    def rows(*tokens):
+        return [np.array([1, token, 2], np.int32) for token in tokens]
+
+    texts = [[rows(10), rows(20, 21)], [rows(11), rows(22)], [rows(12), rows(23, 21)]]
+    encoded = EncodedSides.of(texts, np.full(3, 4))
+    data = SideBatches(encoded, belonging=Belonging(encoded.numbers))
+    _, place = different_rows(encoded.token_ids)
+    vectors = np.ones((place.max() + 1, 1), "float32")  # all alike
+    found = nearest_others(data, place, vectors, 1)
+    told = [token(data, row) for (row,) in found]
+    assert told[0] in (22, 23)  # 21 is a passage of its document, and of another one
+    assert told[1] != 22
+    assert told[2] in (20, 22)

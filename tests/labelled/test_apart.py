@@ -11,9 +11,9 @@ from roformer_tf.labelled.apart import (
     Belonging,
     SideBatches,
     encode_apart,
-    text_numbers,
 )
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.fitting import fitting_rows
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -63,7 +63,7 @@ def held_against(batch):
 @given(st.integers(0, 100), st.integers(2, 8))
 def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
     rows = encoded(*PAIRS)
-    data = SideBatches(rows, belonging=Belonging(text_numbers(rows.token_ids).reshape(-1, 2)))
+    data = SideBatches(rows, belonging=Belonging(rows.numbers))
     known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in PAIRS}
     seen = []
     for step in range(data.steps_per_epoch(batch_size)):
@@ -80,7 +80,7 @@ def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
 
 def test_all_others_are_held_against_a_text():
     rows = encoded(*PAIRS)
-    data = SideBatches(rows, belonging=Belonging(text_numbers(rows.token_ids).reshape(-1, 2)))
+    data = SideBatches(rows, belonging=Belonging(rows.numbers))
     found = {(a, b): sorted(others) for a, (b,), others in held_against(data.batches(6, 0)[0])}
     assert found["l", "m"] == ["cde", "cde", "f", "ij", "k"]
     assert found["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
@@ -90,7 +90,7 @@ def test_all_others_are_held_against_a_text():
 
 def test_the_last_batch_is_filled_up_with_rows_that_count_nowhere():
     rows = encoded(*PAIRS)
-    data = SideBatches(rows, belonging=Belonging(text_numbers(rows.token_ids).reshape(-1, 2)))
+    data = SideBatches(rows, belonging=Belonging(rows.numbers))
     both = (data.batches(4, 0)[step] for step in range(2))
     inputs, targets, weights = min(both, key=lambda batch: batch[2].sum())
     assert weights.tolist() == [1, 1, 0, 0]
@@ -114,9 +114,8 @@ def test_sides_have_lengths_of_their_own_and_scores_go_with_their_pairs():
 
 def test_negatives_are_a_side_of_their_own():
     rows = encoded(*PAIRS)
-    numbers = text_numbers(rows.token_ids).reshape(-1, 2)
     negatives = np.array([[11, 9], [11, 7], [9, 7], [1, 3], [1, 11], [1, 3]])
-    data = SideBatches(rows, belonging=Belonging(numbers), negatives=negatives)
+    data = SideBatches(rows, belonging=Belonging(rows.numbers), negatives=negatives)
     inputs, targets, _ = batch = data.batches(6, 0)[0]
     assert inputs["side_2"].shape == (6, 2, 16)
     assert targets.shape == (6, 18)
@@ -134,7 +133,7 @@ def words_of(rows, numbers):
 def test_batches_are_a_function_of_seed_and_number():
     rows = encoded(*PAIRS)
     make = lambda: SideBatches(  # noqa: E731
-        rows, belonging=Belonging(text_numbers(rows.token_ids).reshape(-1, 2))
+        rows, belonging=Belonging(rows.numbers)
     ).batches(2, 5)
     first, again = make(), make()
     for step in (0, 2, 7):
@@ -143,3 +142,32 @@ def test_batches_are_a_function_of_seed_and_number():
                 assert all(np.array_equal(a[key], b[key]) for key in a)
             else:
                 assert np.array_equal(a, b)
+
+
+def test_long_documents_are_read_in_passages_and_queries_are_cut():
+    long = " ".join(LETTERS[:20])
+    examples = [Example((long, long, "a b"), "belongs", ""), Example(("c", "d", long), "", "")]
+    rows = encode_apart(examples, TOKENIZER, 12, passages=True)
+    assert [words(row) for row in rows.token_ids] == [
+        *("abcdefghij", "abcdefghij", "ijklmnopqr", "klmnopqrst", "ab"),
+        *("c", "d", "abcdefghij", "ijklmnopqr", "klmnopqrst"),
+    ]
+    assert rows.places.tolist() == [0, 1, 1, 1, 2, 3, 4, 5, 5, 5]
+    assert rows.counts.tolist() == [[1, 3, 1], [1, 1, 3]]
+    assert rows.first_rows.tolist() == [[0, 1, 4], [5, 6, 7]]
+    assert rows.numbers[0, 1] == rows.numbers[1, 2]  # one text
+    assert rows.numbers[0, 0] != rows.numbers[0, 1]  # cut, it is another one
+    assert rows.lengths.tolist() == [22, 22]
+
+
+def test_the_passage_of_a_query_is_the_one_of_its_words():
+    long = " ".join(LETTERS)
+    pairs = [("p q", long), ("a b", long), ("z", long), ("e f g", "e f g h")]
+    examples = [Example(pair, "belongs", "") for pair in pairs]
+    rows = encode_apart(examples, TOKENIZER, 12, passages=True)
+    chosen = [words(rows.token_ids[row]) for row in fitting_rows(rows)[:, 1]]
+    assert chosen == ["ijklmnopqr", "abcdefghij", "qrstuvwxyz", "efgh"]
+    data = SideBatches(rows, belonging=Belonging(rows.numbers), rows=fitting_rows(rows))
+    found = {a: (b, others) for a, (b,), others in held_against(data.batches(4, 0)[0])}
+    assert found["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
+    assert sorted(found["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.apart import EncodedSides
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
@@ -113,17 +113,10 @@ def test_settings_that_do_not_go_with_the_data_are_refused(data, settings, messa
 
 
 def rows_of(*pairs):
-    """Rows of texts that are told by one token each."""
-    ids = [np.array([1, token, 2], np.int32) for pair in pairs for token in pair]
-    counts = [len(pair) for pair in pairs]
-    return EncodedTexts(
-        token_ids=ids,
-        segment_ids=[np.zeros_like(one) for one in ids],
-        first_units=[],
-        example=np.repeat(np.arange(len(pairs)), counts),
-        lengths=np.full(len(pairs), 3),
-        units=np.zeros(len(pairs), np.int32),
-    )
+    """Rows of texts that are told by one token each; a list is a text of several rows."""
+    texts = [[x if isinstance(x, list) else [x] for x in pair] for pair in pairs]
+    rows = [[[np.array([1, token, 2], np.int32) for token in x] for x in pair] for pair in texts]
+    return EncodedSides.of(rows, np.full(len(pairs), 3))
 
 
 def at(*degrees):
@@ -150,6 +143,23 @@ def test_a_text_is_looked_for_among_the_different_others():
     assert metrics["recall_at_1"] == 0.75
     assert metrics["mrr_at_10"] == pytest.approx((3 + 1 / 3) / 4)
     assert list(metrics) == [metric.name for metric in task.usable_metrics()]
+
+
+def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
+    task = Embedding(long_texts="windows")
+    encoded = rows_of((10, [50, 51, 52]), (20, [53]), (30, [54, 55]))
+    vectors = at(0, 80, 20, 90, 200, 230, 100, 280, 101)
+    found = task.read_rows(vectors, encoded)
+    assert [one.label.rank for one in found] == [1, 1, 1]
+    cosines = [one.scores[0] for one in found]
+    np.testing.assert_allclose(cosines, np.cos(np.radians([20, 30, 1])), atol=1e-6)
+    near = found[2].label.neighbours[1]
+    assert near[:2] == (0, 1)
+    assert near[2] == pytest.approx(np.cos(np.radians(10)))
+    losses = task.example_losses(vectors, encoded, [Example(("a", "b"), BELONGS, "")] * 3)
+    scores = 20 * np.cos(np.radians([[20, 230, 101], [180, 30, 99], [80, 130, 1]]))
+    want = np.log(np.exp(scores).sum(1)) - np.diagonal(scores)
+    np.testing.assert_allclose(losses, want, rtol=1e-4, atol=1e-6)
 
 
 def test_of_triples_the_second_text_must_be_nearer_than_the_third():
