@@ -249,7 +249,7 @@ class _Tries:
             ) as log,
         ):
             trained.fit(
-                fed(prefetched(rows)),
+                fed(prefetched(rows), data.varying),
                 steps_per_epoch=self.plan.batches,
                 shuffle=False,
                 callbacks=[log],

@@ -52,6 +52,8 @@ from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import load_task
 
 VALID = "valid.json"
+OFTEN = 1.25
+"""Examples of one second text, as a mean, from which it is worth encoding it once for them all."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def fit(
         if begun >= steps or stop_if_done():
             return
         trained.fit(
-            fed(prefetched(training_batches(data, recipe, trial.seed)[begun:])),
+            fed(prefetched(training_batches(data, recipe, trial.seed)[begun:]), data.varying),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[
@@ -232,6 +234,8 @@ def complete_data(
 ) -> TrainingData:
     """What is trained on, with hard negatives by the model or a teacher's vectors, if asked for."""
     data, mark = training
+    if isinstance(data, SideBatches) and data.belonging and vectors.pieces == 1:
+        data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
     if vectors.hard_negatives and isinstance(data, SideBatches):
         return with_hard_negatives(data, model, vectors.hard_negatives, folder, mark)
     if vectors.teacher and isinstance(data, ParaphraseBatches):

@@ -65,9 +65,10 @@ class VectorTraining(BatchTraining):
     """A model of vectors whose `fit` takes batches of examples with several sides.
 
     Axes: B examples, S texts of an example, H features. Call: {"side_0": (B, T0), "side_1":
-    (B, T1), …} token ids, a last side of K texts an example as (B, K, T) → vectors (B, S, H). With
-    `pieces` above 1 that many are encoded one after the other. A classifier that the task trains
-    beside it is no part of what is saved.
+    (B, T1), …} token ids, a last side of K texts an example as (B, K, T) → vectors (B, S, H). A
+    side of D texts for several examples each has "place_1" (B,) beside it, which of them it is.
+    With `pieces` above 1 that many are encoded one after the other. A classifier that the task
+    trains beside it is no part of what is saved.
     """
 
     def __init__(self, model: PretrainedModel, task: Task, pieces: int = 1) -> None:
@@ -76,7 +77,11 @@ class VectorTraining(BatchTraining):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Encode the sides, each by itself."""
-        sides = [self._encode(inputs[name], training) for name in sorted(inputs)]
+        sides = []
+        for name in sorted(name for name in inputs if name.startswith("side_")):
+            vectors = self._encode(inputs[name], training)
+            place = inputs.get(name.replace("side", "place"))
+            sides.append(vectors if place is None else ops.take(vectors, place, axis=0))
         return ops.concatenate(sides, axis=1)
 
     def _encode(self, token_ids: Tensor, training: bool | None) -> Tensor:

@@ -20,6 +20,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
+EIGHT = 8
 NEITHER = -1
 """In a row of targets: a candidate that is neither the answer nor wrong, and does not count."""
 
@@ -174,6 +175,9 @@ class SideBatches:
     """(N, S): the row of each text that is trained on, where some have several; None, the first."""
     negatives: Ints | None = None
     """(N, K) rows that are held against each example, as a last side (B, K, T)."""
+    shared: bool = False
+    """Whether examples of one second text come together, and it is encoded once for all of a batch:
+    side_1 is (D, T1), and place_1 (B,) int32 says which of its rows is an example's."""
 
     @cached_property
     def chosen(self) -> Ints:
@@ -181,11 +185,28 @@ class SideBatches:
         return self.encoded.first_rows if self.rows is None else self.rows
 
     @property
+    def repeats(self) -> float:
+        """How many examples have the same second text, as a mean."""
+        return len(self.chosen) / len(np.unique(self.seconds))
+
+    @cached_property
+    def seconds(self) -> Ints:
+        """(N,) a number for each example's row of the second text, the same for equal ones."""
+        return text_numbers([self.encoded.token_ids[row] for row in self.chosen[:, 1].tolist()])
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Inputs whose number of rows is not the same in every batch."""
+        return ("side_1",) if self.shared else ()
+
+    @property
     def tokens_each(self) -> float:
         """Tokens that an example is trained on."""
-        each = self.encoded.row_lengths[self.chosen].mean()
+        sides = self.encoded.row_lengths[self.chosen].mean(axis=0)
+        if self.shared:
+            sides[1] /= self.repeats
         more = 0 if self.negatives is None else self.negatives.shape[1]
-        return float(each * (self.encoded.sides + more))
+        return float(sides.sum() + more * sides.mean())
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """All that tells one training set from another."""
@@ -212,7 +233,10 @@ class SideBatches:
 
         @lru_cache(2)
         def order(epoch: int) -> list[Ints]:
-            return batches_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
+            rng = np.random.default_rng([seed, epoch])
+            if self.shared:
+                return self._grouped(batch_size, rng)
+            return batches_by_length(lengths, batch_size, rng)
 
         def batch(step: int) -> LabelledBatch:
             return self._batch(order(step // steps)[step % steps], batch_size)
@@ -223,8 +247,17 @@ class SideBatches:
         """The sides, targets and weights of some examples."""
         rows, sides = self.chosen[examples], self.encoded.sides  # (b, S)
         inputs: dict[str, Any] = {
-            f"side_{side}": self._padded(rows[:, side], batch_size) for side in range(sides)
+            f"side_{side}": self._padded(rows[:, side], batch_size)
+            for side in range(sides)
+            if not (self.shared and side == 1)
         }
+        if self.shared:
+            _, first, place = np.unique(
+                self.seconds[examples], return_index=True, return_inverse=True
+            )
+            # In eights: of the first batch dimension, too, there should be few that are compiled.
+            inputs["side_1"] = self._padded(rows[first, 1], -(-len(first) // EIGHT) * EIGHT)
+            inputs["place_1"] = padded([place], (1, batch_size))[0].astype(np.int32)
         missing = batch_size - len(examples)
         texts = self.encoded.numbers
         numbers = np.pad(texts[examples], ((0, missing), (0, 0)), constant_values=-1)  # (B, S)
@@ -243,6 +276,19 @@ class SideBatches:
         assert self.belonging is not None
         wanted = self.belonging.targets(numbers[:, 0], np.concatenate(candidates))
         return inputs, wanted, weights
+
+    def _grouped(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
+        """Batches of examples, in random order, those of one second text side by side."""
+        order = rng.permutation(self.encoded.examples)
+        _, first, groups = np.unique(self.seconds[order], return_index=True, return_inverse=True)
+        lengths = self.encoded.row_lengths[self.chosen[order[first], 1]]
+        size = max(1, round(batch_size / self.repeats))
+        found = [one for some in batches_by_length(lengths, size, rng) for one in some.tolist()]
+        ranks = np.empty(len(found), np.int64)
+        ranks[found] = np.arange(len(found))
+        ordered = order[np.argsort(ranks[groups], kind="stable")]
+        batches = np.split(ordered, range(batch_size, len(ordered), batch_size))
+        return [batches[number] for number in rng.permutation(len(batches))]
 
     def _padded(self, rows: Ints, count: int) -> np.ndarray:
         """So many rows, the last ones empty, of a length that is a bucket."""

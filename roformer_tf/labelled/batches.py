@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import grain
 import numpy as np
@@ -37,6 +37,10 @@ class TrainingData(Protocol):
     def tokens_each(self) -> float:
         """Tokens of what a batch counts: a row, or an example."""
 
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Inputs whose number of rows is not the same in every batch."""
+
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """All that tells one training set from another."""
 
@@ -54,6 +58,7 @@ class RowBatches:
     encoded: EncodedTexts
     targets: Rows
     weights: Rows
+    varying: ClassVar[tuple[str, ...]] = ()
     labels: int = 0
     """Where the model itself judges the targets, how many labels there are: `labels_as_input`."""
 

@@ -10,7 +10,7 @@ two texts of a group are taken is drawn anew in every epoch.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import grain
 import numpy as np
@@ -90,6 +90,8 @@ class ParaphraseBatches:
         """(groups,) int32: tokens of the longest two texts of each, in one row."""
         longest = [sorted(len(self.texts[i].ids) for i in group)[-2:] for group in self.groups]
         return np.array([sum(two) + SPECIALS + 1 for two in longest], np.int32)
+
+    varying: ClassVar[tuple[str, ...]] = ()
 
     @property
     def tokens_each(self) -> float:

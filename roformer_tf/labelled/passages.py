@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import grain
 import numpy as np
@@ -130,6 +130,8 @@ class PassageBatches:
     """Texts without labels in batches of pairs: sides and targets as `SideBatches` has them."""
 
     passages: Passages
+
+    varying: ClassVar[tuple[str, ...]] = ()
 
     @property
     def tokens_each(self) -> float:

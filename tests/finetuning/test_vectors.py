@@ -115,6 +115,22 @@ def test_each_side_is_padded_by_itself():
     np.testing.assert_allclose(vectors[:, 1], second, rtol=0, atol=1e-6)
 
 
+def test_a_text_that_is_encoded_once_for_several_examples_gives_their_gradient(eager_steps):
+    inputs, targets, weights = batch("softmax")
+    place = np.array([0, 1, 1, 2, 0, 2, 1, 0])
+    several = inputs | {"side_1": inputs["side_1"][place]}
+    shared = inputs | {"side_1": inputs["side_1"][:3], "place_1": place.astype("int32")}
+    found = []
+    for one in (several, shared):
+        training = VectorTraining(model(), TASKS["softmax"])
+        training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
+        loss = float(training.train_on_batch(one, targets, weights))
+        found.append((loss, [keras.ops.convert_to_numpy(v) for v in training.variables]))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=1e-5)
+
+
 SCRIPT = Path(__file__).parents[1] / "support" / "vector_steps.py"
 
 

@@ -171,3 +171,29 @@ def test_the_passage_of_a_query_is_the_one_of_its_words():
     found = {a: (b, others) for a, (b,), others in held_against(data.batches(4, 0)[0])}
     assert found["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
     assert sorted(found["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]
+
+
+SHARED = [(LETTERS[i], f"{LETTERS[i % 5]} x") for i in range(20)]
+
+
+def test_a_document_of_several_queries_stands_once_in_a_batch():
+    rows = encoded(*SHARED)
+    data = SideBatches(rows, belonging=Belonging(rows.numbers), shared=True)
+    assert data.repeats == 4
+    for epoch in range(3):
+        seen = []
+        for step in range(3):
+            inputs, targets, weights = data.batches(8, 0)[3 * epoch + step]
+            count = int(weights.sum())
+            documents, place = inputs["side_1"], inputs["place_1"]
+            assert len(documents) == 8
+            texts = [words(row) for row in documents if row.any()]
+            assert len(texts) == len(set(texts)) <= 4  # four queries of each come together
+            found = [(words(inputs["side_0"][i]), texts[place[i]]) for i in range(count)]
+            seen += found
+            for i, (query, document) in enumerate(found):
+                for j, (_, other) in enumerate(found):
+                    together = document == other or query in other
+                    want = 1 if i == j else NEITHER if together else 0
+                    assert targets[i, j] == want
+        assert sorted(seen) == sorted((a, b.replace(" ", "")) for a, b in SHARED)
