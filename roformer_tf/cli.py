@@ -67,6 +67,17 @@ COMMANDS = {
         _MODELS,
         alone="model",
     ),
+    "embed": Command(
+        "roformer_tf.inference.embed_file:embed_file",
+        "write a vector for each text of a file",
+        _MODELS,
+        alone="model",
+    ),
+    "similarity": Command(
+        "roformer_tf.inference.similarity:similarity",
+        "say how alike texts are: the cosine of their vectors",
+        _MODELS,
+    ),
     "evaluate": Command(
         "roformer_tf.finetuning.evaluation:evaluate",
         "judge a fine-tuned model by a labelled file",

@@ -181,7 +181,7 @@ def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
 def inference(*, checkpoint: str, texts: str, precision: str) -> Prepared:
     """Hidden states of one text, or of 32 of mixed lengths, batched as `predict` does."""
     from roformer_tf import RoFormerEncoder
-    from roformer_tf.inference.rows import run_rows
+    from roformer_tf.models.rows import run_rows
 
     model = RoFormerEncoder.from_pretrained(f"{checkpoint}/own", dtype=precision)
     rows = inputs.rows_of(texts, model.config.vocab_size)

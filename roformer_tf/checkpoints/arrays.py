@@ -39,6 +39,15 @@ class LazyArrays(Mapping[str, np.ndarray]):
         """Name → dtype, for every name."""
         self._read = read
 
+    def of_parts(self, *parts: str) -> "LazyArrays":
+        """Those of some parts of a model, such as "encoder", by the first word of their names."""
+        names = [name for name in self if name.split("/")[0] in parts]
+        return LazyArrays(
+            {name: self.shapes[name] for name in names},
+            {name: self.dtypes[name] for name in names},
+            self._read,
+        )
+
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.shapes:
             raise KeyError(name)

@@ -3,7 +3,10 @@
 import dataclasses
 from collections.abc import Iterable
 
+from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.errors import InputError
 
 GPT = "chinese_roformer-gpt-char"
 """How the names of the released gpt models begin, in whose files nothing says "causal"."""
@@ -39,6 +42,33 @@ def is_called_gpt(checkpoint: Checkpoint, source: OpenedSource) -> bool:
     """Whether a config is silent about a model with "gpt" in its name: it may well be causal."""
     silent = checkpoint.config.attention_type is None
     return silent and any("gpt" in name.casefold() for name in source.names)
+
+
+def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> EmbeddingConfig:
+    """How it gives vectors: as its embedding.json says, or as its parts speak for.
+
+    Without that file it is the pooler of a sim model, and of any other the mean. Raises InputError
+    for a damaged file, and for a pooling that the checkpoint has no weights for.
+    """
+    content = source.read(embedding_config.FILE)
+    if content is None:
+        is_sim = {"pooler", "mlm"} <= parts(checkpoint)
+        is_sim = is_sim and attention_type(checkpoint, source) == "unilm"
+        length = checkpoint.config.max_position_embeddings
+        return EmbeddingConfig("pooler" if is_sim else "mean", length)
+    name = f"{source.name}: its {embedding_config.FILE}"
+    config = embedding_config.parse(content, name)
+    check_pooling(config.pooling, checkpoint, name)
+    return config
+
+
+def check_pooling(pooling: Pooling, checkpoint: Checkpoint, name: str) -> None:
+    """Raise InputError for the pooler of a checkpoint that has none; `name` is who asks for it."""
+    if pooling == "pooler" and "pooler" not in parts(checkpoint):
+        raise InputError(
+            f"{name} asks for a pooler, but the model has none. Give --pooling mean or cls, or a "
+            "model with one, such as a sim model."
+        )
 
 
 def described(checkpoint: Checkpoint, source: OpenedSource) -> Checkpoint:

@@ -1,7 +1,7 @@
 """A checkpoint into another layout, every weight that it holds; read back and compared."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -9,9 +9,15 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 import tyro
 
-from roformer_tf.checkpoints import huggingface, tf1
+from roformer_tf.checkpoints import embedding_config, huggingface, tf1, whitening
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.detection import described, is_called_gpt, transformers_class
+from roformer_tf.checkpoints.detection import (
+    described,
+    embedding_settings,
+    is_called_gpt,
+    transformers_class,
+)
+from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
@@ -70,9 +76,9 @@ def convert(config: ConvertConfig) -> None:
         tokenizer = find_tokenizer(source)
         if tokenizer is not None:
             check_fits(tokenizer, checkpoint, config.source)
-        print_difference(
-            convert_checkpoint(checkpoint, tokenizer, config.target, config.output), config.target
-        )
+        files = vector_files(checkpoint, source)
+        found = convert_checkpoint(checkpoint, tokenizer, config.target, config.output, files)
+        print_difference(found, config.target)
         for note in _notes(config, checkpoint, tokenizer, is_called_gpt(checkpoint, source)):
             logger.warning(note)
 
@@ -96,13 +102,32 @@ def check_target(target: Path, to: CheckpointLayout) -> None:
         )
 
 
+def vector_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes]:
+    """What says how a model gives sentence vectors, as files to put beside its weights.
+
+    None for one that neither was trained to nor is a sim model. Raises InputError for bad ones.
+    """
+    held = {name: source.read(name) for name in (embedding_config.FILE, whitening.FILE)}
+    files = {name: content for name, content in held.items() if content is not None}
+    settings = embedding_settings(checkpoint, source)
+    if settings.pooling == "pooler":  # of a released sim model: it has no file that says so
+        files.setdefault(embedding_config.FILE, settings.as_json().encode())
+    return files
+
+
 def convert_checkpoint(
-    checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None, target: Path, output: OutputConfig
+    checkpoint: Checkpoint,
+    tokenizer: RoFormerTokenizer | None,
+    target: Path,
+    output: OutputConfig,
+    files: Mapping[str, bytes] | None = None,
 ) -> Difference:
     """Write all that a checkpoint holds, with its tokenizer; read it back and compare.
 
-    Nothing stands under the target's name before it is whole. Raises InputError where something
-    is there already, and for a vocabulary that no file holds line by line.
+    files: what `vector_files` gives; with them a folder is one for sentence-transformers too, and
+    the released layout has no place for them. Nothing stands under the target's name before it is
+    whole. Raises InputError where something is there already, and for a vocabulary that no file
+    holds line by line.
     """
     check_target(target, output.to)
     config, dtype = checkpoint.config, output.dtype
@@ -117,6 +142,10 @@ def convert_checkpoint(
                 huggingface.write(folder, config, arrays, architecture, dtype, ids)
                 if tokenizer is not None:
                     tokenizer.save_pretrained(folder)
+                for name, content in (files or {}).items():
+                    (folder / name).write_bytes(content)
+                if files and tokenizer is not None:
+                    save_modules(folder)
     with OpenedSource(target) as written:
         return compare(checkpoint.arrays, written.checkpoint().arrays)
 

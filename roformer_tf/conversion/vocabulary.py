@@ -20,6 +20,7 @@ from roformer_tf.conversion.convert import (
     check_target,
     convert_checkpoint,
     print_difference,
+    vector_files,
 )
 from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.errors import InputError
@@ -97,7 +98,8 @@ def change_vocabulary(config: VocabularyConfig) -> None:
             changed = keep_vocabulary(checkpoint, tokenizer, _lines(config.keep))
         else:
             changed = simplify(checkpoint, tokenizer)
-        difference = convert_checkpoint(*changed, config.target, config.output)
+        files = vector_files(checkpoint, source)
+        difference = convert_checkpoint(*changed, config.target, config.output, files)
     print(f"{tokenizer.vocab_size:,} tokens have become {changed.tokenizer.vocab_size:,}.")
     print_difference(difference, config.target)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import predict
-from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
 from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.runs.feeding import epochs
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import TASKS

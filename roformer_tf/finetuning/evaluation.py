@@ -22,9 +22,9 @@ from roformer_tf.finetuning.report.sections import each_label
 from roformer_tf.finetuning.report.warnings import warnings_of_answers
 from roformer_tf.inference.predict import InferencePrecision, predict_encoded
 from roformer_tf.inference.predictor import open_finetuned
-from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.runs.comparison import printable, table
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import ReportTable
@@ -75,6 +75,7 @@ def evaluate(config: EvaluateConfig) -> None:
     read = read_examples(config.data, layout, columns)
     examples = [task.for_prediction(example) for example in read]
     check_labels(config.data, task, examples)
+    task = task.for_judging(examples)
     report = judge(model, tokenizer, task, examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:

@@ -29,9 +29,9 @@ from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
 from roformer_tf.inference.export_card import ORDER_SCORES, export_card
 from roformer_tf.inference.predict import load_finetuned, predict_encoded
-from roformer_tf.inference.rows import Forward
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.models.rows import Forward
 from roformer_tf.tasks.base import FILE, Task
 from roformer_tf.tasks.table import TASKS, load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

@@ -16,8 +16,8 @@ from roformer_tf.checkpoints.detection import (
 )
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
-from roformer_tf.inference.rows import batches, runner
-from roformer_tf.labelled.encoding import padded
+from roformer_tf.models.rows import batches, runner
+from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:

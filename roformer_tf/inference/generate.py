@@ -18,12 +18,12 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.predict import InferencePrecision
-from roformer_tf.inference.rows import run_rows
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.models.rows import run_rows
 from roformer_tf.terminal import Progress
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import STANDARD, answer_file, check_format
 from roformer_tf.inference.answers import bad_cells, cell_names, cells, text_names
 from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict_encoded
-from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
+from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import (
     attention_type,
     is_called_gpt,
@@ -31,12 +32,12 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import TextEmbedder, check_tokenizer, embedder_from
 from roformer_tf.inference.export import ONNX, load_exported
 from roformer_tf.inference.fill_mask import MASK, Candidate, candidates
 from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
-from roformer_tf.inference.rows import BATCH_SIZE, run_rows, runner
-from roformer_tf.labelled.encoding import encode_texts
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE, runner
 from roformer_tf.tasks.base import FILE, Task
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.table import task_of_problem
@@ -44,7 +45,7 @@ from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
-    from roformer_tf.models.pretrained import PretrainedModel
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -166,44 +167,38 @@ def _open_checkpoint(
     source: OpenedSource, precision: InferencePrecision, batch_size: int, top: int | None
 ) -> Predictor:
     """Open what `finetune` did not write, for what its config and its parts speak for."""
-    from roformer_tf.models.embedder import SentenceEmbedder
-    from roformer_tf.models.encoder import RoFormerEncoder
-    from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
+    from roformer_tf.models.heads import RoFormerForMaskedLM
 
     if source.read(FILE) is not None:
         raise InputError(f"{source.name} holds a fine-tuned model: unpack it, and give the folder.")
     checkpoint = source.checkpoint()
     held = parts(checkpoint)
+    if source.read(embedding_config.FILE) is not None:
+        return _of_vectors(embedder_from(source, checkpoint, precision=precision), batch_size)
     if held & {"classifier", "token_classifier"}:
         task = _task_of(checkpoint.config, "token_classifier" in held)
         task = task.with_top_k(top if task.lists_labels else None)
         model = task.model_class().from_source(source, dtype=precision)
         counts = (1,) if task.has_units else (1, 2)  # nothing tells which of them it was trained on
-        return _warm(model, _of_task(model, _tokenizer(model, source), task, counts, batch_size))
+        tokenizer = check_tokenizer(model.tokenizer, model.config.vocab_size, source.name)
+        return _warm(model, _of_task(model, tokenizer, task, counts, batch_size))
     attention = attention_type(checkpoint, source)
-    if attention == "bidirectional" and is_called_gpt(checkpoint, source):
-        attention = "causal"
-    if attention == "unilm" and held >= {"pooler", "mlm"}:
-        sim = RoFormerForSentenceSimilarity.from_source(source, dtype=precision)
-        tokenizer = _tokenizer(sim, source)
-        embedder = SentenceEmbedder(sim.encoder, sim.pooler)
-        return _warm(embedder, _of_vectors(embedder, tokenizer, sim.config, batch_size))
-    if attention == "bidirectional" and _scores_vocabulary(checkpoint):
+    reads_both_ways = attention == "bidirectional" and not is_called_gpt(checkpoint, source)
+    if reads_both_ways and _scores_vocabulary(checkpoint):
         masked = RoFormerForMaskedLM.from_source(source, dtype=precision)
-        _tokenizer(masked, source)
+        check_tokenizer(masked.tokenizer, masked.config.vocab_size, source.name)
         return _warm(masked, _of_masks(masked, top or TOKENS), MASK)
-    encoder = RoFormerEncoder.from_source(source, dtype=precision, attention_type=attention)
-    tokenizer = _tokenizer(encoder, source)
-    writes = _scores_vocabulary(checkpoint)
-    kind = "a model that writes from left to right" if writes else "an encoder without a head"
-    logger.warning(
-        "%s is %s: it answers with vectors, the means of its hidden states. Fine-tune it for other "
-        "answers.",
-        source.name,
-        kind,
-    )
-    embedder = SentenceEmbedder(encoder)
-    return _warm(embedder, _of_vectors(embedder, tokenizer, encoder.config, batch_size))
+    embedder = embedder_from(source, checkpoint, precision=precision)
+    if embedder.config.pooling == "mean":
+        writes = _scores_vocabulary(checkpoint)
+        kind = "a model that writes from left to right" if writes else "an encoder without a head"
+        logger.warning(
+            "%s is %s: it answers with vectors, the means of its hidden states. Fine-tune it for "
+            "other answers.",
+            source.name,
+            kind,
+        )
+    return _of_vectors(embedder, batch_size)
 
 
 def _scores_vocabulary(checkpoint: Checkpoint) -> bool:
@@ -220,19 +215,6 @@ def _task_of(config: RoFormerConfig, of_tokens: bool) -> Task:
     if of_tokens:
         return Tagging(labels=labels, max_length=length, long_texts="windows", crf=config.crf)
     return task_of_problem(config.unknown.get("problem_type"), labels, length)
-
-
-def _tokenizer(model: "PretrainedModel", source: OpenedSource) -> RoFormerTokenizer:
-    """The tokenizer that came with a model. Raises InputError where none did, or another's."""
-    tokenizer, size = model.tokenizer, model.config.vocab_size
-    if tokenizer is None:
-        raise InputError(f"{source.name} has no vocab.txt: put the one there that belongs to it.")
-    if tokenizer.vocab_size > size:
-        raise InputError(
-            f"{source.name}: its vocabulary has {tokenizer.vocab_size:,} ids, but its model only "
-            f"{size:,} embeddings. Put the vocab.txt there that belongs to it."
-        )
-    return tokenizer
 
 
 def _of_task(
@@ -278,18 +260,14 @@ def _filled(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
     return "".join(chain.from_iterable(zip_longest(text.split(MASK), words, fillvalue="")))
 
 
-def _of_vectors(
-    embedder: Any, tokenizer: RoFormerTokenizer, config: RoFormerConfig, batch_size: int
-) -> Predictor:
-    """A vector of each text, of which no more is read than the longest row of pretraining."""
+def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
+    """A vector of each text."""
 
     def answer(texts: Sequence[Texts]) -> list[Answer]:
-        examples = [Example(one, None, "") for one in texts]
-        encoded = encode_texts(examples, tokenizer, config.max_position_embeddings)
-        vectors = run_rows(embedder, encoded.token_ids, encoded.segment_ids, batch_size)
+        vectors = embedder.embed((text for (text,) in texts), batch_size)
         return [{"vector": vector} for vector in vectors]
 
-    return Predictor(answer, ("text",), (1,))
+    return _warm(embedder.model, Predictor(answer, ("text",), (1,)))
 
 
 def _warm(model: Any, predictor: Predictor, with_mask: str = "") -> Predictor:

@@ -40,7 +40,6 @@ from roformer_tf.inference.questions import (
     reply,
     sample_question,
 )
-from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.inference.serve_generate import load_served_writer, make_writing_app
 from roformer_tf.inference.service import (
     PATIENCE,
@@ -52,6 +51,7 @@ from roformer_tf.inference.service import (
 )
 from roformer_tf.inference.writing_questions import WritingLimits
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import FILE, Prediction, Task
 
 if TYPE_CHECKING:

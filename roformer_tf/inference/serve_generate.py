@@ -31,7 +31,6 @@ from roformer_tf.inference.generate import (
 )
 from roformer_tf.inference.predict import InferencePrecision
 from roformer_tf.inference.questions import SAMPLE, JsonObject, Limits, read_body
-from roformer_tf.inference.rows import BATCH_SIZE
 from roformer_tf.inference.service import (
     FAILURE,
     PATIENCE,
@@ -51,6 +50,7 @@ from roformer_tf.inference.writing_questions import (
     writing_question_type,
 )
 from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.models.rows import BATCH_SIZE
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

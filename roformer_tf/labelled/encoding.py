@@ -10,21 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from roformer_tf.labelled.examples import Example, LongTexts
+from roformer_tf.tokenizers.padding import Ints, bucket
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
-Ints: TypeAlias = npt.NDArray[np.integer]
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
 """An array for each row; one array where all have the same shape."""
 
 OVERLAP = 4  # a window shares this part, a quarter, of its tokens with the next one
 HEAD = 4  # what "head-tail" keeps of the beginning: a quarter, as Sun et al. (2019) found best
-SHORTEST = 16
 
 
 @dataclass(frozen=True)
@@ -176,27 +174,9 @@ def _rows_of(encoded: EncodedTexts) -> list[range]:
     return [range(*ends) for ends in pairwise(bounds.tolist())]
 
 
-def bucket(length: int) -> int:
-    """The length to pad to: 16, 24, 32, 48, 64, 96, 128, …; few, since each is compiled.
-
-    At most a third of a row is padding, but for the shortest.
-    """
-    power = 1 << (length - 1).bit_length()  # at least the length
-    return max(SHORTEST, power * 3 // 4 if length <= power * 3 // 4 else power)
-
-
 def pick_max_length(lengths: Ints, limit: int = 1024) -> int:
     """A `max_length` that leaves 99 of 100 texts whole: a bucket, at most `limit`."""
     return min(bucket(int(np.quantile(lengths, 0.99, method="inverted_cdf"))), limit)
-
-
-def padded(arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Stack arrays from the first row on; what is left of `shape` is 0, padding to the models."""
-    stacked = np.zeros(shape, arrays[0].dtype)
-    for row, array in enumerate(arrays):
-        part: tuple[Any, ...] = (row, *map(slice, array.shape))
-        stacked[part] = array
-    return stacked
 
 
 def windows(bounds: Ints, room: int) -> list[tuple[int, int]]:

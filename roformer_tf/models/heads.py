@@ -1,6 +1,7 @@
 """The RoFormerFor… models: an encoder and what stands on it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import keras
@@ -15,9 +16,12 @@ from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import product_with_rows
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.transformer import activation, dense, norm
+from roformer_tf.models.embedder import SentenceEmbedder
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
 from roformer_tf.models.generation import GenerationMixin
+from roformer_tf.models.pooling import Pooler, head_dense, mean_of_tokens
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.models.rows import BATCH_SIZE, run_rows
 from roformer_tf.tokenizers.tokenizer import as_pairs
 
 
@@ -89,11 +93,13 @@ class MaskedLMHead(layers.Layer):
         x = self.transform(hidden, training=training)
         weights = [word_embeddings, *([] if self.bias is None else [self.bias])]
         weights = [ops.copy(weight) for weight in weights]  # no variables: see `recomputed`
-        losses_of = _losses if pieces == 1 else keras.remat(_losses)
+        if pieces == 1:  # of any length, known or not
+            return _losses(x, labels, *weights)
+        losses_of = keras.remat(_losses)
         size = -(-labels.shape[1] // pieces)
         starts = range(0, labels.shape[1], size)
         parts = [losses_of(x[:, i : i + size], labels[:, i : i + size], *weights) for i in starts]
-        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1)
+        return ops.concatenate(parts, axis=1)
 
 
 class LanguageModel(PretrainedModel):
@@ -184,7 +190,8 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
 
     Call: the encoder's dict → a dict of `embedding` (B, H) float32, the linear pooler's output
     at the first token, not normalised, and `logits` (B, T, V) float32. The mask is UniLM's, which
-    for one text, whose segments are all 0, hides nothing.
+    for one text, whose segments are all 0, hides nothing. Given `labels` (B, T) int32 too, such as
+    the next tokens, `losses` in place of logits: the cross-entropy of each in nats, (B, T) float32.
     """
 
     architecture = "RoFormerForMaskedLM"
@@ -207,10 +214,14 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Give the sentence vectors, and score the vocabulary at every position."""
         hidden = self.encoder(inputs, training=training)
-        return {"embedding": self.pooler(hidden), "logits": self.logits(hidden, training)}
+        name = "losses" if "labels" in inputs else "logits"
+        return {
+            "embedding": self.pooler(hidden),
+            name: self.logits_or_losses(hidden, inputs, training),
+        }
 
     def embed(
-        self, texts: Sequence[str], max_length: int | None = None, batch_size: int = 32
+        self, texts: Sequence[str], max_length: int | None = None, batch_size: int = BATCH_SIZE
     ) -> np.ndarray:
         """Vectors of texts, (texts, H) float32 of length 1: their products are cosines.
 
@@ -222,15 +233,17 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
                 "this model has no tokenizer: its checkpoint came without a vocab.txt. "
                 "Put one beside it, or set `model.tokenizer`."
             )
-        pairs = as_pairs(texts)
-        vectors = np.zeros((len(pairs), self.config.hidden_size), "float32")
-        by_length = sorted(range(len(pairs)), key=lambda i: sum(map(len, filter(None, pairs[i]))))
-        for start in range(0, len(pairs), batch_size):
-            chosen = by_length[start : start + batch_size]
-            batch = self.tokenizer([pairs[i] for i in chosen], max_length)
-            hidden = self.encoder(batch, positions=first_positions(batch))
-            vectors[chosen] = ops.convert_to_numpy(self.pooler(hidden))
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        rows = [self.tokenizer.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
+        vectors = self.embed_rows([ids for ids, _ in rows], [s for _, s in rows], batch_size)
+        return np.stack(vectors) if rows else np.zeros((0, self.config.hidden_size), "float32")
+
+    @cached_property
+    def embed_rows(self) -> Callable[..., list[np.ndarray]]:
+        """`run_rows` of an embedder that is made, and traced, once.
+
+        As a function: an attribute that is a layer would be a part of the model, and be saved.
+        """
+        return partial(run_rows, SentenceEmbedder(self.encoder, self.pooler))
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -301,7 +314,9 @@ class RoFormerForTokenClassification(PretrainedModel):
         super().__init__(_labelled(config), name=name, **kwargs)
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
-        self.classifier = _dense(config, config.num_labels, "token_classifier", self.dtype_policy)
+        self.classifier = head_dense(
+            config, config.num_labels, "token_classifier", self.dtype_policy
+        )
         self.crf = ConditionalRandomField(config.num_labels, name="crf") if config.crf else None
         self.build()
 
@@ -350,23 +365,6 @@ class ConditionalRandomField(layers.Layer):
         return sequence_losses(logits, labels, *weights)
 
 
-class Pooler(layers.Layer):
-    """One dense layer on the first token, without activation: hidden (B, T, H) → (B, H) float32."""
-
-    def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.hidden_size = config.hidden_size
-        self.dense = _dense(config, config.hidden_size, "dense", self.dtype_policy)
-
-    def build(self, input_shape: Any = None) -> None:
-        """Make all weights; shapes come from the config alone."""
-        self.dense.build((None, self.hidden_size))
-
-    def call(self, hidden: Tensor) -> Tensor:
-        """Give a vector for each row."""
-        return ops.cast(self.dense(hidden[:, 0]), "float32")
-
-
 class TextClassifier(layers.Layer):
     """Pool, then drop → dense → activation → drop → out_proj ("cls") or drop → out_proj ("mean").
 
@@ -378,9 +376,9 @@ class TextClassifier(layers.Layer):
         self.hidden_size, self.of_first = config.hidden_size, config.pooling == "cls"
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         if self.of_first:
-            self.dense = _dense(config, config.hidden_size, "dense", self.dtype_policy)
+            self.dense = head_dense(config, config.hidden_size, "dense", self.dtype_policy)
             self.activation = activation(config)
-        self.out_proj = _dense(config, config.num_labels, "out_proj", self.dtype_policy)
+        self.out_proj = head_dense(config, config.num_labels, "out_proj", self.dtype_policy)
 
     def build(self, input_shape: Any = None) -> None:
         """Make all weights; shapes come from the config alone."""
@@ -405,16 +403,6 @@ def _losses(x: Tensor, labels: Tensor, embeddings: Tensor, bias: Tensor | None =
     return ops.reshape(losses, ops.shape(labels))
 
 
-def mean_of_tokens(hidden: Tensor, sequence_ids: Tensor) -> Tensor:
-    """Mean over the tokens that are no padding: (B, T, H), (B, T) int → (B, H).
-
-    At least float32 inside.
-    """
-    weights = ops.cast(sequence_ids != 0, wide(hidden))[..., None]
-    total = ops.sum(ops.cast(hidden, weights.dtype) * weights, axis=1)
-    return ops.cast(total / ops.maximum(ops.sum(weights, axis=1), 1.0), hidden.dtype)
-
-
 def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:
     """The config with this mask, unless it has one already."""
     if config.attention_type is not None:
@@ -430,9 +418,3 @@ def _labelled(config: RoFormerConfig) -> RoFormerConfig:
             "Give num_labels, such as num_labels=2."
         )
     return config
-
-
-def _dense(config: RoFormerConfig, units: int, name: str, dtype: Any) -> layers.Dense:
-    """A head's dense layer, which has a bias in RoFormerV2 too."""
-    initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-    return layers.Dense(units, kernel_initializer=initializer, name=name, dtype=dtype)

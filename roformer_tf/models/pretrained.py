@@ -77,15 +77,15 @@ class PretrainedModel(keras.Model):
     def from_source(cls, source: OpenedSource, *, dtype: Any = None, **overrides: Any) -> Self:
         """Load a checkpoint from a source that is open already, as `from_pretrained` does."""
         checkpoint = source.checkpoint(**overrides)
-        model = cls._from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
+        model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
         model.tokenizer = find_tokenizer(source)
         return model
 
     @classmethod
-    def _from_arrays(
+    def from_arrays(
         cls, config: RoFormerConfig, arrays: Mapping[str, np.ndarray], source: Path, dtype: Any
     ) -> Self:
-        """Make a model whose weights begin as the arrays, read one by one.
+        """Make a model whose weights begin as the arrays, read one by one; `source` names them.
 
         Inside the scope Keras puts off every weight's value: none is drawn at random only to be
         replaced, and no old value lies in memory beside the new one.

@@ -206,9 +206,11 @@ def test_every_command_that_reads_a_finished_model_takes_it_by_its_flag():
                 "evaluate",
                 "fill-mask",
                 "generate",
+                *("embed", "similarity", "search"),
             )
             continue
-        assert entry.alone == ("" if name in ("fill-mask", "generate") else "model")  # with a TEXT
+        with_texts = ("fill-mask", "generate", "similarity", "search")
+        assert entry.alone == ("" if name in with_texts else "model")
         assert "--model " in help_of(name)
 
 

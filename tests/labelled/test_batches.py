@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
-from roformer_tf.labelled.encoding import EncodedTexts, bucket
+from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.runs.feeding import prefetched
+from roformer_tf.tokenizers.padding import bucket
 
 
 def rows_of(lengths, tagging=False):

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import (
-    bucket,
     judging_windows,
-    padded,
     pick_max_length,
     windows,
 )
@@ -259,28 +257,9 @@ def test_a_very_long_text_is_many_windows():
     assert found.row_lengths.max() == 512
 
 
-def test_buckets_are_few_and_pad_little():
-    lengths = range(1, 5000)
-    buckets = [bucket(length) for length in lengths]
-    assert all(length <= b for length, b in zip(lengths, buckets, strict=True))
-    assert all(
-        3 * length > 2 * b for length, b in zip(lengths, buckets, strict=True) if length > 16
-    )
-    assert buckets == sorted(buckets)
-    assert len(set(buckets)) < 20
-    assert all(bucket(b) == b for b in buckets)
-
-
 @pytest.mark.parametrize(
     ("lengths", "picked"),
     [([20] * 99 + [900], 24), ([20] * 98 + [300, 900], 384), ([5000] * 3, 1024), ([7], 16)],
 )
 def test_max_length_leaves_99_of_100_whole(lengths, picked):
     assert pick_max_length(np.array(lengths)) == picked
-
-
-def test_padding_is_zero_at_the_end():
-    got = padded([np.int32([1, 2]), np.int32([3])], (3, 4))
-    np.testing.assert_array_equal(got, [[1, 2, 0, 0], [3, 0, 0, 0], [0, 0, 0, 0]])
-    assert got.dtype == np.int32
-    np.testing.assert_array_equal(padded(np.float32([5]), (2,)), [5, 0])

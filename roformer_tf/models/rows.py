@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.labelled.encoding import Ints, bucket, padded
+from roformer_tf.tokenizers.padding import Ints, bucket, padded
 
 Forward: TypeAlias = Callable[[dict[str, np.ndarray]], Any]
 """{"token_ids": (B, T), "segment_ids": (B, T)} int32 → (B, …), or (B, T, …) for each token."""

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.inference.rows import STEP, Runner, batches, run_rows, runner
 from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.rows import STEP, Runner, batches, run_rows, runner
 
 VOCABULARY = 50
 LENGTHS = [3, 300, 7, 7, 64, 31, 2, 129, 250, 16, 14, 15, 90]

@@ -1,0 +1,138 @@
+"""The body of `similarity`: pairs of texts → the cosines of their vectors."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Annotated, TextIO
+
+import numpy as np
+import tyro
+
+from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.errors import InputError
+from roformer_tf.files import check_writable, file_beside, is_folder
+from roformer_tf.inference.answers import one_line
+from roformer_tf.inference.embed import CHUNK, TextEmbedder, open_embedder
+from roformer_tf.inference.predict import InferencePrecision
+from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.terminal import Progress
+
+PAIR = ("text_a", "text_b")
+"""Columns of a file of pairs."""
+SCORE = "score"
+"""The column of their cosines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityConfig:
+    """Say how alike texts are to a model: the cosine of their vectors, from -1 to 1.
+
+    Of two texts one number; of more, a matrix: a line and a column for each. Of a file of pairs a
+    TSV with the columns text_a, text_b, score.
+    """
+
+    model: str
+    """A released zip or name, or a folder: of a checkpoint, or the model/ of a run."""
+    text: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Two texts, or more."""
+    input: str | None = None
+    """File of pairs: two texts a line with a tab between, or a .tsv, .csv, .jsonl, .parquet or
+    .xlsx with two columns of texts; "-" is the standard input."""
+    output: str | None = None
+    """File to write; unset, the standard output."""
+    pooling: Pooling | None = None
+    """What a vector is made of; unset, what `embed` takes."""
+    dimensions: int | None = None
+    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
+    max_length: int | None = None
+    """Most tokens of a text that are read; unset, what the model was trained for."""
+    batch_size: int = BATCH_SIZE
+    """Most texts that the model reads at once."""
+    precision: InferencePrecision = "float32"
+    """bfloat16 is faster where the hardware has it; cosines move by some thousandths."""
+    reading: TextFileConfig = field(default_factory=TextFileConfig)
+
+    def __post_init__(self) -> None:
+        if bool(self.text) == (self.input is not None):
+            raise InputError("give two texts or more, or --input with a file of pairs.")
+        if len(self.text) == 1:
+            raise InputError("one text has nothing to be compared with: give two or more.")
+        for number, text in enumerate(self.text, 1):
+            if not text.strip():
+                raise InputError(f"text {number} is blank: there is nothing to compare.")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
+        if self.output is not None and is_folder(self.output):
+            raise InputError(f"--output {self.output} is a folder. Name a file.")
+
+
+def similarity(config: SimilarityConfig) -> None:
+    """Write the cosines, and tell on stderr what they are of."""
+    if config.output is not None:
+        check_writable(config.output)
+    if config.input is None:
+        embedder = _opened(config)
+        vectors = embedder.embed(config.text, config.batch_size)
+        with _target(config.output) as out:
+            _write_cosines(out, config.text, vectors @ vectors.T)
+        return
+    with checked_texts(config.input, config.reading, PAIR) as pairs:
+        embedder = _opened(config)
+        if pairs.said:
+            print(pairs.said, file=sys.stderr)
+        with (
+            _target(config.output) as out,
+            Progress(desc="similarity", unit=" pairs", total=len(pairs)) as bar,
+        ):
+            out.write("\t".join((*PAIR, SCORE)) + "\n")
+            rows = iter(pairs)
+            while chunk := list(islice(rows, CHUNK // 2)):
+                found = cosines(embedder, chunk, config.batch_size)
+                for pair, cosine in zip(chunk, found.tolist(), strict=True):
+                    out.write("\t".join((*map(one_line, pair), f"{cosine:.6f}")) + "\n")
+                bar.update(len(chunk))
+
+
+def cosines(
+    embedder: TextEmbedder, pairs: Sequence[Sequence[str]], batch_size: int = BATCH_SIZE
+) -> np.ndarray:
+    """The cosine of each pair of texts, (pairs,) float32. A text that comes again is read once."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    place = {text: number for number, text in enumerate(texts)}
+    vectors = embedder.embed(texts, batch_size)
+    first, second = (vectors[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+    return np.einsum("nd,nd->n", first, second)
+
+
+def _opened(config: SimilarityConfig) -> TextEmbedder:
+    embedder = open_embedder(
+        config.model, config.pooling, config.dimensions, config.precision, config.max_length
+    )
+    print(f"{embedder.described}.", file=sys.stderr)
+    return embedder
+
+
+def _write_cosines(out: TextIO, texts: Sequence[str], found: np.ndarray) -> None:
+    """The cosine of two texts; of more a TSV with the texts above and in front."""
+    if len(texts) == len(PAIR):
+        out.write(f"{found[0, 1]:.6f}\n")
+        return
+    out.write("\t".join(("", *map(one_line, texts))) + "\n")
+    for text, row in zip(texts, found, strict=True):
+        out.write("\t".join((one_line(text), *(f"{x:.6f}" for x in row))) + "\n")
+
+
+@contextmanager
+def _target(output: str | None) -> Iterator[TextIO]:
+    """A file that is written whole or not at all, or the standard output."""
+    if output is None:
+        yield sys.stdout
+        return
+    with (
+        file_beside(output) as beside,
+        beside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as out,
+    ):
+        yield out

@@ -1,0 +1,148 @@
+"""What sentence-transformers reads: here its modules are computed by hand, in `-m hf` by itself."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.checkpoints.sentence_transformers import MODULES, save_modules
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.cli import main
+from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import open_embedder
+from roformer_tf.models.encoder import RoFormerEncoder
+
+TEXTS = ["今天天气很好", "北京", "我们去公园学习中国经济", "好" * 30, "今天天气很好,去公园"]
+
+
+def whitening(size, kept, pooling):
+    rng = np.random.default_rng(5)
+    matrix = rng.normal(size=(size, kept)).astype(np.float32)
+    return Whitening(rng.normal(size=size).astype(np.float32), matrix, pooling)
+
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+
+@pytest.fixture(scope="module")
+def folder(released, tmp_path_factory):
+    """folder(pooling, whitened=False) → a sim model in our layout, with its modules."""
+    converted = tmp_path_factory.mktemp("sim") / "model"
+    source = str(released("sim_char"))
+    assert main(["checkpoints", "convert", source, str(converted), "--to", "own"]) == 0
+
+    def make(pooling, whitened=False):
+        target = shutil.copytree(converted, tmp_path_factory.mktemp("sim") / "model")
+        EmbeddingConfig(pooling, 16).save(target)
+        if whitened:
+            whitening(32, 20, pooling).save(target)
+        save_modules(target)
+        return target
+
+    return make
+
+
+def by_its_modules(folder, texts):
+    """Vectors as the modules say, computed with NumPy in float64 from our hidden states."""
+    encoder = RoFormerEncoder.from_pretrained(folder)
+    limits = json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))
+    modules = json.loads((folder / MODULES).read_text("utf-8"))
+    assert [one["idx"] for one in modules] == list(range(len(modules)))
+    found = []
+    for text in texts:
+        ids, _ = encoder.tokenizer.encode(text, max_length=limits["max_seq_length"])
+        x = np.asarray(encoder({"token_ids": np.array([ids])}), np.float64)[0]
+        for module in modules[1:]:
+            settings = folder / module["path"] / "config.json"
+            settings = json.loads(settings.read_text("utf-8")) if settings.exists() else {}
+            kind = module["type"].removeprefix("sentence_transformers.models.")
+            if kind == "Pooling":
+                assert settings["word_embedding_dimension"] == x.shape[-1]
+                x = x.mean(axis=0) if settings["pooling_mode_mean_tokens"] else x[0]
+                assert settings["pooling_mode_mean_tokens"] != settings["pooling_mode_cls_token"]
+            elif kind == "Dense":
+                weights = load_file(folder / module["path"] / "model.safetensors")
+                assert settings["activation_function"].endswith("Identity")
+                shape = (settings["out_features"], settings["in_features"])
+                assert weights["linear.weight"].shape == shape
+                x = weights["linear.weight"] @ x + weights["linear.bias"]
+            else:
+                assert kind == "Normalize"
+                x = x / np.linalg.norm(x)
+        found.append(x)
+    return np.stack(found)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "whitened"),
+    [("pooler", False), ("pooler", True), ("mean", False), ("cls", True)],
+)
+def test_the_modules_say_what_we_compute(pooling, whitened, folder):
+    found = folder(pooling, whitened)
+    embedder = open_embedder(found)
+    assert embedder.config == EmbeddingConfig(pooling, 16)
+    assert embedder.size == (20 if whitened else 32)
+    got, want = embedder.embed(TEXTS), by_its_modules(found, TEXTS)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+    assert np.abs(want[0] - want[4]).max() > 1e-3
+
+
+def test_modules_of_an_earlier_pooling_are_gone(folder):
+    found = folder("pooler", whitened=True)
+    assert (found / "2_Dense").is_dir()
+    assert (found / "3_Dense").is_dir()
+    EmbeddingConfig("mean", 16).save(found)
+    with pytest.raises(InputError, match="learnt from vectors of the pooling pooler, not mean"):
+        save_modules(found)
+    assert not (found / MODULES).exists()  # rather none than those of another model
+    (found / "whitening.safetensors").unlink()
+    assert save_modules(found)
+    assert not (found / "2_Dense").exists()
+    assert not (found / "3_Dense").exists()
+    assert len(json.loads((found / MODULES).read_text("utf-8"))) == 3
+
+
+def test_a_converted_sim_zip_has_its_modules_and_a_masked_model_none(released, tmp_path):
+    for name, has in (("sim_char_ft", True), ("char", False)):
+        target = tmp_path / name
+        assert (
+            main(["checkpoints", "convert", str(released(name)), str(target), "--to", "own"]) == 0
+        )
+        assert (target / MODULES).exists() is has
+    np.testing.assert_array_equal(
+        open_embedder(tmp_path / "sim_char_ft").embed(TEXTS),
+        open_embedder(released("sim_char_ft")).embed(TEXTS),
+    )
+
+
+def test_none_are_written_for_what_transformers_would_misread(released, tmp_path):
+    target = tmp_path / "v2"
+    main(["checkpoints", "convert", str(released("v2_char")), str(target), "--to", "own"])
+    EmbeddingConfig("mean", 16).save(target)
+    assert not save_modules(target)
+    assert not (target / MODULES).exists()
+
+
+def test_a_pooler_that_is_not_there_is_said(released, tmp_path):
+    target = tmp_path / "char"
+    main(["checkpoints", "convert", str(released("char")), str(target), "--to", "own"])
+    EmbeddingConfig("pooler", 16).save(target)
+    with pytest.raises(InputError, match="asks for a pooler, but the model has none"):
+        open_embedder(target)
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize(
+    ("pooling", "whitened"),
+    [("pooler", False), ("pooler", True), ("mean", False), ("cls", True)],
+)
+def test_sentence_transformers_gives_our_vectors(pooling, whitened, folder, torch):
+    from sentence_transformers import SentenceTransformer
+
+    found = folder(pooling, whitened)
+    texts = [*TEXTS, "学习" * 40]  # one that is cut
+    theirs = SentenceTransformer(str(found), device="cpu").encode(texts)
+    np.testing.assert_allclose(open_embedder(found).embed(texts), theirs, rtol=0, atol=1e-5)

@@ -1,0 +1,232 @@
+"""`roformer-tf embed` and `similarity`: what is typed, what is written, and what is refused."""
+
+import csv
+import io
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from roformer_tf import cli
+from roformer_tf.inference.embed import open_embedder
+
+TEXTS = ["今天天气很好", "好", "我们去公园学习，" * 9, "北京", "上海的天气", "今天去北京了", "好"]
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+
+@pytest.fixture(scope="module")
+def sim(released):
+    return str(released("sim_char"))
+
+
+@pytest.fixture
+def own(sim, tmp_path):
+    """The same in a folder that may be changed."""
+    cli.main(["checkpoints", "convert", sim, str(tmp_path / "own"), "--to", "own"])
+    return tmp_path / "own"
+
+
+@pytest.fixture
+def want(sim, eagerly):
+    with eagerly():
+        return open_embedder(sim).embed(TEXTS)
+
+
+@pytest.fixture
+def run(capsys):
+    """run("embed", "--model", …) → exit code, stdout, stderr."""
+
+    def run(*words):
+        try:
+            code = cli.main(list(map(str, words)))
+        except SystemExit as ended:  # of wrong flags
+            code = ended.code
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A file of the texts."""
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", "utf-8")
+    return path
+
+
+def test_a_matrix_has_a_row_for_each_line(run, sim, texts, want, tmp_path):
+    output = tmp_path / "new" / "vectors.npy"
+    code, out, err = run("embed", "--model", sim, "--input", texts, "--output", output)
+    assert (code, out) == (0, "")
+    found = np.load(output)
+    assert (found.dtype, found.flags.c_contiguous) == (np.float32, True)
+    np.testing.assert_allclose(found, want, atol=1e-6)
+    assert "vectors of 32 numbers, of its pooler; at most 512 tokens" in err
+    assert "7 texts in" in err
+
+
+def test_parquet_holds_the_texts_too(run, sim, want, tmp_path):
+    table = tmp_path / "texts.csv"
+    with table.open("w", encoding="gb18030", newline="") as file:
+        csv.writer(file).writerows([["编号", "文本"], *enumerate(TEXTS)])
+    output = tmp_path / "vectors.parquet"
+    assert run("embed", sim, "--input", table, "--output", output, "--dimensions", 5)[0] == 0
+    found = pq.read_table(output)
+    assert found["text"].to_pylist() == TEXTS
+    cut = want[:, :5] / np.linalg.norm(want[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(found["vector"].to_pylist(), cut, atol=1e-5)
+    assert found.schema.metadata[b"fingerprint"].decode() == (
+        open_embedder(sim, dimensions=5).fingerprint
+    )
+
+
+def test_cutting_what_was_not_trained_for_it_is_said(run, sim, texts, tmp_path):
+    flags = ("--input", texts, "--output", tmp_path / "x.npy", "--dimensions", 5)
+    assert "was not trained to have its vectors cut to 5" in run("embed", sim, *flags)[2]
+
+
+def test_the_standard_input_is_read_once(run, sim, want, tmp_path, monkeypatch):
+    lines = io.TextIOWrapper(io.BytesIO(("\n".join(TEXTS)).encode()))
+    monkeypatch.setattr("sys.stdin", lines)
+    assert run("embed", sim, "--output", tmp_path / "x.npy")[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), want, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("今天\n\n好\n \n", "2 rows have no text:"),
+        ("", "holds no text"),
+        ("\n", "1 row has no text"),
+    ],
+)
+def test_rows_without_a_text_stop_it_before_anything_is_written(lines, said, run, sim, tmp_path):
+    texts, output = tmp_path / "texts.txt", tmp_path / "x.npy"
+    texts.write_text(lines, "utf-8")
+    output.write_bytes(b"of before")
+    code, _, err = run("embed", sim, "--input", texts, "--output", output)
+    assert (code, said in err) == (2, True)
+    assert output.read_bytes() == b"of before"
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.txt", "x.npy"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--output", "x.txt"], "x.txt is of no kind"),
+        ([], "give --output"),
+        (["--output", "x.npy", "--dimensions", "33"], "dimensions is 33, but the vectors of"),
+        (["--output", "x.npy", "--max-length", "2"], "max_length is 2, but must be at least 3"),
+        (["--output", "x.npy", "--batch-size", "0"], "batch_size is 0"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(flags, said, run, sim, texts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("embed", sim, "--input", texts, *flags)
+    assert code == 2
+    assert said in err
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.txt"}
+
+
+def test_whitening_is_learnt_once_and_kept(run, own, want, tmp_path):
+    corpus, texts = tmp_path / "corpus.txt", tmp_path / "texts.txt"
+    rng = np.random.default_rng(0)
+    lines = rng.choice(list("今天气很好我们去公园学习北京上海的了在和是不也都"), (90, 6))
+    corpus.write_text("\n".join(map("".join, lines)) + "\n", "utf-8")
+    texts.write_text("\n".join(TEXTS) + "\n", "utf-8")
+    code, _, err = run("embed", own, "--whiten", corpus)
+    assert code == 0
+    assert "keeps what was learnt from 90 texts" in err
+    code, _, err = run("embed", own, "--input", texts, "--output", tmp_path / "x.npy")
+    assert ", whitened; " in err
+    raw = np.stack([b.vectors for b in open_embedder(own).raw_blocks(map("".join, lines))])[0]
+    centred = raw - raw.mean(axis=0, dtype=np.float64)
+    _, scales, right = np.linalg.svd(centred, full_matrices=False)
+    found = np.load(tmp_path / "x.npy")
+    kept = found.shape[1]
+    (block,) = open_embedder(own).raw_blocks(TEXTS)
+    white = (block.vectors - raw.mean(axis=0, dtype=np.float64)) @ right[:kept].T / scales[:kept]
+    white /= np.linalg.norm(white, axis=1, keepdims=True)
+    # whatever the signs of the directions, the cosines are these
+    np.testing.assert_allclose(found @ found.T, white @ white.T, atol=2e-3)
+    assert np.abs(found @ found.T - want @ want.T).max() > 0.05
+    again = run("embed", own, "--whiten", corpus)  # of the model, not of what is whitened already
+    assert again[0] == 0
+    run("embed", own, "--input", texts, "--output", tmp_path / "y.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), found, atol=1e-5)
+
+
+def test_whitening_needs_a_folder_and_enough_texts(run, sim, own, texts):
+    code, _, err = run("embed", sim, "--whiten", texts)
+    assert code == 2
+    assert "no folder that could keep the whitening" in err
+    before = {path.name for path in own.iterdir()}
+    code, _, err = run("embed", own, "--whiten", texts)
+    assert code == 2
+    assert "7 texts" in err
+    assert {path.name for path in own.iterdir()} == before
+
+
+def test_similarity_of_two_texts_is_a_number_and_of_more_a_matrix(run, sim, want):
+    code, out, _ = run("similarity", "--model", sim, TEXTS[0], TEXTS[4])
+    assert (code, float(out)) == (0, pytest.approx(want[0] @ want[4], abs=1e-5))
+    chosen = [0, 4, 5]
+    code, out, _ = run("similarity", "--model", sim, *(TEXTS[i] for i in chosen))
+    header, *rows = [line.split("\t") for line in out.splitlines()]
+    assert header == ["", *(TEXTS[i] for i in chosen)]
+    assert [row[0] for row in rows] == header[1:]
+    got = [[float(cell) for cell in row[1:]] for row in rows]
+    np.testing.assert_allclose(got, want[chosen] @ want[chosen].T, atol=1e-5)
+
+
+def test_similarity_of_a_file_is_a_table(run, sim, want, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    places = [(0, 4), (1, 6), (3, 3), (2, 0)]
+    lines = ["sentence1\tsentence2\tlabel", *(f"{TEXTS[a]}\t{TEXTS[b]}\t1" for a, b in places)]
+    pairs.write_text("\n".join(lines) + "\n", "utf-8")
+    output = tmp_path / "found.tsv"
+    code, out, _ = run("similarity", "--model", sim, "--input", pairs, "--output", output)
+    assert (code, out) == (0, "")
+    header, *rows = [line.split("\t") for line in output.read_text("utf-8").splitlines()]
+    assert header == ["text_a", "text_b", "score"]
+    assert [tuple(row[:2]) for row in rows] == [(TEXTS[a], TEXTS[b]) for a, b in places]
+    got = [float(row[2]) for row in rows]
+    np.testing.assert_allclose(got, [want[a] @ want[b] for a, b in places], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["好"], "one text has nothing to be compared with"),
+        ([], "give two texts or more, or --input"),
+        (["好", " "], "text 2 is blank"),
+    ],
+)
+def test_similarity_of_what_is_no_pair_is_refused(words, said, run, sim):
+    code, out, err = run("similarity", "--model", sim, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_pair_without_its_second_text_stops_it(run, sim, tmp_path):
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("今天\t好\n今天\n今天\t\n", "utf-8")
+    output = tmp_path / "found.tsv"
+    code, _, err = run("similarity", "--model", sim, "--input", pairs, "--output", output)
+    assert code == 2
+    assert "2 rows have no text" in err
+    assert not output.exists()
+
+
+def test_a_damaged_model_leaves_no_file(run, own, texts, tmp_path):
+    weights = own / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-400:] = np.full(100, np.nan, np.float32).tobytes()
+    weights.write_bytes(content)
+    code, _, err = run("embed", own, "--input", texts, "--output", tmp_path / "x.npy")
+    shutil.rmtree(own)
+    assert code == 2, err
+    assert "not finite" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.txt"}
