@@ -16,7 +16,7 @@ _CHOICES = {
     "norm_type": ("layer_norm", "rms_norm"),
     "use_bias": (True, False),
     "attention_type": (None, "bidirectional", "causal", "unilm"),
-    "pooling": ("cls", "mean"),
+    "pooling": ("cls", "mean", "pooler"),
     "crf": (False, True),
 }
 
@@ -72,7 +72,8 @@ class RoFormerConfig:
     num_labels: int = 0
     """Labels of a classification head; 0, there is none."""
     pooling: str = "cls"
-    """What a text's classification reads: the first token ("cls") or the mean of all ("mean")."""
+    """What a text's classification reads: the first token ("cls") or the mean of all ("mean"). A
+    sentence's vector may also be what the linear pooler gives ("pooler")."""
     crf: bool = False
     """Whether a classification of tokens scores labels behind each other, too: a conditional random
     field. A checkpoint's tensors say so."""

@@ -38,6 +38,8 @@ OTHERS = (
     "tests/pretraining/test_train_step.py",
     "tests/finetuning/test_losses.py",
     "tests/finetuning/test_fgm.py",
+    "tests/finetuning/test_vectors.py",
+    "tests/tasks/test_vector_losses.py",
     "tests/finetuning/test_crf.py",
     "tests/finetuning/test_datasets.py",
     "tests/runs/optimizers",

@@ -21,9 +21,15 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
-from roformer_tf.finetuning.losses import LossConfig, check_loss
+from roformer_tf.finetuning.losses import (
+    LossConfig,
+    VectorConfig,
+    check_loss,
+    check_vector_settings,
+)
 from roformer_tf.finetuning.rates import MOST_EPOCHS, spelled, usual_epochs, usual_rate
 from roformer_tf.finetuning.report.advice import advise
 from roformer_tf.finetuning.report.analysis import analyse, write_report
@@ -33,12 +39,12 @@ from roformer_tf.finetuning.results import Results, say
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.trainer import Start
 from roformer_tf.finetuning.trial import Recipe
+from roformer_tf.finetuning.vectors import check_pieces
 from roformer_tf.inference.export import Format, check_export, export
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
-from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.devices import Precision
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
@@ -86,8 +92,9 @@ class FinetuneConfig:
     """Most tokens of a row; "auto" is where hardly a training text is longer."""
     long_texts: LongTexts = "head"
     """Longer texts are cut, cut in the middle, or read in overlapping windows."""
-    pooling: Literal["cls", "mean"] | None = None
-    """What a text's answer is read from; unset, the first token ("mean" for ranking)."""
+    pooling: Literal["cls", "mean", "pooler"] | None = None
+    """What a text's answer is read from; unset, the first token ("mean" for ranking). A vector is
+    unset what the checkpoint was made for: a sim model's pooler, else the mean."""
     crf: bool = False
     """For tagging: learn as well what labels score behind each other (a conditional random field),
     at --crf-learning-rate."""
@@ -100,6 +107,7 @@ class FinetuneConfig:
     """Examples a batch."""
     optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    vectors: VectorConfig = dataclasses.field(default_factory=VectorConfig)
     dropout: float | None = None
     """Dropout rate on hidden states and attention; unset, what the checkpoint says."""
     precision: Precision = "auto"
@@ -168,6 +176,13 @@ MAY_CHANGE = (
 examples, which are compared. Beside --valid, so
 may --test, which then judges the same model anew: nothing is split off for it."""
 
+POOLINGS = {
+    "pooler": "what the checkpoint's pooler gives of the first token",
+    "mean": "the mean of all tokens",
+    "cls": "the first token's",
+}
+"""What a text's vector may be, in words."""
+
 FORMER_RATE = 2e-5
 """Learning rate of runs of earlier versions where none was given."""
 
@@ -189,6 +204,8 @@ def _finetune(config: FinetuneConfig) -> None:
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task, TASKS)
     print(layout.said)
+    check_vector_settings(layout.task, config.vectors)
+    check_pieces(config.batch_size, config.vectors.pieces)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
     for line in task.remarks(sets.train):
@@ -206,6 +223,7 @@ def _finetune(config: FinetuneConfig) -> None:
         patience=config.patience,
         save_every=config.save_every,
         log_every=config.log_every,
+        vectors=config.vectors,
     )
     search = Search(output, sets, start, task, recipe, config.seed, config.seeds, config.sweep)
     tidy(output)
@@ -284,9 +302,11 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
         max_length=WHOLE,
         crf=config.crf,
     )
-    of_several = "the longer text is cut." if len(sets.train[0].texts) > 1 else ""
-    fixed = task.long_texts_fixed or of_several
-    if config.long_texts != "head" and fixed:
+    if task.vector_settings:
+        task = task.with_vector_settings(
+            **{x: getattr(config.vectors, x) for x in task.vector_settings if x != "pieces"}
+        )
+    if config.long_texts != "head" and (fixed := task.why_long_texts_fixed()):
         raise InputError(
             f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Leave it out."
         )
@@ -327,18 +347,28 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
 
     Raises InputError where there is none, or none with a vocabulary.
     """
-    changes: dict[str, Any] = {"pooling": config.pooling or task.pooling}
+    changes: dict[str, Any] = {}
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes |= dict.fromkeys(names, config.dropout)
-    with _heads_unsaid():
-        encoder = RoFormerEncoder.from_pretrained(config.checkpoint, **changes)
+    if config.pooling and config.pooling not in task.poolings:
+        raise InputError(
+            f"pooling is {config.pooling}, but a {task.name} is read from "
+            f"{' or '.join(task.poolings)}. Give one of these, or leave --pooling out."
+        )
+    with _heads_unsaid(), OpenedSource(config.checkpoint) as source:
+        pooling = config.pooling or task.choose_pooling(source.checkpoint(), source)
+        encoder = task.source_class().from_source(source, pooling=pooling, **changes)
+    if config.pooling is None and len(task.poolings) > len(Task.poolings):
+        print(f"vectors are {POOLINGS[pooling]}")
     if encoder.tokenizer is None:
         raise InputError(
             f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
         )
     architecture = encoder.config
-    if architecture.attention_type in ("causal", "unilm"):
+    if task.writes:
+        architecture = architecture.replace(attention_type="unilm")
+    elif architecture.attention_type in ("causal", "unilm"):
         # By its own mask the first token of all, which an answer is read from, sees no other text.
         architecture = architecture.replace(attention_type="bidirectional")
         print(f"{config.checkpoint} learned to write; here each token sees the whole text")
@@ -356,7 +386,7 @@ def _heads_unsaid() -> Iterator[None]:
     """Do not warn that a checkpoint's heads are left aside: a new head in their place is meant."""
 
     def is_else(record: logging.LogRecord) -> bool:
-        return "left unused by RoFormerEncoder" not in record.getMessage()
+        return "left unused by" not in record.getMessage()
 
     logger = logging.getLogger(PretrainedModel.__module__)
     logger.addFilter(is_else)
@@ -371,7 +401,8 @@ def choose_length(
 ) -> int:
     """Most tokens of a row, as asked or by the training texts' lengths; say so."""
     lengths = task.encode(sets.train, tokenizer).lengths
-    chosen = pick_max_length(lengths) if config.max_length == "auto" else config.max_length
+    auto = config.max_length == "auto"
+    chosen = pick_max_length(lengths, task.longest) if auto else int(config.max_length)
     print(
         f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
         f"{len(sets.test):,} to judge by\n"

@@ -75,6 +75,7 @@ def evaluate(config: EvaluateConfig) -> None:
     read = read_examples(config.data, layout, columns)
     examples = [task.for_prediction(example) for example in read]
     check_labels(config.data, task, examples)
+    task = task.for_judging(examples)
     report = judge(model, tokenizer, task, examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:

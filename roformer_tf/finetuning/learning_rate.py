@@ -22,15 +22,16 @@ from roformer_tf.finetuning.trial import (
     Recipe,
     Training,
     compare,
+    complete_data,
     fingerprint,
     goodness,
     labels_of,
     training_batches,
 )
-from roformer_tf.inference.predict import predict_logits
-from roformer_tf.labelled.batches import steps_per_epoch
-from roformer_tf.labelled.encoding import EncodedTexts, Rows
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.encoding import Rows
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
 from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
@@ -112,20 +113,21 @@ class RateSearch:
         """
         start = self.trainer.start
         usual = usual_rate(start.architecture, from_scratch=not start.weights)
-        rows = self.task.encode(self.train, start.tokenizer)
-        all_valid = self.task.encode(self.valid, start.tokenizer)
-        sizes = len(rows.token_ids), len(all_valid.token_ids), len(self.valid)
-        plan = make_plan(usual, self.recipe, *sizes)
-        return _Tries(self, plan, usual, rows).run() if plan else None
+        data = self.task.training_data(self.train, start.tokenizer)
+        judged = self.task.encode(self.valid, start.tokenizer)
+        # What batches count: examples whose texts are apart, else rows.
+        rows = judged.examples if self.task.texts_apart else len(judged.token_ids)
+        plan = make_plan(usual, self.recipe, data.steps_per_epoch(1), rows, len(self.valid))
+        return _Tries(self, plan, usual, data).run() if plan else None
 
 
 class _Tries:
     """The short trainings of a search."""
 
-    def __init__(self, search: RateSearch, plan: Plan, usual: float, rows: EncodedTexts) -> None:
-        self.search, self.plan, self.usual, self.rows = search, plan, usual, rows
+    def __init__(self, search: RateSearch, plan: Plan, usual: float, data: TrainingData) -> None:
+        self.search, self.plan, self.usual = search, plan, usual
         self.trainer, self.task, self.recipe = search.trainer, search.task, search.recipe
-        self.targets, self.weights = self.task.row_targets(rows, search.train)
+        self.data = data
         chosen = np.random.default_rng(search.seed).permutation(len(search.valid))[: plan.examples]
         self.judged_by = [search.valid[number] for number in sorted(chosen.tolist())]
         self.valid = self.task.encode(self.judged_by, self.trainer.start.tokenizer)
@@ -134,7 +136,7 @@ class _Tries:
     def run(self) -> FoundRate:
         """Do those that are not done yet; give the rate to take."""
         plan, known = self.plan, self._known()
-        an_epoch = steps_per_epoch(self.rows, self.recipe.batch_size)
+        an_epoch = self.data.steps_per_epoch(self.recipe.batch_size)
         of = self.recipe.epochs * an_epoch
         tried = list(known["tried"])
         if "learning_rate" not in known:
@@ -170,7 +172,7 @@ class _Tries:
     def _known(self) -> dict[str, Any]:
         """What is done already. Raises InputError where it was done on other examples."""
         targets = [self.task.target(example) for example in self.judged_by]
-        arrays = [*self.rows.token_ids, *self.targets, *self.valid.token_ids, *targets]
+        arrays = [*self.data.fingerprinted(), *self.valid.token_ids, *targets]
         fresh: dict[str, Any] = {
             "data": fingerprint(arrays),
             "plan": dataclasses.asdict(self.plan) | {"rates": list(self.plan.rates)},
@@ -216,15 +218,13 @@ class _Tries:
         model, trained = self._fit(rate)
         with ema_weights(trained):
             task = self.task.with_weights(model)
-            rows = predict_logits(model, self.valid)
-        logits = task.combine(rows, self.valid)
-        if task.crf:
-            losses = task.sequence_losses(logits, self.judged_by)
-        else:
+            rows = task.run(model, self.valid, BATCH_SIZE)
+        losses = task.example_losses(rows, self.valid, self.judged_by)
+        if losses is None:
             losses = row_losses(task, rows, *task.row_targets(self.valid, self.judged_by))
         if not np.isfinite(losses).all():
             return {}
-        answers = task.answers(logits)
+        answers = task.read_rows(rows, self.valid)
         _, metrics = compare(self.task, labels_of(self.judged_by), answers)
         return {"loss": float(losses.mean()), "losses": losses.tolist(), "metrics": metrics}
 
@@ -233,8 +233,9 @@ class _Tries:
         recipe, path = self.recipe, self.path
         seed, optimizer = self.search.seed, self._optimizer(rate)
         model, trained = self.trainer.begin(seed, optimizer, self.plan.batches)
-        training = Training(self.rows, self.targets, self.weights, "")
-        rows = training_batches(self.task, training, recipe, seed)
+        training = Training(self.data, fingerprint(self.data.fingerprinted()))
+        data = complete_data(training, model, recipe.vectors, self.search.folder)
+        rows = training_batches(data, recipe, seed)
         with (
             MetricsFile(path, resumed_at=0, writing=False) as lines,
             StepLog(
@@ -242,13 +243,13 @@ class _Tries:
                 every=recipe.log_every,
                 start=0,
                 last=self.plan.batches,
-                tokens_per_step=round(recipe.batch_size * float(np.mean(self.rows.row_lengths))),
+                tokens_per_step=round(recipe.batch_size * self.data.tokens_each),
                 uniform_loss=math.inf,
                 name=f"trying {spelled(rate)}",
             ) as log,
         ):
             trained.fit(
-                fed(prefetched(rows)),
+                fed(prefetched(rows), data.varying),
                 steps_per_epoch=self.plan.batches,
                 shuffle=False,
                 callbacks=[log],

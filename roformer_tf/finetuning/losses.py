@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import keras
@@ -38,6 +38,53 @@ class LossConfig:
         for name in ("focal", "r_drop", "fgm"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0.")
+
+
+@dataclass(frozen=True)
+class VectorConfig:
+    """What sentence vectors are trained by, for the task that makes them."""
+
+    loss: Literal["auto", "softmax", "cosent", "classifier"] = "auto"
+    """For vectors: "softmax" over the cosines of a batch, times 20, where texts belong together;
+    "cosent" where pairs have scores; "classifier" for RoFormer-Sim's supervised form, which tells
+    the score by [a, b, |a - b|]; "auto" is the first or second, as the data are."""
+    hard_negatives: int = 0
+    """For vectors: texts that are held against each example, besides those of its batch: the ones
+    that the model takes for the nearest, though they do not belong to it."""
+    dimensions: tuple[int, ...] = ()
+    """For vectors: lengths to which they may be cut afterwards, such as 64 128 256; the whole one
+    is always trained too."""
+    teacher: str | None = None
+    """For paraphrases: a model whose cosines of the texts their vectors are trained to have, as in
+    RoFormer-Sim's second stage, in place of the softmax over a batch."""
+    pieces: int = 1
+    """For vectors: pieces in which a batch is encoded, one after the other and twice: batches
+    larger than memory. The gradient is that of the whole batch."""
+
+    def __post_init__(self) -> None:
+        if self.hard_negatives < 0:
+            raise InputError(f"hard_negatives is {self.hard_negatives}, but must not be negative.")
+        if self.pieces < 1:
+            raise InputError(f"pieces is {self.pieces}, but must be at least 1.")
+        if any(size < 1 for size in self.dimensions):
+            shown = " ".join(map(str, self.dimensions))
+            raise InputError(f"dimensions are {shown}, but must be numbers of at least 1.")
+
+
+def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
+    """Raise InputError for settings of vectors where the task makes none."""
+    usual = VectorConfig()
+    given = [
+        field.name
+        for field in fields(config)
+        if getattr(config, field.name) != getattr(usual, field.name)
+    ]
+    wrong = [name for name in given if name not in task.vector_settings]
+    if wrong:
+        raise InputError(
+            f"{wrong[0]} is about sentence vectors, which the task {task.name} does not make. "
+            f"Leave --{wrong[0].replace('_', '-')} out."
+        )
 
 
 def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":

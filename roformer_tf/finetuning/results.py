@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import LabelIssues, find_issues
+from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
 from roformer_tf.finetuning.search import Search
-from roformer_tf.finetuning.trial import Outcome
+from roformer_tf.finetuning.trial import Outcome, goodness
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
@@ -26,6 +27,11 @@ from roformer_tf.tasks.wording import Words
 PREDICTIONS = "predictions.tsv"
 GOLD = "gold"
 """Its column of the labels in the data."""
+
+
+Baseline: TypeAlias = tuple[Words, list[Prediction]]
+"""A simple method in words, and its answers."""
+NONE: tuple[Baseline, list[Baseline], str] = ((NO_BASELINE, []), [], "")
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,15 @@ class Results:
         """The answers to `examples`."""
         if self.search.sets.test:
             return self.best.predictions["test"]
-        return [answer for outcome in self.validated for answer in outcome.predictions["valid"]]
+        return self._joined([outcome.predictions["valid"] for outcome in self.validated])
+
+    def _joined(self, parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
+        """The answers to several sets, one behind the other."""
+        joined: list[Prediction] = []
+        for answers in parts:
+            before = len(joined)
+            joined += [self.search.task.behind(answer, before) for answer in answers]
+        return joined
 
     def save(self, card: str) -> None:
         """Give the run's folder the best training's model, its card and lines, and the answers."""
@@ -94,7 +108,7 @@ class Results:
         """Everything that the report is made of; the baseline is fitted here."""
         search, trial = self.search, self.best.trial
         began = time.perf_counter()
-        name, simple, problem = self._baseline() if with_baseline else (NO_BASELINE, [], "")
+        (name, simple), others, problem = self._baselines() if with_baseline else NONE
         fitted = time.perf_counter() - began
         judged = self._evaluated(
             self.examples,
@@ -110,6 +124,7 @@ class Results:
             valid=chosen_by if search.sets.test else judged,
             test=judged if search.sets.test else None,
             baseline=name,
+            other_baselines=others,
             no_baseline=problem,
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
@@ -135,24 +150,37 @@ class Results:
         found = {id(x): x.seconds for one in self.outcomes if (x := one.found_rate) and x.tried}
         return {"learning rate search": sum(found.values())} if found else {}
 
-    def _baseline(self) -> tuple[Words, list[Prediction], str]:
-        """The baseline's name and answers, or why there are none.
+    def _baselines(self) -> tuple[Baseline, list[Baseline], str]:
+        """The baseline, others beside it, or why there are none.
 
-        It is fitted to what the model, or each fold's, had, and has thresholds chosen where that
-        has. Whatever goes wrong with it, hours of training are not to end without a report.
+        They are fitted to what the model, or each fold's, had, and have thresholds chosen where
+        that has. Of several the best one comes first. Whatever goes wrong with them, hours of
+        training are not to end without a report.
         """
-        task, test = self.search.task, self.search.sets.test
-
-        def fit(outcome: Outcome) -> tuple[Words, list[Prediction]]:
-            trial = outcome.trial
-            chosen_by = trial.valid if outcome.task != task else ()
-            return task.baseline(trial.train, test or trial.valid, chosen_by)
-
+        outcomes = [self.best] if self.search.sets.test else self.validated
         try:
-            fitted = [fit(outcome) for outcome in ([self.best] if test else self.validated)]
+            fitted = [self._fit_baselines(outcome) for outcome in outcomes]
         except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
-            return NO_BASELINE, [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
-        return fitted[0][0], [answer for _, answers in fitted for answer in answers], ""
+            problem = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
+            return NONE[0], [], problem
+        found = [
+            (parts[0][0], self._joined([answers for _, answers in parts]))
+            for parts in zip(*fitted, strict=True)
+        ]
+        if len(found) > 1:
+            gold, metric = [one.label for one in self.examples], self.search.recipe.metric
+            task = self.best.task
+            found.sort(key=lambda one: -goodness(task.compute_metrics(gold, one[1]), metric))
+        return found[0], found[1:], ""
+
+    def _fit_baselines(self, outcome: Outcome) -> list[Baseline]:
+        """Those beside one training."""
+        task, test, trial = self.search.task, self.search.sets.test, outcome.trial
+        if task.texts_apart:
+            tokenizer = self.search.start.tokenizer
+            return lexical_baselines(outcome.task, trial.valid, test or trial.valid, tokenizer)
+        chosen_by = trial.valid if outcome.task != task else ()
+        return [task.baseline(trial.train, test or trial.valid, chosen_by)]
 
     def _duplicates(self) -> Duplicates | None:
         """Texts judged by that stand elsewhere; folds share none with what they are judged by."""
@@ -184,8 +212,9 @@ def say(output: Path, report: Mapping[str, Any]) -> None:
     for name in (judged, f"{judged}_unseen"):
         if name in report:
             print(f"{name}: {_figures(report[name])}")
-            if name in simple:
-                print(f"  {simple['name']}: {_figures(simple[name])}")
+            for one in (simple, *report.get("other_baselines", ())):
+                if name in one:
+                    print(f"  {one['name']}: {_figures(one[name])}")
     for warning in report["warnings"]:
         print(f"! {warning}")
     for number, one in enumerate(report.get("advice", ()), 1):

@@ -70,7 +70,7 @@ class Search:
         return [dataclasses.replace(outcome, found_rate=found) for outcome in outcomes]
 
     def _trainer(self, train: list[Example]) -> Trainer:
-        return Trainer(self.start, self.task, self.recipe.loss, train)
+        return Trainer(self.start, self.task, self.recipe.loss, train, self.recipe.vectors.pieces)
 
     def _usual(self, reason: str) -> FoundRate:
         """The learning rate by the model's size, and why no other is tried."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.fgm import trainable
-from roformer_tf.finetuning.losses import LossConfig, make_loss
+from roformer_tf.finetuning.losses import LossConfig, TaskLoss, make_loss
+from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.devices import choose_jit
@@ -61,10 +62,12 @@ class Trainer:
     loss: LossConfig
     train: Sequence[Example]
     """The examples that balanced weights are counted in."""
+    pieces: int = 1
+    """That a batch's vectors are computed in, where the task makes vectors."""
     preparation: float = field(default=0.0, init=False)
     """Seconds that compiling took before the first training, to which they count."""
     made: tuple[PretrainedModel, PretrainedModel] | None = field(default=None, init=False)
-    """The model as the last training left it, and what is compiled: itself, or FGM around it."""
+    """The model as the last training left it, and what is compiled: itself, or what trains it."""
 
     def begin(
         self, seed: int, optimizer: FinetuneOptimizerConfig, batches: int
@@ -75,21 +78,35 @@ class Trainer:
         """
         keras.utils.set_random_seed(seed)
         fresh = self.start.model(self.task)
-        if self.made is None or not may_restart(self.made[1].optimizer, optimizer, fresh):
-            compiled = trainable(fresh, self.loss.fgm)
-            compiled.compile(
-                make_restartable_optimizer(optimizer, fresh, batches),
-                make_loss(self.task, self.loss, [self.task.target(one) for one in self.train]),
+        around = self._around(fresh)
+        if self.made is None or not may_restart(self.made[1].optimizer, optimizer, around):
+            around.compile(
+                make_restartable_optimizer(optimizer, around, batches),
+                self._loss(),
                 jit_compile=choose_jit(),
             )
-            self.made = fresh, compiled
+            self.made = fresh, around
             return self.made
-        model, compiled = self.made
-        for variable, new in zip(model.variables, fresh.variables, strict=True):
+        _, compiled = self.made
+        for variable, new in zip(compiled.variables, around.variables, strict=True):
             variable.assign(new)
-        restart(compiled.optimizer, optimizer, model, batches)
+        restart(compiled.optimizer, optimizer, compiled, batches)
         compiled.reset_metrics()
         return self.made
+
+    def _around(self, model: PretrainedModel) -> PretrainedModel:
+        """What is compiled to train a model: itself, or what holds its weights."""
+        if self.task.writes:
+            return BatchTraining(model, self.task)
+        if self.task.texts_apart:
+            return VectorTraining(model, self.task, self.pieces)
+        return trainable(model, self.loss.fgm)
+
+    def _loss(self) -> TaskLoss | None:
+        """The loss of rows; None where the model compares whole batches by itself."""
+        if self.task.texts_apart:
+            return None
+        return make_loss(self.task, self.loss, [self.task.target(one) for one in self.train])
 
     def forget(self) -> None:
         """Let the next training make a model of its own, after one that broke off in a step."""

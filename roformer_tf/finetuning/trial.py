@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +21,17 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
-from roformer_tf.finetuning.losses import LossConfig
+from roformer_tf.finetuning.losses import LossConfig, VectorConfig
+from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.rates import FoundRate
+from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.inference.predict import predict_encoded
-from roformer_tf.labelled.batches import finetuning_batches, labels_as_input, steps_per_epoch
-from roformer_tf.labelled.encoding import EncodedTexts, Rows
+from roformer_tf.labelled.apart import SideBatches
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.runs.checkpointing import RunState, checkpoints, save_checkpoint
@@ -49,6 +52,8 @@ from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import load_task
 
 VALID = "valid.json"
+OFTEN = 1.25
+"""Examples of one second text, as a mean, from which it is worth encoding it once for them all."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Recipe:
     """Epochs without a better figure after which to stop; 0, never early."""
     save_every: int
     log_every: int
+    vectors: VectorConfig = dataclasses.field(default_factory=VectorConfig)
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,7 @@ class Trial:
 class Training(NamedTuple):
     """What is trained on."""
 
-    rows: EncodedTexts
-    targets: Rows
-    weights: Rows
+    data: TrainingData
     fingerprint: str
 
 
@@ -123,14 +127,13 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: task.encode(x, start.tokenizer) for name, x in sets.items()}
-    rows = task.encode(trial.train, start.tokenizer)
-    targets, weights = task.row_targets(rows, trial.train)
-    data = fingerprint([*rows.token_ids, *targets])
+    training = task.training_data(trial.train, start.tokenizer)
+    data = fingerprint(training.fingerprinted())
     _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
     if not result.exists():
         began = time.perf_counter()
-        fit(trial, trainer, task, Training(rows, targets, weights, data), encoded["valid"])
+        fit(trial, trainer, task, Training(training, data), encoded["valid"])
         seconds = time.perf_counter() - began + trainer.preparation
         trainer.preparation = 0.0
         done = {"seconds": seconds, "data": data}
@@ -160,9 +163,11 @@ def fit(
 ) -> None:
     """Train from the last checkpoint to the end, keeping the best weights on the way."""
     recipe, folder = trial.recipe, trial.folder
-    an_epoch = steps_per_epoch(training.rows, recipe.batch_size)
+    an_epoch = training.data.steps_per_epoch(recipe.batch_size)
     steps = recipe.epochs * an_epoch
     model, trained = trainer.begin(trial.seed, recipe.optimizer, steps)
+    # By the weights that every training of the run begins with, before any are restored.
+    data = complete_data(training, model, recipe.vectors, folder)
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
     span: dict[str, Any] = {"start": begun, "last": steps}
     board = folder / "tensorboard"
@@ -176,7 +181,7 @@ def fit(
         StepLog(
             lines,
             every=recipe.log_every,
-            tokens_per_step=round(recipe.batch_size * float(np.mean(training.rows.row_lengths))),
+            tokens_per_step=round(recipe.batch_size * data.tokens_each),
             uniform_loss=math.inf,  # one batch, of rare labels or far numbers, may well be high
             name="fine-tuning",
             **span,
@@ -212,7 +217,7 @@ def fit(
         if begun >= steps or stop_if_done():
             return
         trained.fit(
-            fed(prefetched(training_batches(task, training, recipe, trial.seed)[begun:])),
+            fed(prefetched(training_batches(data, recipe, trial.seed)[begun:]), data.varying),
             steps_per_epoch=steps - begun,
             shuffle=False,  # the batches are in their order already
             callbacks=[
@@ -224,17 +229,23 @@ def fit(
         )
 
 
-def training_batches(task: Task, training: Training, recipe: Recipe, seed: int) -> Any:
+def complete_data(
+    training: Training, model: PretrainedModel, vectors: VectorConfig, folder: Path
+) -> TrainingData:
+    """What is trained on, with hard negatives by the model or a teacher's vectors, if asked for."""
+    data, mark = training
+    if isinstance(data, SideBatches) and data.belonging and vectors.pieces == 1:
+        data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
+    if vectors.hard_negatives and isinstance(data, SideBatches):
+        return with_hard_negatives(data, model, vectors.hard_negatives, folder, mark)
+    if vectors.teacher and isinstance(data, ParaphraseBatches):
+        return with_teacher(data, vectors.teacher, folder, mark)
+    return data
+
+
+def training_batches(data: TrainingData, recipe: Recipe, seed: int) -> Any:
     """The batches of all epochs, as the task's model takes them."""
-    batches = finetuning_batches(
-        training.rows,
-        training.targets,
-        training.weights,
-        batch_size=recipe.batch_size,
-        seed=seed,
-        repeat=2 if recipe.loss.r_drop else 1,
-    )
-    return batches.map(partial(labels_as_input, outputs=task.outputs)) if task.crf else batches
+    return data.batches(recipe.batch_size, seed, repeat=2 if recipe.loss.r_drop else 1)
 
 
 def compare(
@@ -281,6 +292,7 @@ def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
     with folder_beside(folder) as beside:
         model.save_pretrained(beside)
         task.save(beside)
+        task.save_beside(beside, model.config)
 
 
 def labels_of(examples: Sequence[Example]) -> list[Label]:

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
-from roformer_tf.models.rows import BATCH_SIZE, run_rows
+from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -54,23 +52,13 @@ def predict(
     examples: Sequence[Example],
     batch_size: int = BATCH_SIZE,
 ) -> list[Prediction]:
-    """What the model answers to each example, whatever its label. `model` as in predict_logits."""
+    """What the model answers to each example, whatever its label. `model` as in `Task.run`."""
     return predict_encoded(model, task, task.encode(examples, tokenizer), batch_size)
 
 
 def predict_encoded(
     model: Any, task: Task, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
 ) -> list[Prediction]:
-    """What the model answers to each example of the rows. `model` as in predict_logits."""
-    logits = predict_logits(model, encoded, batch_size)
-    return task.with_weights(model).answers(task.combine(logits, encoded))
-
-
-def predict_logits(
-    model: Any, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
-) -> list[np.ndarray]:
-    """Logits of each row, (C,), or (T, C) of tokens, float32, in the order of the rows.
-
-    `model` and `batch_size` as in run_rows.
-    """
-    return run_rows(model, encoded.token_ids, encoded.segment_ids, batch_size)
+    """What the model answers to each example of the rows. `model` as in `Task.run`."""
+    logits = task.run(model, encoded, batch_size)
+    return task.with_weights(model).read_rows(logits, encoded)

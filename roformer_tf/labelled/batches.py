@@ -10,8 +10,10 @@ at step s, slice `batches[s:]`.
 """
 
 import sys
-from functools import lru_cache
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import grain
 import numpy as np
@@ -24,8 +26,69 @@ from roformer_tf.tokenizers.padding import Ints, bucket, padded
 LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
 """Inputs, targets, weights."""
 
-_ENDLESS = sys.maxsize  # steps
+ENDLESS = sys.maxsize  # steps
 _POOL = 50  # batches within which rows of like length come together
+
+
+class TrainingData(Protocol):
+    """Encoded examples with their targets, as a task has them trained on."""
+
+    @property
+    def tokens_each(self) -> float:
+        """Tokens of what a batch counts: a row, or an example."""
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Inputs whose number of rows is not the same in every batch."""
+
+    def fingerprinted(self) -> Iterable[np.ndarray]:
+        """All that tells one training set from another."""
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Batches in which everything stands once."""
+
+    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> grain.MapDataset:
+        """Give the endless batches, each a function of the seed and its number."""
+
+
+@dataclass(frozen=True)
+class RowBatches:
+    """Rows with a target each, or one for each of their tokens: see `finetuning_batches`."""
+
+    encoded: EncodedTexts
+    targets: Rows
+    weights: Rows
+    varying: ClassVar[tuple[str, ...]] = ()
+    labels: int = 0
+    """Where the model itself judges the targets, how many labels there are: `labels_as_input`."""
+
+    @property
+    def tokens_each(self) -> float:
+        """Tokens of a row."""
+        return float(np.mean(self.encoded.row_lengths))
+
+    def fingerprinted(self) -> Iterable[np.ndarray]:
+        """Token ids and targets."""
+        yield from self.encoded.token_ids
+        yield from self.targets
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Batches in which every row stands once."""
+        return steps_per_epoch(self.encoded, batch_size)
+
+    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> grain.MapDataset:
+        """The batches of all epochs, as the task's model takes them."""
+        batches = finetuning_batches(
+            self.encoded,
+            self.targets,
+            self.weights,
+            batch_size=batch_size,
+            seed=seed,
+            repeat=repeat,
+        )
+        if not self.labels:
+            return batches
+        return batches.map(partial(labels_as_input, outputs=self.labels))
 
 
 def finetuning_batches(
@@ -52,13 +115,13 @@ def finetuning_batches(
 
     @lru_cache(2)
     def order(epoch: int) -> list[Ints]:
-        return _by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
+        return batches_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
 
     def batch(step: int) -> LabelledBatch:
         rows = order(step // steps)[step % steps]
         return _padded_batch(encoded, targets, weights, rows, batch_size, repeat)
 
-    return grain.MapDataset.range(_ENDLESS).map(batch)
+    return grain.MapDataset.range(ENDLESS).map(batch)
 
 
 def labels_as_input(batch: LabelledBatch, outputs: int) -> LabelledBatch:
@@ -77,7 +140,7 @@ def steps_per_epoch(encoded: EncodedTexts, batch_size: int) -> int:
     return -(-len(encoded.token_ids) // batch_size)
 
 
-def _by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list[Ints]:
+def batches_by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list[Ints]:
     """Batches of row numbers, in random order, the rows of each of like length.
 
     Shuffled rows are sorted within pools of `_POOL` batches, by what they would be padded to.

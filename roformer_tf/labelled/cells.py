@@ -26,6 +26,14 @@ def read_text(cells: dict[str, Any], column: str) -> str:
     return _sound(text, column)
 
 
+def read_texts(cells: dict[str, Any], column: str) -> tuple[str, ...]:
+    """The texts in a column that may hold a list of them. Raises BadCellError as `read_text`."""
+    found = find_cell(cells, column)
+    if not isinstance(found, list):
+        return (read_text(cells, column),)
+    return tuple(read_text({column: one}, column) for one in found)
+
+
 def read_label(value: Any) -> str:
     """A label as text, without white space around it; NaN is how a missing one is written.
 

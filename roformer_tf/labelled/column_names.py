@@ -41,6 +41,19 @@ PAIRS = tuple(
     )
 )
 TRIPLES = (_folded("a b c"), _folded("text_a text_b text_c"))
+BELONGING = tuple(
+    map(
+        _folded,
+        (
+            *("anchor positive negative", "query positive negative", "text similar different"),
+            *("anchor positive", "query positive", "query document", "query passage"),
+            *("question answer", "text similar", "sentence passage", "title document"),
+            *("text synonyms", "text synonym"),
+            *("查询 文档", "问题 答案", "问题 回答", "标题 正文", "标题 内容", "文本 相似文本"),
+        ),
+    )
+)
+"""Texts that belong together without a label; a last one of three does not belong to the others."""
 SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
 """Names of labels that say that an example may have several."""
 LABELS = SEVERAL + _folded("""
@@ -53,4 +66,5 @@ LABELS = SEVERAL + _folded("""
     是否正面 是否好评 正负面
 """)
 KNOWN = frozenset((*TEXTS, *LABELS, *(name for group in (*PAIRS, TRIPLES[1]) for name in group)))
-"""All that tell a header; that of A, B and C does so only with all three."""
+"""All that tell a header; those of A, B and C, and of texts
+that belong together, do so only with all of them."""

@@ -16,7 +16,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import is_missing, to_number
-from roformer_tf.labelled.column_names import KNOWN, LABELS, PAIRS, SEVERAL, TEXTS, TRIPLES, folded
+from roformer_tf.labelled.column_names import (
+    BELONGING,
+    KNOWN,
+    LABELS,
+    PAIRS,
+    SEVERAL,
+    TEXTS,
+    TRIPLES,
+    folded,
+)
 from roformer_tf.readers.tables import Table, Top, open_table
 
 SAMPLE = 10_000
@@ -97,8 +106,7 @@ def _count_names(rows: list[list[str]], place: int, named: Collection[str]) -> i
     """How many cells of a row name columns."""
     names = [folded(cell) for cell in rows[place]]
     given = len(set(named) & set(names))
-    if set(TRIPLES[0]) <= set(names):
-        given += len(TRIPLES[0])
+    given += max((len(x) for x in (TRIPLES[0], *BELONGING) if set(x) <= set(names)), default=0)
     known = 0
     for i, name in enumerate(names):
         if name in KNOWN and name not in named:
@@ -290,6 +298,64 @@ def find_label(
         return found[0], _BY_CONTENT
     candidates = [(name,) for name in found or free]
     raise _unclear(path, table, rows, "column holds the labels", candidates, "--label-column")
+
+
+def find_optional_label(
+    path: str | Path,
+    table: Table,
+    rows: list[dict[str, Any]],
+    texts: Iterable[str],
+    label: str | None,
+) -> str | None:
+    """The label's column in a file that may have none: the one given, or known by its name.
+
+    Else it is the one that alone holds numbers, beside texts. Raises InputError where it may be
+    more than one.
+    """
+    if label is not None:
+        return find_column(path, table, label)
+    given = {find_column(path, table, name) for name in texts}
+    free = [name for name in table.columns if name not in given]
+    found = [x for x in free if folded(x) in LABELS and folded(x) not in TEXTS]
+    names = {folded(name) for name in table.columns}
+    if not (table.has_header and (found or any(names >= set(x) for x in BELONGING))):
+        profiles = {name: profile(row.get(name) for row in rows) for name in free}
+        found = [x for x in free if profiles[x].numbers and not profiles[x].counted]
+    if len(found) > 1:
+        candidates = [(name,) for name in found]
+        raise _unclear(path, table, rows, "column holds the labels", candidates, "--label-column")
+    return found[0] if found else None
+
+
+def find_several_texts(
+    path: str | Path,
+    table: Table,
+    rows: list[dict[str, Any]],
+    texts: Iterable[str],
+    label: str | None,
+) -> tuple[tuple[str, ...], str]:
+    """The texts' columns, and how they were told, where texts may belong together without a label.
+
+    As `find_texts`, but two or three columns of texts, whatever they are called, are all meant.
+    """
+    given = tuple(find_column(path, table, name) for name in texts)
+    free = tuple(name for name in table.columns if name != label)
+    if not given and table.has_header:
+        by_name = {folded(name): name for name in reversed(free)}
+        for names in BELONGING:
+            if by_name.keys() >= set(names):
+                return tuple(by_name[name] for name in names), ""
+    if not given and not any(len(names) > 1 for names in _named_texts(free)):
+        likely = tuple(
+            name
+            for name in free
+            if not (found := profile(row.get(name) for row in rows)).numbers
+            and not found.other
+            and found.filled
+        )
+        if len(likely) in (2, 3):
+            return likely, "" if len(likely) == len(free) else _BY_CONTENT
+    return find_texts(path, table, rows, texts, label)
 
 
 def find_texts(

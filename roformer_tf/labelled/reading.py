@@ -20,6 +20,7 @@ from roformer_tf.labelled.cells import (
     find_cell,
     is_missing,
     read_text,
+    read_texts,
     to_number,
     without_nan,
 )
@@ -31,6 +32,8 @@ from roformer_tf.labelled.columns import (
     check_roles,
     find_column,
     find_label,
+    find_optional_label,
+    find_several_texts,
     find_texts,
     find_texts_to_predict,
     header_by_content,
@@ -39,7 +42,7 @@ from roformer_tf.labelled.columns import (
     sheet_of,
     shown_lines,
 )
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.lines import check_encoding, find_encoding, text_lines
 from roformer_tf.readers.records import BLANK
@@ -96,11 +99,18 @@ class Reads(Protocol):
     def has_units(self) -> bool:
         """Whether each character or word has a label, as in CoNLL, and not the whole text."""
 
+    @property
+    def label_optional(self) -> bool:
+        """Whether a file may have texts alone."""
+
     def guess(self, sample: LabelSample) -> str:
         """Why the columns of a file speak for the task; "" if they do not."""
 
     def read_label(self, value: Any, separator: str) -> Label:
         """A cell as label. Raises BadCellError where it is none."""
+
+    def check(self, example: Example) -> None:
+        """Raise BadCellError for an example from which nothing can be learnt."""
 
     def complete(self, examples: list[Example]) -> list[Example]:
         """The labelled examples of a whole file, as training takes them.
@@ -147,6 +157,8 @@ def find_layout(
     Raises InputError where there is more than one possibility, or the task does not fit.
     """
     kind = kind_of(path, columns.sheet)
+    if task and tasks[task].label_optional:
+        return _optional_layout(path, kind, columns, tasks[task], tasks)
     if kind == "conll":
         return _conll_layout(path, columns, task, tasks)
     if kind == "txt" and not _has_tabs(path, columns.encoding):
@@ -174,6 +186,26 @@ def find_layout(
         )
     said += _say_spellings(found, labels, columns.label_separator)
     return Layout(found, texts, label, said + _say_format(path, kind, columns.encoding, table))
+
+
+def _optional_layout(
+    path: str | Path, kind: str, columns: ColumnsConfig, task: T, tasks: Mapping[str, T]
+) -> Layout[T]:
+    """Find the columns for a task whose files may have texts alone, which belong together."""
+    if kind == "conll":
+        raise InputError(
+            f"{path}: a CoNLL file is for tagging, not {task.name}. Give texts in columns."
+        )
+    if kind == "txt" and not _has_tabs(path, columns.encoding):
+        said = f"{path}: task {task.name}, one text a line." + _say_encoding(path, columns.encoding)
+        return Layout(task, ("text",), None, said)
+    table, _ = _open(path, columns, labelled=False)
+    rows = _readable(path, islice(table.rows, SAMPLE))
+    label = find_optional_label(path, table, rows, columns.text_columns, columns.label_column)
+    texts, why = find_several_texts(path, table, rows, columns.text_columns, label)
+    _check_texts(path, task, texts, tasks)
+    said = _say(path, task.name, "", table, texts, label, (why, ""))
+    return Layout(task, texts, label, said + _say_format(path, kind, columns.encoding, table))
 
 
 def read_examples(path: str | Path, layout: Layout[Any], columns: ColumnsConfig) -> list[Example]:
@@ -314,15 +346,15 @@ def _check_texts(path: str | Path, task: Reads, texts: Sequence[str], tasks: Ite
         )
 
 
-def _open(path: str | Path, columns: ColumnsConfig) -> tuple[Table, str]:
+def _open(path: str | Path, columns: ColumnsConfig, labelled: bool = True) -> tuple[Table, str]:
     """Open a file with labels; tell what, if content alone says that it has a header, stands in it.
 
     Where no name is known, or columns go by number, what stands in them tells: of a label's column
     that goes by number always. Raises InputError where it does not.
     """
     named = (*columns.text_columns, columns.label_column)
-    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
-    if table.has_header or columns.first_line != "auto":
+    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet, labelled)
+    if table.has_header or columns.first_line != "auto" or not labelled:
         return table, ""
     label = _label_by_number(table, columns)
     if label is None:
@@ -384,16 +416,17 @@ def _say(
     why: str,
     table: Table,
     texts: Sequence[str],
-    label: str,
+    label: str | None,
     told: tuple[str, str],
 ) -> str:
     guessed = f" (a guess: {why})" if why else ""
     header = "" if table.has_header else "; the first line is an example, not a header"
     many = "columns" if len(texts) > 1 else "column"
     by_text, by_label = (f" ({one})" if one else "" for one in told)
+    of_label = f", label in column {label}{by_label}" if label else ", no label"
     return (
         f"{path}{sheet_of(table)}: task {task}{guessed}, text in {many} {', '.join(texts)}"
-        f"{by_text}, label in column {label}{by_label}{header}."
+        f"{by_text}{of_label}{header}."
     )
 
 
@@ -407,11 +440,14 @@ def _say_texts(path: str | Path, table: Table, texts: Sequence[str], why: str) -
 
 def _say_format(path: str | Path, kind: str, encoding: str, table: Table) -> str:
     """Name an encoding that was found, unless it is the usual one, and what else is unusual."""
-    told = table.told
-    if kind not in ("parquet", "xlsx") and encoding == "auto":
-        found = find_encoding(path)
-        told = (*told, *([] if found == "utf-8" else [f"It is read as {found.upper()}."]))
-    return "".join(f" {sentence}" for sentence in told)
+    told = "".join(f" {sentence}" for sentence in table.told)
+    return told if kind in ("parquet", "xlsx") else told + _say_encoding(path, encoding)
+
+
+def _say_encoding(path: str | Path, encoding: str) -> str:
+    """Name an encoding that was found, unless it is the usual one."""
+    found = find_encoding(path) if encoding == "auto" else "utf-8"
+    return "" if found == "utf-8" else f" It is read as {found.upper()}."
 
 
 def _say_spellings(task: Reads, labels: Sequence[Any], separator: str) -> str:
@@ -449,12 +485,16 @@ def _examples(
         return map(_sentence_example, read_sentences(path, columns.encoding, labelled))
     if labelled:
         _check_columns(path, layout.task)
+    kind = kind_of(path, columns.sheet)
+    if layout.task.label_optional and kind == "txt" and not _has_tabs(path, columns.encoding):
+        return _plain_examples(path, layout.task, columns.encoding)
     named = (*layout.text_columns, layout.label_column)
+    with_label = labelled and not (layout.task.label_optional and layout.label_column is None)
     table = open_named(
-        path, columns.encoding, named, columns.first_line, columns.sheet, labelled=labelled
+        path, columns.encoding, named, columns.first_line, columns.sheet, labelled=with_label
     )
     texts = [find_column(path, table, name) for name in layout.text_columns]
-    label = find_column(path, table, layout.label_column or "") if labelled else None
+    label = find_column(path, table, layout.label_column or "") if with_label else None
     return (_example(row, texts, label, layout.task, columns.label_separator) for row in table.rows)
 
 
@@ -480,11 +520,16 @@ def _example(
     if row.problem:
         return BadLine(row.place, row.problem)
     try:
+        if task.label_optional and any(isinstance(row.cells.get(x), list) for x in texts):
+            found = tuple(text for column in texts for text in read_texts(row.cells, column))
+            task.check(group := Example(found, GROUP, row.place))
+            return group
         found = tuple(read_text(row.cells, column) for column in texts)
         value = None if label is None else task.read_label(find_cell(row.cells, label), separator)
+        task.check(example := Example(found, value, row.place))
     except BadCellError as error:
         return BadLine(row.place, str(error))
-    return Example(found, value, row.place)
+    return example
 
 
 def _sentence_example(row: Row) -> Example | BadLine:

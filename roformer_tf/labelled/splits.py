@@ -34,6 +34,9 @@ class Stratifies(Protocol):
     def strata(self, examples: Sequence[Example]) -> list[Any]:
         """What of each example should be as frequent on every side."""
 
+    def split_keys(self, example: Example) -> Sequence[bytes]:
+        """Examples that share one of these belong on the same side."""
+
 
 def text_question(example: Example) -> Question:
     """The texts in their order, and the label."""
@@ -177,7 +180,7 @@ def _deal(
     Groups of equal texts lie in random order, but those of like label behind each other; each
     goes to the side that is farthest behind its share of what is dealt so far.
     """
-    groups, strata = _equal_texts(examples), task.strata(examples)
+    groups, strata = _sharing(examples, task, shares), task.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
     sides = np.zeros(len(examples), np.int64)
     counts, seen = np.zeros(len(shares)), set[str]()
@@ -192,11 +195,38 @@ def _deal(
     return sides
 
 
-def _equal_texts(examples: Sequence[Example]) -> list[list[int]]:
-    """Numbers of the examples that have the same texts, in the order of the data."""
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for i, example in enumerate(examples):
-        groups[example_key(example.texts)].append(i)
+def _sharing(
+    examples: Sequence[Example], task: Stratifies, shares: npt.NDArray[np.float64]
+) -> list[list[int]]:
+    """Numbers of the examples that share keys, directly or through others, in the data's order.
+
+    Where nearly all hang together so, and one side would get less than its share, only those of
+    the same texts do.
+    """
+    groups = _components([task.split_keys(example) for example in examples])
+    smallest = shares[shares > 0].min()
+    if max(map(len, groups), default=0) > (1 - smallest) * len(examples):
+        return _components([[example_key(example.texts)] for example in examples])
+    return groups
+
+
+def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
+    """Numbers of what has keys in common, directly or through others."""
+    parent = list(range(len(keys)))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = number = parent[parent[number]]
+        return number
+
+    first: dict[bytes, int] = {}
+    for number, some in enumerate(keys):
+        for key in some:
+            mine, other = root(number), root(first.setdefault(key, number))
+            parent[max(mine, other)] = min(mine, other)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for number in range(len(keys)):
+        groups[root(number)].append(number)
     return list(groups.values())
 
 

@@ -93,11 +93,13 @@ class MaskedLMHead(layers.Layer):
         x = self.transform(hidden, training=training)
         weights = [word_embeddings, *([] if self.bias is None else [self.bias])]
         weights = [ops.copy(weight) for weight in weights]  # no variables: see `recomputed`
-        losses_of = _losses if pieces == 1 else keras.remat(_losses)
+        if pieces == 1:  # of any length, known or not
+            return _losses(x, labels, *weights)
+        losses_of = keras.remat(_losses)
         size = -(-labels.shape[1] // pieces)
         starts = range(0, labels.shape[1], size)
         parts = [losses_of(x[:, i : i + size], labels[:, i : i + size], *weights) for i in starts]
-        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1)
+        return ops.concatenate(parts, axis=1)
 
 
 class LanguageModel(PretrainedModel):
@@ -188,7 +190,8 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
 
     Call: the encoder's dict → a dict of `embedding` (B, H) float32, the linear pooler's output
     at the first token, not normalised, and `logits` (B, T, V) float32. The mask is UniLM's, which
-    for one text, whose segments are all 0, hides nothing.
+    for one text, whose segments are all 0, hides nothing. Given `labels` (B, T) int32 too, such as
+    the next tokens, `losses` in place of logits: the cross-entropy of each in nats, (B, T) float32.
     """
 
     architecture = "RoFormerForMaskedLM"
@@ -211,7 +214,11 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Give the sentence vectors, and score the vocabulary at every position."""
         hidden = self.encoder(inputs, training=training)
-        return {"embedding": self.pooler(hidden), "logits": self.logits(hidden, training)}
+        name = "losses" if "labels" in inputs else "logits"
+        return {
+            "embedding": self.pooler(hidden),
+            name: self.logits_or_losses(hidden, inputs, training),
+        }
 
     def embed(
         self, texts: Sequence[str], max_length: int | None = None, batch_size: int = BATCH_SIZE
@@ -227,11 +234,11 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
                 "Put one beside it, or set `model.tokenizer`."
             )
         rows = [self.tokenizer.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
-        vectors = self._embed_rows([ids for ids, _ in rows], [s for _, s in rows], batch_size)
+        vectors = self.embed_rows([ids for ids, _ in rows], [s for _, s in rows], batch_size)
         return np.stack(vectors) if rows else np.zeros((0, self.config.hidden_size), "float32")
 
     @cached_property
-    def _embed_rows(self) -> Callable[..., list[np.ndarray]]:
+    def embed_rows(self) -> Callable[..., list[np.ndarray]]:
         """`run_rows` of an embedder that is made, and traced, once.
 
         As a function: an attribute that is a layer would be a part of the model, and be saved.

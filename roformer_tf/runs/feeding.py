@@ -1,6 +1,6 @@
 """Batches of changing length, as `keras.Model.fit` takes them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from typing import Any
 
@@ -8,15 +8,16 @@ import grain
 import keras
 
 
-def fed(batches: grain.IterDataset) -> Any:
+def fed(batches: grain.IterDataset, varying: Collection[str] = ()) -> Any:
     """Give `fit` batches of (inputs, targets, weights) whose lengths differ; B must not.
 
+    Nor may it of the inputs, but for those whose names are `varying`.
     Of a grain dataset Keras, on TensorFlow, looks at two batches and takes what they have in
     common for the shape of all: where both are of one length, the first other one ends the run.
     """
     if keras.backend.backend() != "tensorflow":
         return batches
-    return _tensorflow_dataset(lambda: iter(batches))
+    return _tensorflow_dataset(lambda: iter(batches), varying)
 
 
 def epochs(batches: grain.MapDataset, steps: int) -> Any:
@@ -59,7 +60,7 @@ class _Epochs(keras.utils.PyDataset):
         self._epoch += 1
 
 
-def _tensorflow_dataset(iterate: Callable[[], Iterator[Any]]) -> Any:
+def _tensorflow_dataset(iterate: Callable[[], Iterator[Any]], varying: Collection[str] = ()) -> Any:
     """A `tf.data.Dataset` of batches whose axes but the first may be of any size."""
     import tensorflow as tf
 
@@ -67,6 +68,9 @@ def _tensorflow_dataset(iterate: Callable[[], Iterator[Any]]) -> Any:
         return tf.TensorSpec((array.shape[0], *[None] * (array.ndim - 1)), array.dtype)
 
     signature = keras.tree.map_structure(spec, next(iterate()))
+    for name in varying:
+        found = signature[0][name]
+        signature[0][name] = tf.TensorSpec([None] * found.shape.rank, found.dtype)
     return tf.data.Dataset.from_generator(iterate, output_signature=signature)
 
 

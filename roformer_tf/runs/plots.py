@@ -196,6 +196,22 @@ def draw_numbers(points: Sequence[Sequence[float]], *, true: str, predicted: str
         return _svg(figure)
 
 
+def draw_histograms(
+    edges: Sequence[float], counts: Sequence[Sequence[int]], *, names: Sequence[str], axis_name: str
+) -> bytes:
+    """Draw shares of several kinds of values between edges, over each other: SVG."""
+    with _page(width=5.2, height=3) as figure:
+        axes = figure.subplots()
+        for name, found, colour in zip(names, counts, (_TRAINING, _HELD_OUT), strict=True):
+            shares = [one / max(1, sum(found)) for one in found]
+            axes.stairs(shares, edges, fill=True, alpha=0.45, color=colour, label=name)
+        axes.set_xlabel(axis_name)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.legend()
+        _lighten(axes)
+        return _svg(figure)
+
+
 def _lighten(axes: Any) -> None:
     """Leave only what helps reading."""
     axes.grid(alpha=0.3)

@@ -19,6 +19,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
+from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.cells import read_label
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import (
@@ -29,7 +30,7 @@ from roformer_tf.labelled.encoding import (
     window_targets,
 )
 from roformer_tf.labelled.examples import Example, Label, LongTexts
-from roformer_tf.labelled.splits import Question, text_question
+from roformer_tf.labelled.splits import Question, example_key, text_question
 from roformer_tf.tasks.blocks import Block, Mistake
 from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
 from roformer_tf.tasks.label_issues import LabelIssue
@@ -44,6 +45,8 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+    from roformer_tf.config import RoFormerConfig
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
@@ -86,6 +89,20 @@ class Task(ABC):
     """What Hugging Face's hub files such models under."""
     pooling: ClassVar[str] = "cls"
     """What a text's answer is read from unless asked otherwise: its first token, or all."""
+    poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
+    """What it may be read from."""
+    released: ClassVar[str] = "chinese_roformer-base"
+    """The checkpoint to begin with, if nothing speaks for another."""
+    label_optional: ClassVar[bool] = False
+    """Whether a file may have texts alone, which then belong together."""
+    texts_apart: ClassVar[bool] = False
+    """Whether each text is a row of its own, and a loss compares the vectors of a whole batch."""
+    writes: ClassVar[bool] = False
+    """Whether the model learns to write the second text of a row, behind the first."""
+    vector_settings: ClassVar[tuple[str, ...]] = ()
+    """Fields of `finetuning.losses.VectorConfig` that it has a use for."""
+    longest: ClassVar[int] = 1024
+    """Most tokens of a row where nobody says how many."""
     long_texts_fixed: ClassVar[str] = ""
     """What becomes of long texts, where it cannot be chosen: "all is read, in windows."."""
     fewest_labels: ClassVar[int] = 2
@@ -162,6 +179,11 @@ class Task(ABC):
         return read_label(value)
 
     @classmethod
+    def check(cls, example: Example) -> None:
+        """Raise BadCellError for an example from which nothing can be learnt."""
+        return
+
+    @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
         """The labelled examples of a whole file, as training takes them.
 
@@ -184,6 +206,11 @@ class Task(ABC):
         return [sorted(cls.labels_in(example.label)) for example in examples]
 
     @classmethod
+    def split_keys(cls, example: Example) -> Sequence[bytes]:
+        """Of examples that share one of these all go into the same of the sets that are parted."""
+        return [example_key(example.texts)]
+
+    @classmethod
     def question(cls, example: Example) -> Question:
         """What is asked of an example, and its answer: equal questions should have equal ones."""
         return text_question(example)
@@ -202,6 +229,10 @@ class Task(ABC):
                 "Give examples of at least two labels, or another --label-column."
             )
         return cls(labels=tuple(sorted(found, key=_natural)), **settings)
+
+    def for_judging(self, examples: Sequence[Example]) -> "Self":
+        """The task as other labelled examples than those of training are judged by it."""
+        return self
 
     def remarks(self, training: Sequence[Example]) -> list[str]:
         """What to tell of the training examples, as the task takes them."""
@@ -223,6 +254,26 @@ class Task(ABC):
     def row_targets(self, encoded: EncodedTexts, examples: Sequence[Example]) -> tuple[Rows, Rows]:
         """What the loss compares each row's logits with, and how much each row weighs."""
         return window_targets(encoded, [self.target(example) for example in examples])
+
+    def training_data(
+        self, examples: Sequence[Example], tokenizer: RoFormerTokenizer
+    ) -> TrainingData:
+        """What is trained on, in batches. Raises InputError as `target`."""
+        encoded = self.encode(examples, tokenizer)
+        targets, weights = self.row_targets(encoded, examples)
+        return RowBatches(encoded, targets, weights, labels=self.outputs if self.crf else 0)
+
+    def why_long_texts_fixed(self) -> str:
+        """What becomes of long texts, where it cannot be chosen; "" where it can."""
+        of_several = "the longer text is cut." if len(self.text_columns) > 1 else ""
+        return self.long_texts_fixed or of_several
+
+    def with_vector_settings(self, **settings: Any) -> "Self":
+        """The task with a loss of vectors, and the lengths to which they may be cut.
+
+        Raises InputError for what does not go with its data.
+        """
+        return self
 
     @property
     def outputs(self) -> int:
@@ -256,6 +307,21 @@ class Task(ABC):
 
         return RoFormerForSequenceClassification
 
+    @classmethod
+    def source_class(cls) -> "type[PretrainedModel]":
+        """The Keras model whose weights are taken of a checkpoint, whatever else that holds."""
+        from roformer_tf.models.encoder import RoFormerEncoder
+
+        return RoFormerEncoder
+
+    @classmethod
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+        """What a text's answer is read from where nobody says so; the checkpoint is the source's.
+
+        Raises InputError where the source contradicts itself.
+        """
+        return cls.pooling
+
     def first_weights(self) -> dict[str, np.ndarray]:
         """Weights of a new model, by name, that are known before any training."""
         return {}
@@ -271,6 +337,26 @@ class Task(ABC):
     ) -> "Tensor":
         """Loss of each row (B,), or of each token (B, T); logits (B, C) or (B, T, C) float32."""
         return softmax_losses(targets, logits, smoothing, focal, class_weights)
+
+    @property
+    def pair_classes(self) -> int:
+        """Classes that a classifier tells by both vectors of a pair, in training alone; 0, none."""
+        return 0
+
+    def batch_loss(
+        self,
+        targets: "Tensor",
+        outputs: Any,
+        weights: "Tensor",
+        inputs: Any = None,
+        classifier: Any = None,
+    ) -> "Tensor":
+        """Where texts are apart, a batch's loss by all of its vectors: a scalar float32.
+
+        targets (B, …), outputs (B, S, H) vectors, weights (B,), and the batch's inputs; classifier:
+        the dense layer of `pair_classes`, if there are any.
+        """
+        raise NotImplementedError(f"a {self.name} has a loss for each row")
 
     @classmethod
     def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
@@ -314,6 +400,33 @@ class Task(ABC):
     def answers(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
         """Read the logits of several examples."""
         return [self.answer(one) for one in logits]
+
+    def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
+        """What the model gives for each row, as `read_rows` takes it: `models.rows.run_rows`."""
+        from roformer_tf.models.rows import run_rows
+
+        return run_rows(model, encoded.token_ids, encoded.segment_ids, batch_size)
+
+    def read_rows(
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
+    ) -> list[Prediction]:
+        """Answers to all examples by what the model gives for their rows."""
+        return self.answers(self.combine(row_logits, encoded))
+
+    def behind(self, prediction: Prediction, before: int) -> Prediction:
+        """An answer as it is where the examples of its set come behind so many others."""
+        return prediction
+
+    def example_losses(
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Sequence[Example]
+    ) -> np.ndarray | None:
+        """Loss of each example (N,) float64, where it is not that of its rows by `losses`.
+
+        Their mean is the loss of all.
+        """
+        if not self.crf:
+            return None
+        return self.sequence_losses(self.combine(row_logits, encoded), examples)
 
     def with_choices(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> "Self":
         """The task with what is chosen on the validation set, such as thresholds."""
@@ -497,7 +610,12 @@ class Task(ABC):
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """An answer as the service replies it."""
 
-    # task.json
+    # task.json, and what else stands in a model's folder
+
+    def save_beside(  # noqa: B027
+        self, folder: str | Path, config: "RoFormerConfig"
+    ) -> None:
+        """Write what other programs want to know of the model, if anything."""
 
     def save(self, folder: str | Path) -> None:
         """Write `task.json`; what versions before did not know only where it says something."""

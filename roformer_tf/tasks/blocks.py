@@ -97,6 +97,16 @@ class Scatter:
 
 
 @dataclass(frozen=True)
+class Histograms:
+    """How often values lie between edges, for several kinds of them: the report draws it."""
+
+    edges: Sequence[float]
+    counts: Sequence[tuple[Wording, Sequence[int]]]
+    """Of each kind its name, and how many lie between each two edges."""
+    words: Wording
+
+
+@dataclass(frozen=True)
 class Mistake:
     """A wrong answer: what is known of it, and texts under names, in pieces that may be marked."""
 
@@ -107,7 +117,16 @@ class Mistake:
 
 
 Block: TypeAlias = (
-    Text | Code | Definitions | Warnings | Tiles | ReportTable | Picture | Scatter | Mistake
+    Text
+    | Code
+    | Definitions
+    | Warnings
+    | Tiles
+    | ReportTable
+    | Picture
+    | Scatter
+    | Histograms
+    | Mistake
 )
 
 

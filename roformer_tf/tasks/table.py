@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.base import FILE, Task
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.embedding import Embedding
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.paraphrase import Paraphrase
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Classification, Multilabel, Pair, Regression, Ranking, Tagging)
+    task.name: task
+    for task in (
+        *(Classification, Multilabel, Pair, Regression, Ranking, Tagging, Embedding),
+        *(Paraphrase,),
+    )
 }
 """Where several are possible for a file's columns, the first is taken."""
 

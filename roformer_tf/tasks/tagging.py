@@ -85,6 +85,7 @@ class Tagging(Task):
     title: ClassVar[str] = "序列标注 · Sequence tagging"
     metrics: ClassVar[tuple[Metric, ...]] = (F1, PRECISION, RECALL, ACCURACY)
     has_units: ClassVar[bool] = True
+    released: ClassVar[str] = "chinese_roformer-char-base"
     pipeline_tag: ClassVar[str] = "token-classification"
     long_texts_fixed: ClassVar[str] = "all is read, in windows."
     joined_by: ClassVar[str] = " "

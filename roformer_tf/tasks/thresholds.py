@@ -35,3 +35,20 @@ def best_thresholds(wanted: np.ndarray, scores: np.ndarray) -> tuple[float, ...]
         )
     thresholds: list[float] = STEPS[chosen].tolist()
     return tuple(thresholds)
+
+
+def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
+    """The number above which an answer is yes that is right most often: scores, wanted (N,).
+
+    Halfway between two scores that follow each other, so that other texts may be a little off.
+    """
+    order = np.argsort(scores, kind="stable")
+    ordered, yes = scores[order], wanted[order]
+    # The first k are answered no: right are the no's among them, and the yes's behind them.
+    right = (
+        np.concatenate([[0], np.cumsum(~yes)]) + yes.sum() - np.concatenate([[0], np.cumsum(yes)])
+    )
+    ends = np.concatenate([[ordered[0] - 0.1], ordered, [ordered[-1] + 0.1]])
+    right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)  # equal scores are one answer
+    best = int(np.argmax(right))
+    return float((ends[best] + ends[best + 1]) / 2)

@@ -7,7 +7,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.inference.predict import load_finetuned, predict, predict_logits
+from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.inference.serve import load_served
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
@@ -57,7 +57,7 @@ def folder(models, tmp_path_factory):
 def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_size):
     model, task = models[name], TASKS[name]
     examples = examples_of(*texts_of(LENGTHS))
-    got = predict_logits(model, task.encode(examples, TOKENIZER), batch_size)
+    got = task.run(model, task.encode(examples, TOKENIZER), batch_size)
     for example, logits in zip(examples, got, strict=True):
         ids, segments = np.int32(TOKENIZER.encode(example.texts[0]))
         (want,) = np.asarray(model({"token_ids": ids[None], "segment_ids": segments[None]}))

@@ -57,6 +57,7 @@ def test_ours_gives_what_bert4keras_gives(fresh):
     modules = [
         "models/test_families.py",
         "models/test_finetune_oracle.py",
+        "finetuning/test_sim_oracle.py",
         "models/test_generation.py::test_it_writes_what_bert4keras_writes",
         "layers/test_rotary.py",
     ]

@@ -139,6 +139,8 @@ def main():
     save("word_pruned", record_pruned(folder, word, rng("word_pruned")))
     save("finetune_mlm", record_masked_lm_steps(load(folder, word), word, rng("finetune_mlm")))
     save("finetune_cls", record_classifier_steps(load(folder, word), word, rng("finetune_cls")))
+    sim = FAMILIES["sim_char"]
+    save("sim_training", record_sim_losses(load(folder, sim), sim, rng("sim_training")))
     save("rotary", record_rotation(rng("rotary")))
 
 
@@ -477,6 +479,86 @@ def record_classifier_steps(model, family, rng):
     batch = {"token_ids": token_ids, "segment_ids": segment_ids, "labels": labels}
     steps = record_steps(loss, learning, (*TRACED, "head/kernel", "head/bias"), token_ids)
     return batch | arrays | steps
+
+
+def record_sim_losses(model, family, rng):
+    """The losses of RoFormer-Sim's three scripts, and their gradients.
+
+    Stages 1 and 2 on rows of two texts in both orders; the supervised one on pairs of single texts.
+    """
+    cls, sep, mask, first = SPECIAL[family.tokens]
+
+    def drawn(size):
+        return rng.integers(first, family.config["vocab_size"], size).tolist()
+
+    def stacked(texts):
+        padded = [[*text, *[0] * (max(map(len, texts)) - len(text))] for text in texts]
+        return np.array(padded, "int32")
+
+    pairs = [(drawn(5), drawn(3)), (drawn(2), drawn(6)), (drawn(7), drawn(4))]
+    both = [two for a, b in pairs for two in ((a, b), (b, a))]
+    both[2] = ([mask, *both[2][0][1:]], both[2][1])
+    token_ids = stacked([[cls, *a, sep, *b, sep] for a, b in both])
+    segment_ids = stacked([[0] * (len(a) + 2) + [1] * (len(b) + 1) for a, b in both])
+    vectors = rng.normal(size=(6, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    teacher = (vectors @ vectors.T).astype("float32")
+    names = ("Pooler-Dense", "MLM-Activation")
+    inner = keras.Model(model.inputs, [model.layers[name].output for name in names])
+
+    def parts():
+        pooled, logits = inner([token_ids, segment_ids])
+        second = segment_ids[:, 1:].astype("float32")
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(token_ids[:, 1:], logits[:, :-1])
+        unit = tf.math.l2_normalize(pooled, 1)
+        return tf.reduce_sum(losses * second) / second.sum(), tf.matmul(unit, unit, False, True)
+
+    def stage1():
+        written, cosines = parts()
+        scores = 20 * cosines - 1e12 * tf.eye(len(both))
+        neighbours = np.arange(len(both)) ^ 1
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(neighbours, scores)
+        return written + tf.reduce_mean(losses)
+
+    def stage2():
+        written, cosines = parts()
+        return written + 100 * tf.reduce_mean((cosines - teacher) ** 2)
+
+    texts = stacked([[cls, *drawn(size), sep] for size in (3, 6, 2, 5, 4, 4, 7, 1)])  # a, b, a, b …
+    classes = np.array([0, 3, 1, 3], "int32")
+    kernel = tf.Variable(rng.normal(0, 0.3, (96, 5)).astype("float32"))
+
+    def supervised():
+        pooled = inner([texts, np.zeros_like(texts)])[0]
+        a, b = pooled[::2], pooled[1::2]
+        logits = tf.concat([a, b, tf.abs(a - b)], 1) @ kernel
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits))
+
+    learning = variables(model)
+    traced = (*TRACED, "bert/pooler/dense/kernel", "bert/pooler/dense/bias")
+    arrays = {
+        "token_ids": token_ids,
+        "segment_ids": segment_ids,
+        "teacher": teacher,
+        "texts": texts,
+        "classes": classes,
+        "classifier": kernel.numpy(),
+    }
+    for name, loss in (("stage1", stage1), ("stage2", stage2), ("supervised", supervised)):
+        last = {"classifier": kernel} if name == "supervised" else {}
+        with tf.GradientTape() as tape:
+            value = loss()
+        found = tape.gradient(value, {**learning, **last}, unconnected_gradients="zero")
+        found = {key: tf.convert_to_tensor(x).numpy() for key, x in found.items()}
+        kept = traced if last else (*traced, "cls/predictions/output_bias")
+        arrays[f"{name}_loss"] = np.array(float(value))
+        square = sum(np.square(x.astype("float64")).sum() for x in found.values())
+        arrays[f"{name}_norm"] = np.sqrt(square)
+        used = np.unique(texts if last else token_ids)
+        for key in (*kept, *last):
+            value = found[key][used[used > 0]] if key.endswith("word_embeddings") else found[key]
+            arrays[f"{name}:{key.replace('/', '.')}"] = value
+    return arrays
 
 
 def record_steps(loss, learning, traced, token_ids):

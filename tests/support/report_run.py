@@ -7,6 +7,9 @@ import numpy as np
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.different_texts import Retrieved
+from roformer_tf.tasks.embedding import BELONGS
 from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.wording import Words
@@ -28,13 +31,18 @@ def example(rng, name, number, text=None):
         "regression": float(rng.normal()),
         "ranking": str(rng.choice(RANKED)),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
-    }[name]
-    texts = (text or "".join(units),) * {"pair": 2, "ranking": 3}.get(name, 1)
+    }.get(name, BELONGS)
+    texts = (text or "".join(units),) * len(COLUMNS.get(name, "1"))
     return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
 
 
 def answer(task, one, sureness, noise=0.0):
     """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
+    if task.texts_apart:
+        rank = 1 if sureness + noise > 0 else int(rng_of(one).integers(2, 12))
+        near = [(int(i), 1, 0.9 - i / 100) for i in rng_of(one).integers(0, 30, 3)]
+        label = Retrieved(rank, rank == 1, 0.1 + noise / 100, tuple(near))
+        return Prediction(label, np.array([0.8 + noise / 100], np.float32))
     if task.name == "regression":
         return task.answer(np.array([one.label + 9 - sureness + noise]))
     target = task.target(one)
@@ -44,13 +52,19 @@ def answer(task, one, sureness, noise=0.0):
     )
 
 
+def rng_of(one):
+    """Chance that depends on an example."""
+    return np.random.default_rng(int(one.place.rpartition(":")[2]))
+
+
 LABELS = {
     "classification": ("0", "1"),
     "pair": ("0", "1"),
     "multilabel": ("甲", "乙"),
     "tagging": TAGS,
 }
-COLUMNS = {"pair": ("text_a", "text_b"), "ranking": ("A", "B", "C")}
+COLUMNS = dict.fromkeys(("pair", "embedding", "paraphrase"), ("text_a", "text_b"))
+COLUMNS["ranking"] = ("A", "B", "C")
 
 
 def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
@@ -103,7 +117,19 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
     )
 
 
-TERMS = {"F1", "ROC", "AUC", "ECE", "TF", "IDF", "token", "bootstrap"}  # as the field has them
+# As the field has them.
+TERMS = {
+    "F1",
+    "ROC",
+    "AUC",
+    "MRR",
+    "nDCG",
+    "ECE",
+    "TF",
+    "IDF",
+    "token",
+    "bootstrap",
+}  # as the field has them
 OF_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
 
 

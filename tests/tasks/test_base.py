@@ -44,6 +44,18 @@ def test_a_folder_keeps_the_order_of_the_labels(tmp_path):
     assert load_task(tmp_path) == task
 
 
+OWN_FIELDS = {
+    "embedding": {
+        "data": "pairs",
+        "levels": [],
+        "loss": "softmax",
+        "dimensions": [],
+        "threshold": 0.5,
+    }
+}
+OWN_FIELDS["paraphrase"] = OWN_FIELDS["embedding"] | {"teacher": False}
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_the_file_of_every_task_has_the_fields_that_it_always_had(name, tmp_path):
     """Folders are opened by versions before and after."""
@@ -60,6 +72,7 @@ def test_the_file_of_every_task_has_the_fields_that_it_always_had(name, tmp_path
         "thresholds": [],
         "mean": 0.0,
         "deviation": 1.0,
+        **OWN_FIELDS.get(name, {}),
     }
 
 

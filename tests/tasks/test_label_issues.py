@@ -109,5 +109,5 @@ def test_tasks_of_one_label_name_their_issues(name):
 
 def test_other_tasks_doubt_no_label():
     others = set(TASKS) - {"classification", "pair"}
-    assert others == {"multilabel", "regression", "ranking", "tagging"}
+    assert others == {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
     assert all(TASKS[name]().label_issues([], []) is None for name in others)

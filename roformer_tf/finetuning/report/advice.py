@@ -19,8 +19,6 @@ MOST = 3
 FEW = 1000
 """Training examples below which more of them are the surest help."""
 COMMAND = "roformer-tf finetune"
-RELEASED = {False: "chinese_roformer-base", True: "chinese_roformer-char-base"}
-"""The checkpoint to advise, by whether each character or word of a text has a label."""
 SETTLED = ("precision",)
 """Settings that a run fills in by itself."""
 
@@ -139,7 +137,7 @@ def _checkpoint(report: Report, given: Mapping[str, Any], width: int) -> Iterato
             "command": command(given, from_scratch=None),
         }
     elif width < BASE_WIDTH:
-        released = RELEASED[TASKS[report["task"]].has_units]
+        released = TASKS[report["task"]].released
         yield {
             "kind": "released-checkpoint",
             "en": "The model is small: a released one has read far more text (and is slower).",
@@ -161,7 +159,7 @@ def _checkpoint(report: Report, given: Mapping[str, Any], width: int) -> Iterato
 def _data(report: Report, given: Mapping[str, Any], width: int) -> Iterator[JsonObject]:
     """There is little to learn from."""
     examples = report["data"][0]["examples"]
-    if examples < FEW:
+    if examples < FEW and not TASKS[report["task"]].texts_apart:
         words = ["--model", f"{given['output']}/model", "--input", "new.txt", "--output", "new.tsv"]
         yield {
             "kind": "more-data",

@@ -57,6 +57,8 @@ class ReportData:
     """Without one, the report judges by `valid`, and says so."""
     baseline: Words = NO_BASELINE
     """The baseline's method in words."""
+    other_baselines: Sequence[tuple[Words, Sequence[Prediction]]] = ()
+    """Further ones, their methods in words and their answers to what the report judges by."""
     no_baseline: str = ""
     """Why there is none, although it was asked for."""
     losses: Sequence[Mapping[str, float]] = ()
@@ -175,6 +177,12 @@ def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> JsonObje
         sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.baseline))
         names = {"name": data.baseline.en, "name_zh": data.baseline.zh}
         report["baseline"] = {**names, **with_intervals(data.task, sets)}
+    others = []
+    for name, answers in data.other_baselines:
+        sets = _unleaked(judged, evaluated, Answers(evaluated.gold, answers))
+        others.append({"name": name.en, "name_zh": name.zh, **with_intervals(data.task, sets)})
+    if others:
+        report["other_baselines"] = others
     return report
 
 

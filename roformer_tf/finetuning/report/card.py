@@ -113,7 +113,7 @@ def _about(report: Report, task: Task) -> Words:
 
 def _use(task: Task) -> Iterator[Wording]:
     """Lines that run where the package is installed."""
-    texts = EXAMPLES[: len(task.text_columns)]
+    texts = EXAMPLES[: 1 if task.texts_apart else len(task.text_columns)]
     if task.spaced_units:
         texts = ("今天 天气 很 好",)
     shown = ", ".join(f'"{text}"' for text in texts)
@@ -123,6 +123,14 @@ def _use(task: Task) -> Iterator[Wording]:
         'model = roformer_tf.load("path/to/this/folder")\n'
         f"model([{one}])\n```"
     )
+    if task.texts_apart:
+        yield phrases.CARD_COMMANDS
+        yield (
+            "```\nroformer-tf embed path/to/this/folder --input texts.txt --output vectors.npy\n"
+            "roformer-tf search path/to/this/folder --documents texts.txt --queries queries.txt\n"
+            "```"
+        )
+        return
     yield phrases.CARD_COMMANDS
     yield (
         "```\nroformer-tf predict path/to/this/folder --input texts.txt --output answers.tsv\n"

@@ -36,6 +36,7 @@ SETS = {
 }
 NEW_TEXTS = Words("{set} (new texts)", "{set}新文本")
 OF_BASELINE = Words("baseline, {set}", "基线（{set}）")
+OF_METHOD = Words("{name}, {set}", "{name}（{set}）")
 SET = Words("set", "数据集")
 EXAMPLES = Words("examples", "样本数")
 

@@ -15,6 +15,7 @@ from roformer_tf.runs.plots import (
     Range,
     draw_calibration,
     draw_curve,
+    draw_histograms,
     draw_numbers,
     draw_ranges,
 )
@@ -25,6 +26,7 @@ from roformer_tf.tasks.blocks import (
     Block,
     Code,
     Definitions,
+    Histograms,
     Mistake,
     Picture,
     ReportTable,
@@ -124,6 +126,10 @@ def _drawn(block: Block | Drawing, language: Language) -> Block:
     if isinstance(block, Scatter):
         names = {"true": phrases.TRUE_VALUE, "predicted": phrases.PREDICTED_VALUE}
         block = Drawing(partial(draw_numbers, block.points), names, block.words)
+    if isinstance(block, Histograms):
+        draw = partial(draw_histograms, block.edges, [found for _, found in block.counts])
+        titles = {"names": [name for name, _ in block.counts], "axis_name": block.words}
+        block = Drawing(draw, titles, block.words)
     block = in_language(block, language)
     if isinstance(block, Drawing):
         return Picture(partial(block.draw, **block.names), block.words)
@@ -201,17 +207,25 @@ def _rows(report: Report) -> Iterable[FiguresRow]:
     judged, baseline = report["judged"], report.get("baseline", {})
     sizes = _sizes(report)
     sizes[f"{judged}_unseen"] = report["leaks"].get("unseen", 0)
-    for source in (report, baseline):
+    for source in (report, baseline, *report.get("other_baselines", ())):
         for key in (judged, f"{judged}_unseen"):
             if key in source:
                 name = words.of_set(key)
                 ours = source is report
-                shown = name if ours else phrases.OF_BASELINE.format(set=name)
+                shown = name if ours else _row_of(source, name, report)
                 yield FiguresRow(shown, sizes[key], source[key], source["intervals"][key], ours)
     if judged != "valid":
         ends = report["intervals"]["valid"]
         name = words.of_set("valid")
         yield FiguresRow(name, sizes["valid"], report["valid"], ends, True, judged=False)
+
+
+def _row_of(baseline: Mapping[str, Any], of_set: Words, report: Report) -> Words:
+    """What a baseline's row is called: by its method, if there are several."""
+    if "other_baselines" not in report:
+        return phrases.OF_BASELINE.format(set=of_set)
+    name = Words(baseline["name"], baseline["name_zh"])
+    return phrases.OF_METHOD.format(name=name, set=of_set)
 
 
 def _tile(metric: Metric, row: FiguresRow) -> Tile:

@@ -148,12 +148,14 @@ def _contradictions(report: Report) -> Iterator[Words]:
 def _long(report: Report) -> Iterator[Words]:
     train = report["data"][0]
     cut = phrases.CUT.get(report["long_texts"])  # windows read everything
+    fixed = TASKS[report["task"]].long_texts_fixed
+    may_choose = len(report["text_columns"]) == 1 and not fixed
     if cut and train["longer"] > MUCH_CUT:
         yield phrases.LONG.format(
             share=f"{train['longer']:.1%}",
             length=report["max_length"],
             cut=cut,
-            other=phrases.OTHER_LONG_TEXTS if len(report["text_columns"]) == 1 else "",
+            other=phrases.OTHER_LONG_TEXTS if may_choose else "",
         )
 
 

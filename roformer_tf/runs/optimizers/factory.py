@@ -107,7 +107,8 @@ def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[fl
         if name.startswith("crf/") and not isinstance(rate, str):
             scales[name] = config.crf_learning_rate / rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
-    return tuple(scales[names[id(v)]] for v in model.trainable_variables)
+    # What has no name is trained beside the model and is new: it learns as fast as a head.
+    return tuple(scales.get(names.get(id(v), ""), 1.0) for v in model.trainable_variables)
 
 
 def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:

@@ -1,0 +1,79 @@
+"""What a search by words makes of the texts that vectors are judged by: BM25, and TF-IDF."""
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.inference.lexical import BM25, Lexical, TfIdf
+from roformer_tf.labelled.apart import EncodedSides
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.different_texts import DifferentTexts
+from roformer_tf.tasks.embedding import Embedding
+from roformer_tf.tasks.thresholds import best_threshold
+from roformer_tf.tasks.wording import Words
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+METHODS = {
+    Words("BM25 of words", "BM25（按词）"): BM25,
+    Words("TF-IDF cosine of 1–3 characters", "1–3 字 TF-IDF 余弦"): TfIdf,
+}
+AT_ONCE = 256
+"""Queries of which all scores are in memory."""
+
+
+def lexical_baselines(
+    task: Task,
+    valid: Sequence[Example],
+    judged: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
+) -> list[tuple[Words, list[Prediction]]]:
+    """Each method in words, and its answers to the judged examples, as the model gives them.
+
+    It searches among the same texts. Where the model's cosines have a threshold, chosen on `valid`,
+    so has it. BM25 is left out, and that is said, where its library is missing.
+    """
+    assert isinstance(task, Embedding)  # of the tasks whose texts are apart
+    found = []
+    for name, method in METHODS.items():
+        try:
+            answers = _answers(task, judged, tokenizer, method)
+        except InputError as error:
+            print(f"no {name.en} to compare with: {error}", file=sys.stderr)
+            continue
+        if task.data == "scores" and len(task.levels) == 2:
+            known = answers if judged is valid else _answers(task, valid, tokenizer, method)
+            alike = np.array([one.label for one in valid]) > sum(task.levels) / 2
+            own = best_threshold(np.array([one.label for one in known]), alike)
+            answers = [Prediction(one.label - own + task.threshold, one.scores) for one in answers]
+        found.append((name, answers))
+    return found
+
+
+def _answers(
+    task: Embedding,
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
+    method: type[BM25] | type[TfIdf],
+) -> list[Prediction]:
+    """What a search of the examples' other texts by their first ones gives."""
+    encoded = task.encode(examples, tokenizer)
+    assert isinstance(encoded, EncodedSides)
+    different = DifferentTexts.of(encoded)
+    spelled = task.judged_texts(examples, tokenizer)
+    sides = len(spelled) // len(examples)
+    rows = different.examples * sides + different.sides
+    index = method([spelled[row] for row in rows.tolist()])
+    return task.read_scores(different, _scores(index, spelled[::sides], len(rows)))
+
+
+def _scores(index: Lexical, queries: Sequence[str], documents: int) -> Iterator[np.ndarray]:
+    """What each document scores for each query: (documents,) float32."""
+    for begin in range(0, len(queries), AT_ONCE):
+        found = index.search(queries[begin : begin + AT_ONCE], documents)
+        for places, scores in zip(found.places, found.scores, strict=True):
+            row = np.zeros(documents, np.float32)
+            row[places[places >= 0]] = scores[places >= 0]
+            yield row

@@ -1,0 +1,112 @@
+"""Retrieval as search people judge it: ranks of what belongs to a query → recall, MRR, nDCG.
+
+A query's ranks are those of all documents that belong to it, from 1. Figures are functions of how
+often each query counts, as all of `metrics` are, so that a bootstrap's interval is the same lines.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.wording import Words
+
+CUTS = (1, 5, 10)
+"""Ranks down to which a user looks."""
+LAST = 10
+"""The rank down to which MRR and nDCG look."""
+SCORES_AT_ONCE = 8_000_000  # float32: 32 MB
+
+_RECALL = Words(
+    "how many of the documents that belong to a query are among the first {cut}",
+    "属于某个查询的文档有多少排在前 {cut} 名之内",
+)
+RECALLS = tuple(
+    Metric(
+        f"recall_at_{cut}",
+        Words(f"recall@{cut}", f"召回率@{cut}"),
+        meaning=_RECALL.format(cut=cut),
+    )
+    for cut in CUTS
+)
+MRR = Metric(
+    "mrr_at_10",
+    Words("MRR@10", "MRR@10"),
+    "coefficient",
+    meaning=Words(
+        "1 over the rank of the first document that belongs to the query, 0 beyond the tenth",
+        "第一个正确文档排名的倒数，十名之外记 0",
+    ),
+)
+NDCG = Metric(
+    "ndcg_at_10",
+    Words("nDCG@10", "nDCG@10"),
+    "coefficient",
+    meaning=Words(
+        "the same for all documents of a query: each counts the less, the lower it stands",
+        "综合所有正确文档的排名，越靠后贡献越小，1 为全部排在最前",
+    ),
+)
+METRICS = (NDCG, MRR, *RECALLS)
+
+
+def retrieval_measure(ranks: Sequence[Sequence[int]]) -> Measure:
+    """recall@1, 5, 10, MRR@10 and nDCG@10 of N queries, by the ranks of what belongs to each.
+
+    A query may have several documents, and must have one. A document that a search did not give at
+    all has a rank beyond every cut.
+    """
+    each = query_figures(ranks)
+    return lambda weights: {name: mean(values, weights) for name, values in each.items()}
+
+
+def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    """Each figure for each query: {"recall_at_1": (N,) float64, …}.
+
+    >>> query_figures([[2], [1, 30]])["recall_at_10"].tolist()
+    [1.0, 0.5]
+    """
+    found = [np.sort(np.asarray(one, np.float64)) for one in ranks]
+    figures = {
+        NDCG.name: np.array([_gain(one) / _gain(1.0 + np.arange(len(one))) for one in found]),
+        MRR.name: np.array([1 / one[0] if one[0] <= LAST else 0.0 for one in found]),
+    }
+    for metric, cut in zip(RECALLS, CUTS, strict=True):
+        figures[metric.name] = np.array([np.mean(one <= cut) for one in found])
+    return figures
+
+
+def ranks_of(
+    queries: np.ndarray,
+    documents: np.ndarray,
+    belonging: Sequence[Sequence[int]],
+    left_out: Mapping[int, Sequence[int]] | None = None,
+) -> tuple[list[list[int]], np.ndarray]:
+    """Rank documents by their products with queries: what belongs to each, and the nearest other.
+
+    queries (N, H), documents (M, H) float32, of length 1 for cosines; belonging: for each query the
+    numbers of its documents; left_out: by query, documents that are no answer and stand in nobody's
+    way, such as its own text. → for each query the ranks of what belongs to it, rising, and (N,)
+    int the document that comes first of those that do not belong, -1 where there is none. Of equal
+    products those of others come first: a model that tells nothing apart finds nothing.
+    """
+    left_out, answers = left_out or {}, list[list[int]]()
+    nearest = np.full(len(queries), -1)
+    at_once = max(1, SCORES_AT_ONCE // max(1, len(documents)))
+    for begin in range(0, len(queries), at_once):
+        scores = queries[begin : begin + at_once] @ documents.T
+        for number, row in enumerate(scores, start=begin):
+            mine = list(belonging[number])
+            wanted = np.sort(row[mine])[::-1]
+            row[mine] = -np.inf
+            row[list(left_out.get(number, ()))] = -np.inf
+            answers.append([1 + k + int(np.sum(row >= score)) for k, score in enumerate(wanted)])
+            best = int(np.argmax(row))
+            nearest[number] = best if np.isfinite(row[best]) else -1
+    return answers, nearest
+
+
+def _gain(ranks: Any) -> float:
+    """Discounted gain of documents at these ranks, down to the last that counts."""
+    return float(np.sum(1 / np.log2(1 + ranks[ranks <= LAST])))

@@ -1,0 +1,145 @@
+"""Vectors from file to model folder, as a user types it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
+from roformer_tf.cli import main
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+
+CHARACTERS = list(
+    "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
+)
+
+
+@pytest.fixture(autouse=True)
+def plain_font(monkeypatch):
+    """Cutting a font takes most of a report's time."""
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
+
+
+def written(path, count, seed=0):
+    """Queries that are a piece of the document that they belong to."""
+    rng = np.random.default_rng(seed)
+    lines = ["query\tdocument"]
+    for _ in range(count):
+        document = "".join(rng.choice(CHARACTERS, rng.integers(20, 40)))
+        begin = rng.integers(0, 10)
+        lines.append(f"{document[begin : begin + 8]}\t{document}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def finetune(checkpoint, train, output, *flags):
+    settings = {
+        "task": "embedding",
+        "checkpoint": checkpoint,
+        "train": train,
+        "output": output,
+        "learning-rate": 1e-3,
+        "batch-size": 16,
+        "precision": "float32",
+    }
+    typed = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return main(["finetune", *typed, *map(str, flags)])
+
+
+def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys):
+    train = written(tmp_path / "train.tsv", 40)
+    with eagerly():
+        done = finetune(
+            *(released("sim_char"), train, tmp_path / "run", "--epochs", 1),
+            *("--dimensions", 8, 16, "--pieces", 2, "--max-length", 24),
+        )
+    told = capsys.readouterr().out
+    assert done == 0
+    assert "text in columns query, document, no label" in told
+    assert "vectors are what the checkpoint's pooler gives" in told
+    assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    names = ["ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_5", "recall_at_10"]
+    assert list(report["test"]) == names
+    assert list(report["intervals"]["test"]) == names
+    by_words = [report["baseline"], *report["other_baselines"]]
+    assert sorted(one["name"] for one in by_words) == [
+        "BM25 of words",
+        "TF-IDF cosine of 1–3 characters",
+    ]
+    assert all(list(one["test"]) == names for one in by_words)
+    assert by_words[0]["test"]["ndcg_at_10"] >= by_words[1]["test"]["ndcg_at_10"] > 0.9
+    (shown, *_) = report["neighbours"]
+    assert len(shown["texts"]) == 2
+    assert len(shown["neighbours"]) == 3
+    assert sum(report["cosines"]["near"]) == sum(report["cosines"]["far"]) == 4
+    page = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
+    assert "## 最近邻示例" in page
+    assert "| BM25（按词）（测试集） | 4 |" in page
+    model = RoFormerForSentenceEmbedding.from_pretrained(tmp_path / "run" / "model")
+    assert sorted(model.parts()) == ["encoder", "pooler"]
+    before = RoFormerForSentenceEmbedding.from_pretrained(released("sim_char"), pooling="pooler")
+    moved = {
+        name: float(np.abs(np.asarray(x) - np.asarray(before.named_variables()[name])).max())
+        for name, x in model.named_variables().items()
+    }
+    assert moved["pooler/dense/kernel"] > 0
+    assert moved["encoder/layer_0/attention/query/kernel"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--fgm", 0.5], "fgm is about labels of single texts"),
+        (["--r-drop", 1], "r_drop is about"),
+        (["--label-smoothing", 0.1], "label_smoothing is about"),
+        (["--class-weights", "balanced"], "class_weights is about"),
+        (["--crf"], "crf is about"),
+        (["--long-texts", "windows"], "long_texts is windows"),
+        (["--pieces", 3], "cannot be parted into 3 pieces"),
+        (["--loss", "cosent"], "Give --loss softmax"),
+        (["--metric", "spearman"], "no metric 'spearman'"),
+    ],
+)
+def test_a_flag_that_makes_no_sense_is_refused(flags, message, released, tmp_path, capsys):
+    train = written(tmp_path / "train.tsv", 20)
+    assert finetune(released("char"), train, tmp_path / "run", "--epochs", 1, *flags) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "settings.yaml").exists()
+
+
+def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, capsys):
+    (tmp_path / "train.tsv").write_text("text\tlabel\n好天\t1\n坏天\t0\n", encoding="utf-8")
+    flags = ["--checkpoint", released("char"), "--train", tmp_path / "train.tsv"]
+    flags += ["--output", tmp_path / "run", "--hard-negatives", 2]
+    assert main(["finetune", *map(str, flags)]) == 2
+    assert "hard_negatives is about sentence vectors" in capsys.readouterr().err
+
+
+def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
+    rng = np.random.default_rng(0)
+    sentences = ["".join(rng.choice(CHARACTERS, 8)) + "。" for _ in range(90)]
+    lines = ["".join(sentences[i : i + 3]) for i in range(0, 90, 3)]
+    (tmp_path / "texts.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    flags = [released("char"), tmp_path / "texts.txt", tmp_path / "run", "--epochs", 1]
+    with eagerly():
+        assert finetune(*flags) == 0
+    told = capsys.readouterr().out
+    assert "one text a line" in told
+    assert "a sentence belongs to the passage" in told
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert "recall_at_10" in report["test"]
+
+
+def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly):
+    train = written(tmp_path / "train.tsv", 40)
+    with eagerly():
+        done = finetune(
+            *(released("char"), train, tmp_path / "run", "--epochs", 1),
+            *("--hard-negatives", 2, "--no-baseline"),
+        )
+    assert done == 0
+    with np.load(tmp_path / "run" / "negatives.npz") as file:
+        assert file["rows"].shape == (32, 2)
+        assert (file["rows"] % 2 == 1).all()  # documents

@@ -1,0 +1,95 @@
+"""Paraphrases from groups of sentences to a model that writes, as a user types it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
+from roformer_tf.cli import main
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.models.heads import RoFormerForSentenceSimilarity
+
+CHARACTERS = list(
+    "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
+)
+
+
+@pytest.fixture(autouse=True)
+def plain_font(monkeypatch):
+    """Cutting a font takes most of a report's time."""
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
+
+
+def written(path, count, key="similar"):
+    """Groups of two to four sentences that differ in a character."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for number in range(count):
+        text = "".join(rng.choice(CHARACTERS, 8))
+        others = [f"{text[:i]}北{text[i + 1 :]}" for i in range(1, 2 + number % 3)]
+        lines.append(json.dumps({"text": text, key: others}, ensure_ascii=False))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def finetune(checkpoint, train, output, *flags):
+    settings = {
+        "task": "paraphrase",
+        "checkpoint": checkpoint,
+        "train": train,
+        "output": output,
+        "learning-rate": 1e-3,
+        "batch-size": 16,
+        "epochs": 1,
+        "precision": "float32",
+    }
+    typed = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return main(["finetune", *typed, *map(str, flags)])
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "key", "taught"),
+    [("sim_char", "similar", False), ("char", "synonyms", True)],
+)
+def test_groups_become_a_model_that_writes(
+    checkpoint, key, taught, released, tmp_path, eagerly, capsys, caplog
+):
+    train = written(tmp_path / "train.jsonl", 40, key)
+    teacher = ["--teacher", released("sim_char_ft")] if taught else []
+    with eagerly():
+        done = finetune(released(checkpoint), train, tmp_path / "run", *teacher)
+    told = capsys.readouterr().out
+    assert done == 0
+    assert f"text in columns text, {key}, no label" in told
+    assert "groups that mean the same" in told
+    assert ("the teacher is" in told) is taught
+    assert ("pooler: its weights are new" in caplog.text) is taught
+    assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 16)
+    model = RoFormerForSentenceSimilarity.from_pretrained(tmp_path / "run" / "model")
+    assert model.config.attention_type == "unilm"
+    assert len(model.generate(["今天天气"], max_tokens=3)[0][0]) >= 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert "ndcg_at_10" in report["test"]
+
+
+def test_labels_mean_nothing_here(released, tmp_path, capsys):
+    (tmp_path / "train.tsv").write_text(
+        "text_a\ttext_b\tlabel\n甲天\t甲地\t1\n乙天\t乙地\t0\n", encoding="utf-8"
+    )
+    assert finetune(released("char"), tmp_path / "train.tsv", tmp_path / "run") == 2
+    assert "texts that mean the same need none" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_bert4keras_gives_the_same_of_what_was_trained(released, tmp_path, typed):
+    train = written(tmp_path / "train.jsonl", 40)
+    assert finetune(released("sim_char"), train, tmp_path / "run") == 0
+    model, zipped = tmp_path / "run" / "model", tmp_path / "tf1"
+    assert main(["checkpoints", "convert", str(model), str(zipped), "--to", "tf1"]) == 0
+    process = typed("roformer-tf", "checkpoints", "verify", zipped, "--against", "bert4keras")
+    told, wrong = process.communicate()
+    assert process.returncode == 0, wrong
+    assert "attention unilm" in told
+    assert {"pooled", "logits"} <= {line.split()[0] for line in told.splitlines() if line}
+    assert "No difference is beyond its bound" in told

@@ -1,0 +1,59 @@
+"""A search by words beside a model's vectors, on the same texts."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from roformer_tf.finetuning.lexical import lexical_baselines
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.embedding import BELONGS, Embedding
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+TEXTS = ["今天天气很好", "我们去公园学习", "中国经济发展", "新闻记者报道", "人民生活改革"]
+LETTERS = sorted({letter for text in TEXTS for letter in text})
+TOKENIZER = RoFormerTokenizer({x: i for i, x in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
+NAMES = ["BM25 of words", "TF-IDF cosine of 1–3 characters"]
+
+
+def test_documents_are_found_by_words_they_share():
+    examples = [Example((text[-2:], text), BELONGS, "") for text in TEXTS]
+    examples.append(Example(("学习", TEXTS[0]), BELONGS, ""))  # which has none of its words
+    found = lexical_baselines(Embedding(), [], examples, TOKENIZER)
+    assert [name.en for name, _ in found] == NAMES
+    for _, answers in found:
+        ranks = [one.label.rank for one in answers]
+        assert ranks[:5] == [1] * 5
+        assert ranks[5] == 4  # what belongs to 学习 is out of the way, and equal ones come first
+        (example, side, score), *_ = answers[2].label.neighbours
+        assert (example, side) == (2, 1)
+        assert score == answers[2].scores[0] > 0
+
+
+def test_single_texts_are_asked_for_as_the_model_is():
+    examples = [Example((f"{text}。{text[::-1]}。",), BELONGS, "") for text in TEXTS]
+    task = Embedding(data="texts")
+    for _, answers in lexical_baselines(task, [], examples, TOKENIZER):
+        assert len(answers) == 5
+        assert np.mean([one.label.rank for one in answers]) < 3
+
+
+def test_a_threshold_is_chosen_on_the_validation_set():
+    task = Embedding(data="scores", levels=(0.0, 1.0), threshold=0.83)
+    pairs = [(a, a[-2:] if a == b else b) for a in TEXTS for b in TEXTS]
+    gold = [float(a.endswith(b)) for a, b in pairs]
+    valid = [Example(pair, x, "") for pair, x in zip(pairs, gold, strict=True)]
+    judged = valid[::-1]
+    for _, answers in lexical_baselines(task, valid, judged, TOKENIZER):
+        metrics = task.compute_metrics([one.label for one in judged], answers)
+        assert metrics["accuracy"] == 1.0
+        scores = [one.scores[0] for one in answers]
+        assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold[::-1], scores))
+
+
+def test_without_the_library_bm25_is_left_out_and_that_is_said(monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
+    examples = [Example((text[:2], text), BELONGS, "") for text in TEXTS]
+    found = lexical_baselines(Embedding(), [], examples, TOKENIZER)
+    assert [name.en for name, _ in found] == NAMES[1:]
+    assert "no BM25 of words to compare with" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Hard negatives are the nearest texts, and never what belongs to an example."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning.negatives import different_rows, nearest_others, with_hard_negatives
+from roformer_tf.labelled.apart import Belonging, EncodedSides, SideBatches
+from roformer_tf.tasks.different_texts import unit
+
+
+def data_of(pairs):
+    """Pairs of texts of one token each."""
+    rows = [[[np.array([1, token, 2], np.int32)] for token in pair] for pair in pairs]
+    encoded = EncodedSides.of(rows, np.full(len(pairs), 3))
+    return SideBatches(encoded, belonging=Belonging(encoded.numbers))
+
+
+def token(data, row):
+    return int(data.encoded.token_ids[row][1])
+
+
+@given(st.integers(0, 10_000))
+def test_they_are_those_of_sorting_all_that_do_not_belong(seed):
+    rng = np.random.default_rng(seed)
+    pairs = list(zip(rng.integers(10, 20, 30), rng.integers(15, 45, 30), strict=True))
+    data = data_of(pairs)
+    vectors = unit(list(rng.normal(size=(60, 5))))
+    rows, place = different_rows(data.encoded.token_ids)
+    of_text = {token(data, row): vectors[place[row]] for row in range(60)}
+    assert all(token(data, rows[place[row]]) == token(data, row) for row in range(60))
+    found = nearest_others(data, place, vectors, 3)
+    for (anchor, _), chosen in zip(pairs, found, strict=True):
+        belongs = {anchor} | {b for a, b in pairs if a == anchor}
+        belongs |= {a for a, b in pairs if b == anchor}
+        others = sorted({b for _, b in pairs} - belongs)
+        scores = {one: float(of_text[one] @ of_text[anchor]) for one in others}
+        best = sorted(scores, key=lambda one: -scores[one])[:3]
+        assert [token(data, row) for row in chosen] == best
+
+
+def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
+    data = data_of([(10, 20), (11, 21), (12, 22), (10, 23)])
+    angles = {10: 0, 20: 1, 23: 2, 21: 30, 22: 40, 11: 35, 12: 80}
+
+    def model(inputs):
+        degrees = np.radians([angles[int(row[1])] for row in inputs["token_ids"]])
+        return np.stack([np.cos(degrees), np.sin(degrees)], 1).astype("float32")
+
+    found = with_hard_negatives(data, model, 2, tmp_path, "data")
+    told = [[token(data, row) for row in one] for one in found.negatives]
+    assert told == [[21, 22], [22, 23], [21, 23], [21, 22]]
+    assert "nearest texts" in capsys.readouterr().out
+    again = with_hard_negatives(data, None, 2, tmp_path, "data")  # read, not found again
+    assert np.array_equal(again.negatives, found.negatives)
+    with pytest.raises(InputError, match="has only 2 other texts"):
+        with_hard_negatives(data, model, 3, tmp_path, "other data")
+
+
+def test_they_are_part_of_what_is_trained_on():
+    data = data_of([(10, 20), (11, 21), (12, 22)])
+    more = dataclasses.replace(data, negatives=np.array([[3], [5], [1]]))
+    assert len(list(more.fingerprinted())) == len(list(data.fingerprinted())) + 1
+    inputs, targets, _ = more.batches(3, 0)[0]
+    assert inputs["side_2"].shape[:2] == (3, 1)
+    assert targets.shape == (3, 6)
+
+
+def test_another_passage_of_the_same_document_is_none():
+    def rows(*tokens):
+        return [np.array([1, token, 2], np.int32) for token in tokens]
+
+    texts = [[rows(10), rows(20, 21)], [rows(11), rows(22)], [rows(12), rows(23, 21)]]
+    encoded = EncodedSides.of(texts, np.full(3, 4))
+    data = SideBatches(encoded, belonging=Belonging(encoded.numbers))
+    _, place = different_rows(encoded.token_ids)
+    vectors = np.ones((place.max() + 1, 1), "float32")  # all alike
+    found = nearest_others(data, place, vectors, 1)
+    told = [token(data, row) for (row,) in found]
+    assert told[0] in (22, 23)  # 21 is a passage of its document, and of another one
+    assert told[1] != 22
+    assert told[2] in (20, 22)

@@ -1,0 +1,85 @@
+"""RoFormer-Sim's three losses and their gradients, as bert4keras' outputs give them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.checkpoints.names import table
+from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
+from roformer_tf.labelled.apart import NEITHER
+from roformer_tf.models.heads import RoFormerForSentenceSimilarity
+from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+from roformer_tf.tasks.embedding import Embedding
+from roformer_tf.tasks.paraphrase import Paraphrase
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="module")
+def known(recorded):
+    return recorded("sim_training")
+
+
+def tf1_arrays(training):
+    """Every weight under its TF1 name and in its TF1 shape, and the classifier."""
+    variables, config = training.named_variables(), training.config
+    arrays = {
+        row.tf1: row.to_file(ops.convert_to_numpy(variables[row.name]), "tf1", config.rotary_style)
+        for row in table(config)
+        if row.name in variables
+    }
+    if training.classifier is not None:
+        arrays["classifier"] = ops.convert_to_numpy(training.classifier.kernel)
+    return arrays
+
+
+def compare(name, training, batch, known, ids, record_property):
+    """A step of size 1 takes exactly the gradient away."""
+    training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
+    before = tf1_arrays(training)
+    loss = float(training.train_on_batch(*batch))
+    after = tf1_arrays(training)
+    gradients = {key: before[key] - after[key] for key in before}
+    want = float(known[f"{name}_loss"])
+    off = abs(loss - want) / max(1, want)
+    record_property("difference", (name, "loss", off, 1e-5))
+    assert off <= 1e-5
+    used, worst = np.unique(ids[ids > 0]), 0.0
+    traced = [key for key in known if key.startswith(f"{name}:")]
+    assert len(traced) == 9
+    for key in traced:
+        gradient = gradients[key.partition(":")[2].replace(".", "/")]
+        gradient = gradient[used] if key.endswith("word_embeddings") else gradient
+        worst = max(worst, float(np.abs(gradient - known[key]).max()))
+    record_property("difference", (name, "gradients", worst, 1e-4))
+    assert worst <= 1e-4
+    norm = np.sqrt(sum(np.square(g.astype("float64")).sum() for g in gradients.values()))
+    assert norm == pytest.approx(float(known[f"{name}_norm"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("stage", ["stage1", "stage2"])
+def test_paraphrases(stage, known, released, record_property, eager_steps):
+    model = RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"), **NO_DROPOUT)
+    ids, segments = known["token_ids"], known["segment_ids"]
+    inputs = {"token_ids": ids, "segment_ids": segments, "labels": np.roll(ids, -1, axis=1)}
+    rows = np.arange(len(ids))
+    targets = np.zeros((len(ids), len(ids)), "int8")
+    targets[rows, rows ^ 1], targets[rows, rows] = 1, NEITHER
+    targets = targets if stage == "stage1" else known["teacher"]
+    training = BatchTraining(model, Paraphrase(teacher=stage == "stage2"))
+    batch = inputs, targets, np.ones(len(ids), "float32")
+    compare(stage, training, batch, known, ids, record_property)
+
+
+def test_supervised(known, released, record_property, eager_steps):
+    model = RoFormerForSentenceEmbedding.from_pretrained(
+        released("sim_char"), pooling="pooler", **NO_DROPOUT
+    )
+    task = Embedding(data="scores", loss="classifier", levels=(0.0, 1.0, 2.0, 3.0, 4.0))
+    training = VectorTraining(model, task)
+    training.classifier.kernel.assign(known["classifier"])
+    texts, classes = known["texts"], known["classes"]
+    inputs = {"side_0": texts[::2], "side_1": texts[1::2]}
+    batch = inputs, classes, np.ones(len(classes), "float32")
+    compare("supervised", training, batch, known, texts, record_property)

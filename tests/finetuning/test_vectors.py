@@ -1,0 +1,168 @@
+"""Batches of texts that are encoded apart: in pieces they give the gradient of the whole."""
+
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning.vectors import VectorTraining, check_pieces
+from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+from roformer_tf.tasks.embedding import Embedding
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "pooling": "mean",
+    "initializer_range": 0.3,  # so that vectors differ
+}
+TASKS = {
+    "softmax": Embedding(dimensions=(4, 8)),
+    "cosent": Embedding(data="scores", loss="cosent"),
+    "classifier": Embedding(data="scores", loss="classifier", levels=(0.0, 1.0, 2.0)),
+}
+
+
+def model(dropout=0.0, **changes):
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    keras.utils.set_random_seed(5)
+    config = RoFormerConfig(**SIZES | dict.fromkeys(names, dropout) | changes)
+    return RoFormerForSentenceEmbedding(config)
+
+
+def batch(name, rows=8):
+    """Sides of unlike lengths, the softmax' with two texts more against each example."""
+    rng = np.random.default_rng(0)
+    sides = {"side_0": (rows, 5), "side_1": (rows, 9)}
+    if name == "softmax":
+        sides["side_2"] = (rows, 2, 7)
+    inputs = {key: rng.integers(5, 40, shape).astype("int32") for key, shape in sides.items()}
+    inputs["side_1"][:, 6:] = 0
+    weights = np.ones(rows, "float32")
+    weights[-1] = 0
+    if name != "softmax":
+        kind = "float32" if name == "cosent" else "int32"
+        return inputs, rng.integers(0, 3, rows).astype(kind), weights
+    targets = np.zeros((rows, 3 * rows), "int8")
+    targets[np.arange(rows), np.arange(rows)] = 1
+    targets[0, 3], targets[:, rows - 1], targets[-1] = -1, -1, -1
+    return inputs, targets, weights
+
+
+def step(name, pieces, dropout=0.0, **changes):
+    """One step of SGD of size 1: every weight after it, and the loss."""
+    training = VectorTraining(model(dropout, **changes), TASKS[name], pieces)
+    training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
+    loss = training.train_on_batch(*batch(name))
+    return {v.path: keras.ops.convert_to_numpy(v) for v in training.variables}, float(loss)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_eight_pieces_are_one_batch(name, eager_steps):
+    whole, loss = step(name, 1)
+    in_pieces, same = step(name, 8)
+    start = {v.path: keras.ops.convert_to_numpy(v) for v in model().variables}
+    assert same == pytest.approx(loss, rel=1e-6)
+    moved = [np.abs(whole[path] - start[path]).max() for path in start]
+    assert max(moved) > 1e-2
+    for path, array in whole.items():
+        np.testing.assert_allclose(in_pieces[path], array, rtol=0, atol=1e-5, err_msg=path)
+
+
+def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
+    """Of a loss linear in the vectors, of which the last norm's γ is a factor, Σ γ · dγ = loss.
+
+    The loss is of the first pass, the gradient of the second.
+    """
+    slopes = np.random.default_rng(1).normal(size=(8, 4, 16)).astype("float32")
+    training = VectorTraining(model(0.4), TASKS["softmax"], 4)
+    training.compute_loss = lambda x, y, y_pred, sample_weight, training=True: keras.ops.sum(
+        y_pred * slopes
+    )
+    training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
+    gamma = training.named_variables()["encoder/layer_0/output_norm/gamma"]
+    before = keras.ops.convert_to_numpy(gamma)
+    loss = float(training.train_on_batch(*batch("softmax")))
+    gradient = before - keras.ops.convert_to_numpy(gamma)
+    assert abs(loss) > 1
+    assert float((before * gradient).sum()) == pytest.approx(loss, rel=1e-4)
+
+
+def test_pieces_must_be_of_one_size():
+    check_pieces(32, 8)
+    with pytest.raises(InputError, match="32 cannot be parted into 5"):
+        check_pieces(32, 5)
+
+
+def test_each_side_is_padded_by_itself():
+    training = VectorTraining(model(), TASKS["softmax"])
+    inputs, _, _ = batch("softmax")
+    vectors = keras.ops.convert_to_numpy(training(inputs))
+    assert vectors.shape == (8, 4, 16)
+    alone = keras.ops.convert_to_numpy(training.model({"token_ids": inputs["side_2"][3]}))
+    np.testing.assert_allclose(vectors[3, 2:], alone, rtol=0, atol=1e-6)
+    second = keras.ops.convert_to_numpy(training.model({"token_ids": inputs["side_1"][:, :6]}))
+    np.testing.assert_allclose(vectors[:, 1], second, rtol=0, atol=1e-6)
+
+
+def test_a_text_that_is_encoded_once_for_several_examples_gives_their_gradient(eager_steps):
+    inputs, targets, weights = batch("softmax")
+    place = np.array([0, 1, 1, 2, 0, 2, 1, 0])
+    several = inputs | {"side_1": inputs["side_1"][place]}
+    shared = inputs | {"side_1": inputs["side_1"][:3], "place_1": place.astype("int32")}
+    found = []
+    for one in (several, shared):
+        training = VectorTraining(model(), TASKS["softmax"])
+        training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
+        loss = float(training.train_on_batch(one, targets, weights))
+        found.append((loss, [keras.ops.convert_to_numpy(v) for v in training.variables]))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=1e-5)
+
+
+SCRIPT = Path(__file__).parents[1] / "support" / "vector_steps.py"
+
+
+def steps_on_jax(out, pieces, processes):
+    """Start so many processes, and give the weights and losses that the first one writes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = []
+    for place in range(processes):
+        several = {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "JAX_NUM_PROCESSES": str(processes),
+            "JAX_PROCESS_ID": str(place),
+        }
+        environment = os.environ | {"KERAS_BACKEND": "jax"} | (several if processes > 1 else {})
+        flags = [sys.executable, SCRIPT, out, str(pieces)]
+        started.append(
+            subprocess.Popen(flags, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
+    for process in started:
+        _, told = process.communicate(timeout=300)
+        assert process.returncode == 0, told.decode()[-3000:]
+    with np.load(out) as file:
+        return dict(file)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
+def test_pieces_under_two_processes_are_one_batch_of_one_process(tmp_path):
+    want = steps_on_jax(tmp_path / "one.npz", 1, processes=1)
+    for pieces in (1, 8):
+        got = steps_on_jax(tmp_path / f"two-{pieces}.npz", pieces, processes=2)
+        for name, array in want.items():
+            np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5, err_msg=name)

@@ -1,0 +1,199 @@
+"""Texts in rows of their own, and batches in which no text is held against one that it fits."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.apart import (
+    NEITHER,
+    Belonging,
+    SideBatches,
+    encode_apart,
+)
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.fitting import fitting_rows
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TOKENIZER = RoFormerTokenizer({x: i for i, x in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
+
+
+def encoded(*pairs, max_length=64):
+    return encode_apart([Example(pair, "belongs", "") for pair in pairs], TOKENIZER, max_length)
+
+
+def words(row):
+    return "".join(TOKENIZER.decode([i for i in row.tolist() if i])).replace(" ", "")
+
+
+def test_each_text_is_a_row_and_loses_its_end():
+    rows = encoded(("a b c", "d e f g h"), max_length=6)
+    assert [words(row) for row in rows.token_ids] == ["abc", "defg"]
+    assert rows.lengths.tolist() == [7]
+    assert rows.example.tolist() == [0, 0]
+    with pytest.raises(InputError):
+        encoded(("a", "b"), max_length=2)
+
+
+PAIRS = [("a b", "c d e"), ("a b", "f"), ("g", "c d e"), ("h", "i j"), ("i j", "k"), ("l", "m")]
+
+
+def held_against(batch):
+    """By an anchor's text, the texts that a batch holds against it, and its answers."""
+    inputs, targets, weights = batch
+    anchors = [words(row) for row in inputs["side_0"]]
+    sides = [inputs[name] for name in sorted(inputs) if name != "side_0"]
+    flat = [
+        side if side.ndim == 2 else side.transpose(1, 0, 2).reshape(-1, side.shape[-1])
+        for side in sides
+    ]
+    candidates = [words(row) for side in flat for row in side]
+    found = []
+    for anchor, wanted, weight in zip(anchors, targets, weights, strict=True):
+        if weight:
+            answers = [c for c, x in zip(candidates, wanted, strict=True) if x == 1]
+            others = [c for c, x in zip(candidates, wanted, strict=True) if x == 0]
+            found.append((anchor, answers, others))
+    return found
+
+
+@given(st.integers(0, 100), st.integers(2, 8))
+def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
+    rows = encoded(*PAIRS)
+    data = SideBatches(rows, belonging=Belonging(rows.numbers))
+    known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in PAIRS}
+    seen = []
+    for step in range(data.steps_per_epoch(batch_size)):
+        for anchor, answers, others in held_against(data.batches(batch_size, seed)[step]):
+            (answer,) = answers
+            seen.append((anchor, answer))
+            for other in others:
+                assert other
+                assert other != anchor
+                assert (anchor, other) not in known
+                assert (other, anchor) not in known
+    assert sorted(seen) == sorted(known)
+
+
+def test_all_others_are_held_against_a_text():
+    rows = encoded(*PAIRS)
+    data = SideBatches(rows, belonging=Belonging(rows.numbers))
+    found = {(a, b): sorted(others) for a, (b,), others in held_against(data.batches(6, 0)[0])}
+    assert found["l", "m"] == ["cde", "cde", "f", "ij", "k"]
+    assert found["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
+    assert found["ij", "k"] == ["cde", "cde", "f", "m"]  # nor itself: "h" has it for an answer
+    assert found["h", "ij"] == ["cde", "cde", "f", "k", "m"]
+
+
+def test_the_last_batch_is_filled_up_with_rows_that_count_nowhere():
+    rows = encoded(*PAIRS)
+    data = SideBatches(rows, belonging=Belonging(rows.numbers))
+    both = (data.batches(4, 0)[step] for step in range(2))
+    inputs, targets, weights = min(both, key=lambda batch: batch[2].sum())
+    assert weights.tolist() == [1, 1, 0, 0]
+    assert not inputs["side_0"][2:].any()
+    assert (targets[2:] == NEITHER).all()
+    assert (targets[:, 2:] == NEITHER).all()
+
+
+def test_sides_have_lengths_of_their_own_and_scores_go_with_their_pairs():
+    long = " ".join("abcdefghijklmnopqrstuvwxyz" * 2)
+    pairs = [(LETTERS[i], f"{LETTERS[i]} {long}") for i in range(10)]
+    rows = encoded(*pairs)
+    data = SideBatches(rows, targets=np.arange(10, dtype="float32"))
+    inputs, targets, weights = data.batches(10, 3)[0]
+    assert inputs["side_0"].shape == (10, 16)
+    assert inputs["side_1"].shape == (10, 64)
+    assert weights.all()
+    assert [LETTERS[int(x)] for x in targets] == [words(row) for row in inputs["side_0"]]
+    assert data.tokens_each == pytest.approx(3 + 55)
+
+
+def test_negatives_are_a_side_of_their_own():
+    rows = encoded(*PAIRS)
+    negatives = np.array([[11, 9], [11, 7], [9, 7], [1, 3], [1, 11], [1, 3]])
+    data = SideBatches(rows, belonging=Belonging(rows.numbers), negatives=negatives)
+    inputs, targets, _ = batch = data.batches(6, 0)[0]
+    assert inputs["side_2"].shape == (6, 2, 16)
+    assert targets.shape == (6, 18)
+    found = {(a, b): others for a, (b,), others in held_against(batch)}
+    assert sorted(found["l", "m"]) == sorted(
+        ["cde", "cde", "f", "ij", "k"]  # of the batch
+        + [x for x in words_of(rows, negatives.ravel()) if x != "m"]
+    )
+
+
+def words_of(rows, numbers):
+    return [words(rows.token_ids[i]) for i in numbers]
+
+
+def test_batches_are_a_function_of_seed_and_number():
+    rows = encoded(*PAIRS)
+    make = lambda: SideBatches(  # noqa: E731
+        rows, belonging=Belonging(rows.numbers)
+    ).batches(2, 5)
+    first, again = make(), make()
+    for step in (0, 2, 7):
+        for a, b in zip(first[step], again[step], strict=True):
+            if isinstance(a, dict):
+                assert all(np.array_equal(a[key], b[key]) for key in a)
+            else:
+                assert np.array_equal(a, b)
+
+
+def test_long_documents_are_read_in_passages_and_queries_are_cut():
+    long = " ".join(LETTERS[:20])
+    examples = [Example((long, long, "a b"), "belongs", ""), Example(("c", "d", long), "", "")]
+    rows = encode_apart(examples, TOKENIZER, 12, passages=True)
+    assert [words(row) for row in rows.token_ids] == [
+        *("abcdefghij", "abcdefghij", "ijklmnopqr", "klmnopqrst", "ab"),
+        *("c", "d", "abcdefghij", "ijklmnopqr", "klmnopqrst"),
+    ]
+    assert rows.places.tolist() == [0, 1, 1, 1, 2, 3, 4, 5, 5, 5]
+    assert rows.counts.tolist() == [[1, 3, 1], [1, 1, 3]]
+    assert rows.first_rows.tolist() == [[0, 1, 4], [5, 6, 7]]
+    assert rows.numbers[0, 1] == rows.numbers[1, 2]  # one text
+    assert rows.numbers[0, 0] != rows.numbers[0, 1]  # cut, it is another one
+    assert rows.lengths.tolist() == [22, 22]
+
+
+def test_the_passage_of_a_query_is_the_one_of_its_words():
+    long = " ".join(LETTERS)
+    pairs = [("p q", long), ("a b", long), ("z", long), ("e f g", "e f g h")]
+    examples = [Example(pair, "belongs", "") for pair in pairs]
+    rows = encode_apart(examples, TOKENIZER, 12, passages=True)
+    chosen = [words(rows.token_ids[row]) for row in fitting_rows(rows)[:, 1]]
+    assert chosen == ["ijklmnopqr", "abcdefghij", "qrstuvwxyz", "efgh"]
+    data = SideBatches(rows, belonging=Belonging(rows.numbers), rows=fitting_rows(rows))
+    found = {a: (b, others) for a, (b,), others in held_against(data.batches(4, 0)[0])}
+    assert found["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
+    assert sorted(found["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]
+
+
+SHARED = [(LETTERS[i], f"{LETTERS[i % 5]} x") for i in range(20)]
+
+
+def test_a_document_of_several_queries_stands_once_in_a_batch():
+    rows = encoded(*SHARED)
+    data = SideBatches(rows, belonging=Belonging(rows.numbers), shared=True)
+    assert data.repeats == 4
+    for epoch in range(3):
+        seen = []
+        for step in range(3):
+            inputs, targets, weights = data.batches(8, 0)[3 * epoch + step]
+            count = int(weights.sum())
+            documents, place = inputs["side_1"], inputs["place_1"]
+            assert len(documents) == 8
+            texts = [words(row) for row in documents if row.any()]
+            assert len(texts) == len(set(texts)) <= 4  # four queries of each come together
+            found = [(words(inputs["side_0"][i]), texts[place[i]]) for i in range(count)]
+            seen += found
+            for i, (query, document) in enumerate(found):
+                for j, (_, other) in enumerate(found):
+                    together = document == other or query in other
+                    want = 1 if i == j else NEITHER if together else 0
+                    assert targets[i, j] == want
+        assert sorted(seen) == sorted((a, b.replace(" ", "")) for a, b in SHARED)

@@ -1,0 +1,225 @@
+"""What an embedding's data are, its answers, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.apart import EncodedSides
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.labelled.splits import split_examples
+from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+from roformer_tf.tasks.embedding import BELONGS, Embedding
+from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.thresholds import best_threshold
+
+
+def read(folder, content, name="data.tsv"):
+    """The layout and the examples of a file, as training reads it."""
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    layout = find_layout(path, ColumnsConfig(), "embedding", TASKS)
+    return layout, read_examples(path, layout, ColumnsConfig())
+
+
+SCORED = "甲天\t甲地\t{}\n乙天\t乙地\t{}\n丙天\t丙地\t{}\n"
+FILES = {
+    "scores": ("text_a\ttext_b\tscore\n" + SCORED.format(0.5, 4, 2), "scores", [0.5, 4.0, 2.0]),
+    "no header": (SCORED.format(0, 1, 1), "scores", [0.0, 1.0, 1.0]),
+    "pairs": ("query\tdocument\n甲天\t甲地人\n乙天\t乙地人\n", "pairs", [BELONGS] * 2),
+    "an id beside": (
+        "id\tquery\tdocument\n1\t甲天上\t甲地\n2\t乙天\t乙地人\n",
+        "pairs",
+        [BELONGS] * 2,
+    ),
+    "triples": ("anchor\tpositive\tnegative\n甲\t乙\t丙\n丁\t戊\t己\n", "triples", [BELONGS] * 2),
+    "ranking": ("A\tB\tC\tlabel\n甲\t乙\t丙\tB\n丁\t戊\t己\tC\n", "triples", [BELONGS] * 2),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_columns_tell_what_the_data_are(name, tmp_path):
+    content, data, labels = FILES[name]
+    layout, examples = read(tmp_path, content)
+    task = Embedding.from_examples(examples, text_columns=layout.text_columns)
+    assert task.data == data
+    assert [example.label for example in examples] == labels
+    if name == "ranking":
+        assert examples[1].texts == ("丁", "己", "戊")  # the nearer one second
+
+
+def test_lines_of_json_and_few_documents_are_pairs_without_labels(tmp_path):
+    """A document that belongs to many queries is no label."""
+    lines = "".join(f'{{"id": {i}, "wen": "问{i}", "da": "文{i % 3}"}}\n' for i in range(60))
+    layout, examples = read(tmp_path, lines, "data.jsonl")
+    assert (layout.label_column, layout.text_columns) == (None, ("wen", "da"))
+    assert len(examples) == 60
+
+
+def test_of_groups_the_first_text_belongs_to_each_of_the_others(tmp_path):
+    lines = '{"text": "甲", "similar": ["乙", "丙", "甲 "]}\n{"text": "丁", "similar": ["戊"]}\n'
+    _, examples = read(tmp_path, lines, "data.jsonl")
+    assert [example.texts for example in examples] == [("甲", "乙"), ("甲", "丙"), ("丁", "戊")]
+    assert {example.label for example in examples} == {BELONGS}
+
+
+REFUSED = {
+    "equal scores": ("text_a\ttext_b\tlabel\n甲\t乙\t1\n丙\t丁\t1\n", "the same score, 1"),
+    "one text": ("text_a\ttext_b\tlabel\n甲\t甲\t1\n甲\t甲\t0\n", "of the same texts"),
+    "one document": ("query\tdocument\n甲\t乙\n丙\t乙\n", "one and the same second text"),
+    "equal to itself": (
+        "query\tdocument\n甲\t甲\n丙\t丙 \n",
+        ":2-3 has the same text twice",
+    ),
+    "blank": ("query\tdocument\n \n\n", "no example"),
+    "a number of three": ("A\tB\tC\tlabel\n甲\t乙\t丙\t1\n", "it is B or C"),
+    "a letter of two": ("text_a\ttext_b\tlabel\n甲\t乙\tB\n", "it is a number"),
+    "a word": ("text_a\ttext_b\tlabel\n甲\t乙\t好\n", "has the label '好'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_data_of_which_nothing_can_be_learnt_are_refused(name, tmp_path):
+    content, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        Embedding.from_examples(read(tmp_path, content)[1])
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        ("pairs", {"loss": "cosent"}, "Give --loss softmax"),
+        ("scores", {"loss": "softmax"}, "Give --loss cosent or classifier"),
+        ("scores", {"hard_negatives": 2}, "negatives already"),
+        ("scores", {"loss": "classifier", "dimensions": (4,)}, "reads whole vectors"),
+        ("many", {"loss": "classifier"}, "more than 50"),
+    ],
+)
+def test_settings_that_do_not_go_with_the_data_are_refused(data, settings, message):
+    kinds = {
+        "pairs": Embedding(),
+        "scores": Embedding(data="scores", loss="cosent", levels=(0.0, 1.0)),
+        "many": Embedding(data="scores", loss="cosent"),
+    }
+    with pytest.raises(InputError, match=message):
+        kinds[data].with_vector_settings(**settings)
+
+
+def rows_of(*pairs):
+    """Rows of texts that are told by one token each; a list is a text of several rows."""
+    texts = [[x if isinstance(x, list) else [x] for x in pair] for pair in pairs]
+    rows = [[[np.array([1, token, 2], np.int32) for token in x] for x in pair] for pair in texts]
+    return EncodedSides.of(rows, np.full(len(pairs), 3))
+
+
+def at(*degrees):
+    """Vectors at such angles, of any length."""
+    angles = np.radians(degrees)
+    lengths = np.random.default_rng(0).uniform(0.5, 3, len(degrees))
+    return list(np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None])
+
+
+def test_a_text_is_looked_for_among_the_different_others():
+    task = Embedding()
+    # Query 10 belongs to 50 and 51; 51 stands twice, and belongs to 20, too.
+    encoded = rows_of((10, 50), (10, 51), (20, 51), (30, 52))
+    vectors = at(0, 30, 0, 10, 12, 10, 5, 90)
+    found = task.read_rows(vectors, encoded)
+    assert [one.label.rank for one in found] == [1, 1, 1, 3]
+    assert found[0].scores[0] == pytest.approx(np.cos(np.radians(30)))
+    near = [(example, side) for example, side, _ in found[3].label.neighbours]
+    assert near == [(1, 1), (0, 1), (3, 1)]  # 51 is counted once
+    moved = [example for example, *_ in task.behind(found[3], 10).label.neighbours]
+    assert moved == [11, 10, 13]
+    assert found[3].label.ahead is False
+    metrics = task.compute_metrics([BELONGS] * 4, found)
+    assert metrics["recall_at_1"] == 0.75
+    assert metrics["mrr_at_10"] == pytest.approx((3 + 1 / 3) / 4)
+    assert list(metrics) == [metric.name for metric in task.usable_metrics()]
+
+
+def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
+    task = Embedding(long_texts="windows")
+    encoded = rows_of((10, [50, 51, 52]), (20, [53]), (30, [54, 55]))
+    vectors = at(0, 80, 20, 90, 200, 230, 100, 280, 101)
+    found = task.read_rows(vectors, encoded)
+    assert [one.label.rank for one in found] == [1, 1, 1]
+    cosines = [one.scores[0] for one in found]
+    np.testing.assert_allclose(cosines, np.cos(np.radians([20, 30, 1])), atol=1e-6)
+    near = found[2].label.neighbours[1]
+    assert near[:2] == (0, 1)
+    assert near[2] == pytest.approx(np.cos(np.radians(10)))
+    losses = task.example_losses(vectors, encoded, [Example(("a", "b"), BELONGS, "")] * 3)
+    scores = 20 * np.cos(np.radians([[20, 230, 101], [180, 30, 99], [80, 130, 1]]))
+    want = np.log(np.exp(scores).sum(1)) - np.diagonal(scores)
+    np.testing.assert_allclose(losses, want, rtol=1e-4, atol=1e-6)
+
+
+def test_of_triples_the_second_text_must_be_nearer_than_the_third():
+    task = Embedding(data="triples")
+    found = task.read_rows(at(0, 10, 20, 0, 40, 30), rows_of((10, 50, 60), (20, 51, 61)))
+    assert [one.label.ahead for one in found] == [True, False]
+    assert task.compute_metrics([BELONGS] * 2, found)["accuracy"] == 0.5
+
+
+def test_of_scores_the_cosines_are_judged():
+    task = Embedding(data="scores", loss="cosent", levels=(0.0, 1.0))
+    pairs = [(10 + i, 50 + i) for i in range(6)]
+    degrees = [40, 10, 70, 20, 60, 30]
+    vectors = [x for one in degrees for x in at(0, one)]
+    gold = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+    found = task.read_rows(vectors, rows_of(*pairs))
+    cosines = np.cos(np.radians(degrees))
+    np.testing.assert_allclose([one.label for one in found], cosines, atol=1e-6)
+    chosen = task.with_choices(gold, found)
+    assert np.cos(np.radians(30)) < chosen.threshold < np.cos(np.radians(20))
+    metrics = chosen.compute_metrics(gold, found)
+    assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold, cosines))
+    assert metrics["accuracy"] == pytest.approx(5 / 6)
+    several = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
+    assert list(several.compute_metrics(gold, found)) == ["spearman", "pearson"]
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=20))
+def test_no_threshold_is_right_more_often_than_the_best(pairs):
+    scores = np.array([score / 5 for score, _ in pairs])
+    wanted = np.array([yes for _, yes in pairs])
+    best = np.mean((scores > best_threshold(scores, wanted)) == wanted)
+    others = [np.mean((scores > x) == wanted) for x in np.arange(-1.1, 1.2, 0.1)]
+    assert best == pytest.approx(max(others))
+
+
+def test_no_text_is_in_two_sets():
+    examples = [Example((f"问{i}", f"文{i % 40}"), BELONGS, f"data:{i}") for i in range(200)]
+    sets = split_examples(examples, Embedding, (0.1, 0.1), seed=1)
+    texts = [{text for example in one for text in example.texts} for one in sets]
+    assert [len(one) for one in sets] == [160, 20, 20]
+    assert not texts[0] & texts[1]
+    assert not texts[0] & texts[2]
+    assert not texts[1] & texts[2]
+
+
+def test_where_all_texts_hang_together_pairs_are_parted():
+    examples = [Example((f"问{i}", f"问{i + 1}"), float(i % 2), f"data:{i}") for i in range(100)]
+    sets = split_examples(examples, Embedding, (0.1, 0.1), seed=1)
+    assert [len(one) for one in sets] == [80, 10, 10]
+
+
+def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
+    config = RoFormerConfig(10, 8, 1, 2, 16, pooling="pooler")
+    RoFormerForSentenceEmbedding(config).save_pretrained(tmp_path)
+    task = Embedding(max_length=48, dimensions=(2, 4, 8), threshold=0.7)
+    task.save(tmp_path)
+    task.save_beside(tmp_path, config)
+    assert load_task(tmp_path) == task
+    assert load(tmp_path) == EmbeddingConfig("pooler", 48, (2, 4, 8))
+    assert (tmp_path / "modules.json").is_file()
+    Embedding(max_length=48).save_beside(tmp_path, config)
+    assert load(tmp_path) == EmbeddingConfig("pooler", 48)

@@ -1,0 +1,70 @@
+"""Retrieval's figures against scikit-learn and plain loops."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
+
+from roformer_tf.tasks.metrics import bootstrap, once
+from roformer_tf.tasks.retrieval import query_figures, ranks_of, retrieval_measure
+
+
+def vectors(rows, seed, size=6):
+    found = np.random.default_rng(seed).normal(size=(rows, size)).astype("float32")
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 3))
+def test_ranks_and_figures_are_those_of_sorting_everything(seed, documents, each):
+    rng = np.random.default_rng(seed)
+    queries, texts = vectors(7, seed), vectors(documents, seed + 1)
+    count = min(each, documents)
+    belonging = [rng.choice(documents, count, replace=False).tolist() for _ in range(7)]
+    ranks, nearest = ranks_of(queries, texts, belonging)
+    scores = queries @ texts.T
+    for number in range(7):
+        order = np.argsort(-scores[number], kind="stable").tolist()
+        assert sorted(order.index(one) + 1 for one in belonging[number]) == ranks[number]
+        others = [one for one in order if one not in belonging[number]]
+        assert nearest[number] == (others[0] if others else -1)
+    relevance = np.zeros((7, documents))
+    for number, mine in enumerate(belonging):
+        relevance[number, mine] = 1
+    got = once(retrieval_measure(ranks), 7)
+    assert got["ndcg_at_10"] == pytest.approx(ndcg_score(relevance, scores, k=10))
+    found = [np.argsort(-row)[:10] for row in scores]
+    recall = [
+        len(set(mine) & set(top.tolist())) / count
+        for mine, top in zip(belonging, found, strict=True)
+    ]
+    assert got["recall_at_10"] == pytest.approx(np.mean(recall))
+
+
+def test_what_is_left_out_stands_in_nobodys_way():
+    queries = np.array([[1.0, 0.0]], "float32")
+    texts = np.array([[1.0, 0.0], [0.9, 0.1], [0.5, 0.5]], "float32")
+    assert ranks_of(queries, texts, [[2]])[0] == [[3]]
+    ranks, nearest = ranks_of(queries, texts, [[2]], {0: [0]})
+    assert (ranks, nearest.tolist()) == ([[2]], [1])
+
+
+def test_a_model_that_tells_nothing_apart_finds_nothing():
+    same = np.ones((4, 3), "float32")
+    assert ranks_of(same, same, [[0], [1], [2], [3]])[0] == [[4], [4], [4], [4]]
+
+
+def test_figures_of_each_query():
+    figures = query_figures([[2], [1, 30], [11]])
+    assert figures["recall_at_1"].tolist() == [0, 0.5, 0]
+    assert figures["recall_at_10"].tolist() == [1, 0.5, 0]
+    assert figures["mrr_at_10"].tolist() == [0.5, 1, 0]
+    ideal = 1 + 1 / np.log2(3)
+    np.testing.assert_allclose(figures["ndcg_at_10"], [1 / np.log2(3), 1 / ideal, 0])
+
+
+def test_an_interval_is_of_the_queries():
+    ranks = [[1]] * 50 + [[20]] * 50
+    low, high = bootstrap(retrieval_measure(ranks), 100)["recall_at_10"]
+    assert 0.38 < low < 0.44
+    assert 0.56 < high < 0.62
