@@ -56,8 +56,8 @@ class SearchConfig:
     """What a cosine weighs beside BM25, in parts of a query's largest: such as 1, chosen on queries
     whose answers are known. An index that is made keeps it. It asks for --hybrid, too."""
     rerank: str | None = None
-    """The model/ of a run on pairs (--task pair or regression) that puts the first into its own
-    order."""
+    """The model/ of a run on pairs, with labels 0 and 1 or a number, that puts the first into an
+    order of its own."""
     rerank_top: int = 50
     """How many of the first --rerank reads."""
     passage_length: int | None = None
