@@ -105,7 +105,7 @@ COMMANDS = {
     ),
     "serve": Command(
         "roformer_tf.inference.serve:serve",
-        "answer over HTTP with a fine-tuned model, or write",
+        "answer over HTTP with a fine-tuned model, write, or search",
         _MODELS,
         alone="model",
     ),
