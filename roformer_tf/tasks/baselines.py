@@ -30,7 +30,7 @@ Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 """Units of known entities → their labels."""
 
 
-class TfIdf(NamedTuple):
+class TfIdfFeatures(NamedTuple):
     """Examples as features that a linear model can be fitted to."""
 
     method: Words
@@ -43,7 +43,7 @@ class TfIdf(NamedTuple):
     """Of the examples to answer, sparse (M, F) float32."""
 
 
-def tfidf(training: Sequence[Example], others: Sequence[Example], regression: str) -> TfIdf:
+def tfidf(training: Sequence[Example], others: Sequence[Example], regression: str) -> TfIdfFeatures:
     """TF-IDF of 1 to 3 characters; of a pair, what both texts have, too.
 
     `regression` is the linear model's name, one of `REGRESSIONS`.
@@ -52,7 +52,7 @@ def tfidf(training: Sequence[Example], others: Sequence[Example], regression: st
     kept, given = len(chosen), len(training)
     part = FITTED_TO_PART.format(kept=f"{kept:,}", given=f"{given:,}") if kept < given else ""
     method = TF_IDF.format(regression=REGRESSIONS[regression], part=part)
-    return TfIdf(method, chosen, *_features(chosen, others))
+    return TfIdfFeatures(method, chosen, *_features(chosen, others))
 
 
 def _at_most(examples: Sequence[Example], characters: int) -> Sequence[Example]:

@@ -7,6 +7,7 @@ import pytest
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
 from roformer_tf.cli import main
+from roformer_tf.finetuning import trial
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 
@@ -96,7 +97,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys):
         (["--label-smoothing", 0.1], "label_smoothing is about"),
         (["--class-weights", "balanced"], "class_weights is about"),
         (["--crf"], "crf is about"),
-        (["--long-texts", "windows"], "long_texts is windows"),
+        (["--long-texts", "head-tail"], "long_texts is head-tail"),
         (["--pieces", 3], "cannot be parted into 3 pieces"),
         (["--loss", "cosent"], "Give --loss softmax"),
         (["--metric", "spearman"], "no metric 'spearman'"),
@@ -143,3 +144,41 @@ def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly):
     with np.load(tmp_path / "run" / "negatives.npz") as file:
         assert file["rows"].shape == (32, 2)
         assert (file["rows"] % 2 == 1).all()  # documents
+
+
+class StoppedError(Exception):
+    """What ends a training on its way."""
+
+
+def stopped_at(monkeypatch, number):
+    """Have a training end at its checkpoint of that number, once it is written."""
+    seen, save = [], trial.save_checkpoint
+
+    def stopping(*arguments, **settings):
+        save(*arguments, **settings)
+        seen.append(1)
+        if len(seen) == number:
+            raise StoppedError
+
+    monkeypatch.setattr(trial, "save_checkpoint", stopping)
+
+
+@pytest.mark.slow
+def test_broken_off_it_ends_with_the_same_weights(released, tmp_path, eagerly, monkeypatch):
+    """With hard negatives by the weights that it began with, and documents that come again."""
+    train = written(tmp_path / "train.tsv", 30)
+    header, *lines = train.read_text(encoding="utf-8").splitlines()
+    lines += [f"{line.split(chr(9))[1][-6:]}\t{line.split(chr(9))[1]}" for line in lines]
+    train.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    flags = ["--epochs", 2, "--hard-negatives", 1, "--no-baseline", "--save-every", 2]
+    with eagerly():
+        assert finetune(released("char"), train, tmp_path / "whole", *flags) == 0
+        with monkeypatch.context() as patch:
+            stopped_at(patch, 3)
+            with pytest.raises(StoppedError):
+                finetune(released("char"), train, tmp_path / "run", *flags)
+        assert (tmp_path / "run" / "negatives.npz").is_file()
+        assert not (tmp_path / "run" / "model").exists()
+        assert finetune(released("char"), train, tmp_path / "run", *flags) == 0
+    whole, run = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run"))
+    assert run.read_bytes() == whole.read_bytes()

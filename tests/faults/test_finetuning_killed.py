@@ -81,3 +81,45 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(
     capsys.readouterr()
     assert main(["finetune", *flags(run), "--learning-rate", "1e-4"]) == 2
     assert "learning_rate was 0.001 and is 0.0001" in capsys.readouterr().err
+
+
+GROUPS = [[f"第{number}条怎么{word}" for word in ("办理", "处理", "弄")] for number in range(60)]
+VECTORS = {
+    "embedding": [*("--hard-negatives", "1"), *("--dimensions", "16")],
+    "paraphrase": [],
+    "texts": [],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", VECTORS)
+@pytest.mark.skipif(os.name == "nt", reason="kills process groups")
+def test_so_it_is_with_vectors(kind, released, typed, tmp_path, monkeypatch, as_users_have_it):
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
+    train, whole, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
+    rows = [{"text": one[0], "similar": one[1:]} for one in GROUPS]
+    if kind == "texts":
+        rows = [{"text": "。".join(one)} for one in GROUPS]
+    train.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    teacher = ["--teacher", released("sim_char_ft")] if kind == "paraphrase" else []
+    flags = [
+        *("--checkpoint", released("sim_char"), "--train", train, "--epochs", 3, *teacher),
+        *("--task", "embedding" if kind == "texts" else kind, "--batch-size", 8, *VECTORS[kind]),
+        *("--learning-rate", 1e-3, "--save-every", 2, "--dropout", 0.2, "--no-baseline"),
+    ]
+    flags = [str(flag) for flag in flags]
+    with as_users_have_it():
+        assert main(["finetune", *flags, "--output", str(whole)]) == 0
+    process = typed("roformer-tf", "finetune", *flags, "--output", run)
+    deadline = time.monotonic() + 180
+    while not any((run / "checkpoints").glob("step-*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (run / "model").exists()
+    with as_users_have_it():
+        assert main(["finetune", *flags, "--output", str(run)]) == 0
+    assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    assert {path.name for path in run.glob("*.npz")} == {path.name for path in whole.glob("*.npz")}
