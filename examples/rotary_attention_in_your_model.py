@@ -9,11 +9,11 @@ import numpy as np
 from roformer_tf import RotaryMultiHeadAttention
 
 rng = np.random.default_rng(0)
-rows = rng.integers(1, 40, (16_000, 24))
+rows = rng.integers(1, 20, (12_000, 12))
 labels = (rows[:, :-1] == rows[:, -1:]).any(axis=1)
 
 token_ids = keras.Input((None,), dtype="int32")
-x = keras.layers.Embedding(40, 64)(token_ids)
+x = keras.layers.Embedding(20, 64)(token_ids)
 for _ in range(2):
     attended = RotaryMultiHeadAttention(num_heads=4, key_dim=16)(x, x)
     x = keras.layers.LayerNormalization()(x + attended)

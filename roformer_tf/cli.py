@@ -78,6 +78,11 @@ COMMANDS = {
         "say how alike texts are: the cosine of their vectors",
         _MODELS,
     ),
+    "search": Command(
+        "roformer_tf.inference.search:search",
+        "find the documents that answer queries",
+        _MODELS,
+    ),
     "evaluate": Command(
         "roformer_tf.finetuning.evaluation:evaluate",
         "judge a fine-tuned model by a labelled file",
@@ -100,7 +105,7 @@ COMMANDS = {
     ),
     "serve": Command(
         "roformer_tf.inference.serve:serve",
-        "answer over HTTP with a fine-tuned model, or write",
+        "answer over HTTP with a fine-tuned model, write, or search",
         _MODELS,
         alone="model",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.lexical import BM25, Lexical, TfIdf
+from roformer_tf.inference.lexical import BM25, Lexical, TfIdfSearch
 from roformer_tf.labelled.apart import EncodedSides
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
@@ -18,7 +18,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 METHODS = {
     Words("BM25 of words", "BM25（按词）"): BM25,
-    Words("TF-IDF cosine of 1–3 characters", "1–3 字 TF-IDF 余弦"): TfIdf,
+    Words("TF-IDF cosine of 1–3 characters", "1–3 字 TF-IDF 余弦"): TfIdfSearch,
 }
 AT_ONCE = 256
 """Queries of which all scores are in memory."""
@@ -56,7 +56,7 @@ def _answers(
     task: Embedding,
     examples: Sequence[Example],
     tokenizer: RoFormerTokenizer,
-    method: type[BM25] | type[TfIdf],
+    method: type[BM25] | type[TfIdfSearch],
 ) -> list[Prediction]:
     """What a search of the examples' other texts by their first ones gives."""
     encoded = task.encode(examples, tokenizer)

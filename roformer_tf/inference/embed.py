@@ -9,7 +9,7 @@ pooler if it is a sim model, and else the mean of its hidden states.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -28,8 +28,14 @@ from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.checkpoints.whitening import Whitening, load_whitening
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import InferencePrecision
+from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import (
+    SPECIALS,
+    RoFormerTokenizer,
+    check_length,
+    find_tokenizer,
+)
 
 if TYPE_CHECKING:
     from roformer_tf.models.embedder import SentenceEmbedder
@@ -99,15 +105,7 @@ class TextEmbedder:
         """
         done = 0
         for block in self._blocks(self.model, texts, batch_size):
-            wrong = ~(np.linalg.norm(block.vectors, axis=1) > 0.5)  # of NaN, too
-            if wrong.any():
-                number = int(wrong.argmax())
-                finite = np.isfinite(block.vectors[number]).all()
-                raise InputError(
-                    f"the vector of text {done + number + 1:,}, {block.texts[number][:40]!r}, is "
-                    f"{'zero' if finite else 'not finite'}: the weights of {self.source} are "
-                    "damaged, or its training has diverged. Give another model."
-                )
+            self._check(block.vectors, block.texts, done)
             done += len(block.texts)
             yield block
 
@@ -117,14 +115,49 @@ class TextEmbedder:
 
         return self._blocks(RawEmbedder(self.model), texts, batch_size)
 
+    def passages(
+        self, texts: Iterable[str], length: int | None = None, batch_size: int = BATCH_SIZE
+    ) -> Iterator[tuple[Block, list[int]]]:
+        """Texts with the vectors of all of their passages, and how many each text has.
+
+        A text of more than `length` tokens, the model's `max_length` unless given, is read in
+        windows that share about a quarter of their tokens with the next. Raises InputError as
+        `blocks` does.
+        """
+        most = min(length or self.config.max_length, self.config.max_length)
+        check_length(most)
+        room = most - SPECIALS
+        for chunk in chunks(texts):
+            pieces = [_windows(self.tokenizer.ids(text), room) for text in chunk]
+            vectors = self._vectors(self.model, list(chain.from_iterable(pieces)), batch_size)
+            counts = list(map(len, pieces))
+            owners = np.repeat(np.arange(len(chunk)), counts)
+            self._check(vectors, [chunk[owner] for owner in owners], 0)
+            yield Block(chunk, vectors, 0), counts
+
     def _blocks(self, model: Any, texts: Iterable[str], batch_size: int) -> Iterator[Block]:
         room = self.config.max_length - SPECIALS
-        first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
         for chunk in chunks(texts):
             ids = [self.tokenizer.ids(text) for text in chunk]
-            rows = [[first, *one[:room], last] for one in ids]
-            vectors = np.stack(run_rows(model, rows, batch_size=batch_size))
+            vectors = self._vectors(model, [one[:room] for one in ids], batch_size)
             yield Block(chunk, vectors, sum(len(one) > room for one in ids))
+
+    def _vectors(self, model: Any, ids: list[list[int]], batch_size: int) -> np.ndarray:
+        """What a model gives for rows of ids without special tokens: (rows, …)."""
+        first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
+        return np.stack(run_rows(model, [[first, *one, last] for one in ids], None, batch_size))
+
+    def _check(self, vectors: np.ndarray, texts: Sequence[str], done: int) -> None:
+        """Raise InputError, with its text, for a vector that is none; `done` texts came before."""
+        wrong = ~(np.linalg.norm(vectors, axis=1) > 0.5)  # of NaN, too
+        if wrong.any():
+            number = int(wrong.argmax())
+            finite = np.isfinite(vectors[number]).all()
+            raise InputError(
+                f"the vector of text {done + number + 1:,}, {texts[number][:40]!r}, is "
+                f"{'zero' if finite else 'not finite'}: the weights of {self.source} are damaged, "
+                "or its training has diverged. Give another model."
+            )
 
 
 def open_embedder(
@@ -249,6 +282,13 @@ ARCHITECTURE = (
     "norm_type",
 )
 """What of a model's config its weights do not tell, and what they compute depends on."""
+
+
+def _windows(ids: list[int], room: int) -> list[list[int]]:
+    """The ids in pieces of at most `room`."""
+    if len(ids) <= room:
+        return [ids]
+    return [ids[first:last] for first, last in windows(np.arange(len(ids) + 1), room)]
 
 
 def chunks(

@@ -2,12 +2,10 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -17,10 +15,11 @@ from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, file_beside, is_folder
+from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.predict import InferencePrecision
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.inference.vector_files import vector_file
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
@@ -95,7 +94,7 @@ def embed_file(config: EmbedConfig) -> None:
         _say(texts.said, f"{embedder.described}.", _untrained_cut(embedder))
         began, cut = time.perf_counter(), 0
         with (
-            _vector_file(config.output, embedder, len(texts)) as out,
+            vector_file(config.output, embedder) as out,
             Progress(desc="embed", unit=" texts", total=len(texts)) as bar,
         ):
             for block in embedder.blocks(texts.texts(), config.batch_size):
@@ -135,62 +134,6 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         f"{folder} keeps what was learnt from {min(len(texts), LEARNT_FROM):,} texts: its vectors "
         f"are whitened from now on (until its {WHITENING} is removed)."
     )
-
-
-class VectorFile(Protocol):
-    """Takes texts and their vectors, block by block."""
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write (texts, D) float32."""
-
-
-class _Matrix:
-    """A .npy file, written from the beginning to the end: what is written leaves the memory."""
-
-    def __init__(self, file: IO[bytes], rows: int, columns: int) -> None:
-        self._file = file
-        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)}
-        np.lib.format.write_array_header_1_0(file, header)
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(vectors, "<f4").data)
-
-
-class _Parquet:
-    """A .parquet file with the columns text and vector."""
-
-    def __init__(self, writer: Any, schema: Any) -> None:
-        self._writer, self._schema = writer, schema
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        import pyarrow as pa
-
-        flat = pa.array(vectors.reshape(-1))
-        columns = [
-            pa.array([text.encode(errors="replace").decode() for text in texts]),
-            pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
-        ]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
-
-
-@contextmanager
-def _vector_file(output: str, embedder: TextEmbedder, rows: int) -> Iterator[VectorFile]:
-    """A file that is written whole or not at all; its name tells the format."""
-    with file_beside(output) as beside:
-        if output.lower().endswith(".npy"):
-            with beside.open("wb") as file:
-                yield _Matrix(file, rows, embedder.size)
-            return
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        vector = pa.list_(pa.float32(), embedder.size)
-        schema = pa.schema(
-            [("text", pa.string()), ("vector", vector)],
-            {"embedding": embedder.described, "fingerprint": embedder.fingerprint},
-        )
-        with pq.ParquetWriter(beside, schema) as writer:
-            yield _Parquet(writer, schema)
 
 
 def _untrained_cut(embedder: TextEmbedder) -> str:

@@ -78,7 +78,7 @@ class BM25:
         return found
 
 
-class TfIdf:
+class TfIdfSearch:
     """Documents by the cosine of TF-IDF over 1 to 3 characters."""
 
     def __init__(self, documents: Iterable[str]) -> None:

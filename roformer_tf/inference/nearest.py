@@ -124,26 +124,6 @@ def fused(lists: Iterable[Found], top: int, constant: float = FUSION) -> Found:
     return Found.joined(rows, top)
 
 
-def weighted(vectors: Found, words: Found, weight: float, top: int) -> Found:
-    """The sum of both scores, each from 0, the worst of its list, to 1, the best: one query a row.
-
-    weight: of the vectors' score, from 0 to 1; the words' has the rest. What stands in one list
-    alone has 0 in the other.
-    """
-    rows = []
-    for query in range(len(vectors.places)):
-        total: dict[int, float] = {}
-        for source, share in ((vectors, weight), (words, 1 - weight)):
-            there = source.places[query] != NONE
-            scores = source.scores[query][there].astype(np.float64)
-            span = np.ptp(scores) if len(scores) else 0.0
-            scaled = (scores - scores.min()) / span if span else np.ones_like(scores)
-            for place, score in zip(source.places[query][there].tolist(), scaled, strict=True):
-                total[place] = total.get(place, 0.0) + share * float(score)
-        rows.append(_sorted(total, top))
-    return Found.joined(rows, top)
-
-
 def _sorted(total: dict[int, float], top: int) -> Found:
     """The best of what each document scores, in one row."""
     found = sorted(total.items(), key=lambda item: -item[1])[:top]

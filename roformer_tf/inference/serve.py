@@ -6,7 +6,8 @@ POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [answer, �
 GET  /docs     the same described, to read and to try (OpenAPI; /openapi.json for programs)
 GET  /metrics  requests, how long they took, sizes of batches, as Prometheus reads them
 
-A model that writes has, for /predict, /generate: see `serve_generate`.
+A model that writes has, for /predict, /generate: see `serve_generate`; one that gives vectors has
+/embed and, with an index, /search: see `serve_vectors`.
 
 X is a text; of a pair a list of two texts, of a ranking a list of three. Whatever is wrong with a
 request is answered by {"error": what} with a status of 4xx, and a question that was not understood
@@ -24,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Answer, Batcher, at_once
 from roformer_tf.inference.export import MEGABYTE
@@ -41,6 +43,11 @@ from roformer_tf.inference.questions import (
     sample_question,
 )
 from roformer_tf.inference.serve_generate import load_served_writer, make_writing_app
+from roformer_tf.inference.serve_vectors import (
+    gives_vectors,
+    load_served_vectors,
+    make_vector_app,
+)
 from roformer_tf.inference.service import (
     PATIENCE,
     count_requests,
@@ -63,12 +70,23 @@ NEEDED = ("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """Answer requests over HTTP with a fine-tuned model, or write, and show a page to try it."""
+    """Answer requests over HTTP with a fine-tuned model, write, give vectors, or search.
+
+    A page shows it.
+    """
 
     model: str
     """The model/ folder of a run of `finetune`, or an export to onnx or int8; or a model that
     writes: a released zip or name, a folder with a checkpoint, or the model/ of a causal run.
-    --model itself may be left out."""
+    With --index or --pooling any model serves, for its vectors. --model itself may be left out."""
+    index: Path | None = None
+    """Folder that `search` has made with this model: POST /search finds its documents."""
+    hybrid: bool = False
+    """Of --index: search by words (BM25), too."""
+    rerank: str | None = None
+    """Of --index: the model/ of a run on pairs that puts the first into an order of its own."""
+    pooling: Pooling | None = None
+    """Give vectors (POST /embed), and make them so; unset, what the model was trained for."""
     host: str = "127.0.0.1"
     """Address to listen at: 127.0.0.1 for this machine alone, 0.0.0.0 for all that reach it."""
     port: int = 8000
@@ -119,9 +137,26 @@ def serve(config: ServeConfig) -> None:
 def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
     """Load the model: its name, and the service of what it can do.
 
-    Raises InputError for one that neither answers nor writes.
+    Raises InputError for one that neither answers nor writes nor was trained to give vectors.
     """
     size = config.batch_size
+    if config.index is None and (config.hybrid or config.rerank):
+        raise InputError("--hybrid and --rerank are about --index: give that, too.")
+    if config.index is not None or config.pooling is not None or gives_vectors(config.model):
+        if config.top_k is not None:
+            raise InputError(
+                "--top-k lists labels; of a search each request may have a top of its own."
+            )
+        vectors = load_served_vectors(
+            config.model,
+            config.index,
+            pooling=config.pooling,
+            hybrid=config.hybrid,
+            rerank=config.rerank,
+            precision=config.precision,
+            batch_size=size,
+        )
+        return vectors.name, make_vector_app(vectors, size, config.limits)
     if (Path(config.model) / FILE).is_file():
         served = load_served(Path(config.model), size, config.precision, config.top_k)
         return served.name, make_app(served, size, config.limits)

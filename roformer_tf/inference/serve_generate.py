@@ -19,8 +19,10 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Batcher, Tell
+from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.generate import (
     WrittenText,
@@ -31,6 +33,7 @@ from roformer_tf.inference.generate import (
 )
 from roformer_tf.inference.predict import InferencePrecision
 from roformer_tf.inference.questions import SAMPLE, JsonObject, Limits, read_body
+from roformer_tf.inference.serve_vectors import ServedVectors, add_embed, vector_batcher
 from roformer_tf.inference.service import (
     FAILURE,
     PATIENCE,
@@ -180,7 +183,13 @@ def make_writing_app(
         "settings": {k: v for k, v in asdict(GenerationConfig()).items() if k != "seed"},
         "limits": asdict(limits) | asdict(writing_limits),
     }
-    app = make_service(served.name, TITLE, "generate.js", health, metrics, batcher)
+    vectors = None if served.embedder is None else _vectors_of(served)
+    batchers: list[Batcher[Any, Any]] = [batcher]
+    if vectors is not None:
+        batchers.append(vector_batcher(vectors, metrics, batch_size, limits))
+    app = make_service(served.name, TITLE, "generate.js", health, metrics, *batchers)
+    if vectors is not None:
+        add_embed(app, vectors.embedder, batchers[1], limits)
 
     @app.post(
         "/generate",
@@ -213,6 +222,15 @@ def make_writing_app(
             _give_up(written, given_up)
 
     return count_requests(app, metrics)
+
+
+def _vectors_of(served: ServedWriter) -> ServedVectors:
+    """What gives the vectors of a sim model, apart from what chooses its paraphrases."""
+    model = served.model
+    assert model.tokenizer is not None
+    config = EmbeddingConfig("pooler", model.config.max_position_embeddings)
+    embedder = TextEmbedder(served.name, embedder_of(model), model.tokenizer, config, "")
+    return ServedVectors(served.name, embedder)
 
 
 def drafts_of(

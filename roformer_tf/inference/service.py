@@ -44,12 +44,12 @@ def make_service(
     script: str,
     health: Mapping[str, Any],
     metrics: "ServiceMetrics",
-    batcher: Batcher[Any, Any],
+    *batchers: Batcher[Any, Any],
 ) -> "FastAPI":
     """An application that answers nothing yet but what is asked of the service itself.
 
     title: what it does. script: that of the page, a file beside page.html. health: what /health
-    says of it.
+    says of it. batchers: what its requests wait for, until the service ends.
     """
     from fastapi import FastAPI
     from fastapi.responses import HTMLResponse, JSONResponse
@@ -61,12 +61,13 @@ def make_service(
     from roformer_tf.inference.monitoring import CONTENT_TYPE
 
     page = page_with(script)
-    metrics.watch_waiting(batcher.waiting)
+    metrics.watch_waiting(lambda: sum(batcher.waiting() for batcher in batchers))
 
     @asynccontextmanager
     async def working(_: FastAPI) -> AsyncIterator[None]:
         yield
-        batcher.close()
+        for batcher in batchers:
+            batcher.close()
 
     async def say(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException):

@@ -1,8 +1,7 @@
 """The body of `similarity`: pairs of texts → the cosines of their vectors."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, TextIO
@@ -12,11 +11,12 @@ import tyro
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, file_beside, is_folder
+from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.embed import CHUNK, TextEmbedder, open_embedder
 from roformer_tf.inference.predict import InferencePrecision
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.inference.tsv import STANDARD, opened_tsv
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
@@ -41,8 +41,8 @@ class SimilarityConfig:
     input: str | None = None
     """File of pairs: two texts a line with a tab between, or a .tsv, .csv, .jsonl, .parquet or
     .xlsx with two columns of texts; "-" is the standard input."""
-    output: str | None = None
-    """File to write; unset, the standard output."""
+    output: str = STANDARD
+    """File to write; "-" is the standard output."""
     pooling: Pooling | None = None
     """What a vector is made of; unset, what `embed` takes."""
     dimensions: int | None = None
@@ -65,18 +65,18 @@ class SimilarityConfig:
                 raise InputError(f"text {number} is blank: there is nothing to compare.")
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
-        if self.output is not None and is_folder(self.output):
+        if is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 
 
 def similarity(config: SimilarityConfig) -> None:
     """Write the cosines, and tell on stderr what they are of."""
-    if config.output is not None:
+    if config.output != STANDARD:
         check_writable(config.output)
     if config.input is None:
         embedder = _opened(config)
         vectors = embedder.embed(config.text, config.batch_size)
-        with _target(config.output) as out:
+        with opened_tsv(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
     with checked_texts(config.input, config.reading, PAIR) as pairs:
@@ -84,7 +84,7 @@ def similarity(config: SimilarityConfig) -> None:
         if pairs.said:
             print(pairs.said, file=sys.stderr)
         with (
-            _target(config.output) as out,
+            opened_tsv(config.output) as out,
             Progress(desc="similarity", unit=" pairs", total=len(pairs)) as bar,
         ):
             out.write("\t".join((*PAIR, SCORE)) + "\n")
@@ -123,16 +123,3 @@ def _write_cosines(out: TextIO, texts: Sequence[str], found: np.ndarray) -> None
     out.write("\t".join(("", *map(one_line, texts))) + "\n")
     for text, row in zip(texts, found, strict=True):
         out.write("\t".join((one_line(text), *(f"{x:.6f}" for x in row))) + "\n")
-
-
-@contextmanager
-def _target(output: str | None) -> Iterator[TextIO]:
-    """A file that is written whole or not at all, or the standard output."""
-    if output is None:
-        yield sys.stdout
-        return
-    with (
-        file_beside(output) as beside,
-        beside.open("w", encoding="utf-8", errors="backslashreplace", newline="") as out,
-    ):
-        yield out

@@ -8,8 +8,9 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import IO
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import IO, NamedTuple
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.column_names import folded
@@ -63,6 +64,19 @@ class TextRow:
         return example
 
 
+class Document(NamedTuple):
+    """What is searched for."""
+
+    text: str
+    name: str | None = None
+    """Its `id`, where its file has a column of them."""
+
+    @property
+    def key(self) -> bytes:
+        """16 bytes that equal documents share."""
+        return blake2b(json.dumps(self).encode(), digest_size=16).digest()
+
+
 @dataclass
 class CheckedTexts:
     """The texts of a file, all there: row by row, as often as they are asked for."""
@@ -71,7 +85,6 @@ class CheckedTexts:
     """For the user: which columns were found; "" where nothing is to be said."""
     _file: IO[str]
     rows: int = 0
-    _columns: tuple[str, ...] = field(default=("text",))
 
     def __len__(self) -> int:
         return self.rows
@@ -82,8 +95,8 @@ class CheckedTexts:
             yield tuple(json.loads(line))
 
     def texts(self) -> Iterator[str]:
-        """The last text of each row, which is the only one but where rows have names."""
-        return (row[-1] for row in self)
+        """Those of rows that have one."""
+        return (text for (text,) in self)
 
 
 @contextmanager
@@ -116,8 +129,32 @@ def checked_texts(
         yield found
 
 
-def with_names(path: str, config: TextFileConfig) -> tuple[TextFileConfig, tuple[str, ...]]:
-    """How to read a file of documents, with their names where it has a column `id`."""
+class CheckedDocuments:
+    """Documents of a file, all there: one by one, as often as they are asked for."""
+
+    def __init__(self, rows: CheckedTexts) -> None:
+        self.said, self._rows = rows.said, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Document]:
+        for *name, text in self._rows:
+            yield Document(text, *name)
+
+
+@contextmanager
+def checked_documents(path: str, config: TextFileConfig) -> Iterator[CheckedDocuments]:
+    """The documents of a file, with their names where it has a column `id`.
+
+    Raises InputError as `checked_texts` does.
+    """
+    with checked_texts(path, *_with_names(path, config)) as rows:
+        yield CheckedDocuments(rows)
+
+
+def _with_names(path: str, config: TextFileConfig) -> tuple[TextFileConfig, tuple[str, ...]]:
+    """How to read a file of documents, and its columns."""
     if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
         return config, ("text",)
     wanted = config.text_columns or ("text",)

@@ -10,39 +10,10 @@ from keras import ops
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import Checkpoint
 from roformer_tf.checkpoints.whitening import Whitening
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
-from roformer_tf.models.pooling import Pooler, mean_of_tokens
-from roformer_tf.models.pretrained import PretrainedModel
-
-
-class EncoderWithPooler(PretrainedModel):
-    """An encoder and the linear pooler on its first token: a sim model that does not write.
-
-    Call: the encoder's dict → what the pooler gives (B, H) float32.
-    """
-
-    def __init__(
-        self, config: RoFormerConfig, name: str = "encoder_with_pooler", **kwargs: Any
-    ) -> None:
-        super().__init__(config, name=name, **kwargs)
-        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
-        self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
-        self.build()
-
-    def build(self, input_shape: Any = None) -> None:
-        """Make the pooler's weights; the encoder has made its own."""
-        self.pooler.build()
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder and the pooler."""
-        return {"encoder": self.encoder, "pooler": self.pooler}
-
-    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Give the pooler's output."""
-        first = first_positions(inputs)
-        return self.pooler(self.encoder(inputs, training=training, positions=first))
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.pooling import Pooler
+from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding, pooled
 
 
 class SentenceEmbedder(keras.Model):
@@ -92,12 +63,7 @@ class SentenceEmbedder(keras.Model):
 
         (B, H) float32: what losses that look at lengths need, and whitening is learnt from.
         """
-        if self.pooling == "mean":
-            vectors = mean_of_tokens(self.encoder(inputs, training=training), sequences(inputs))
-        else:
-            first = self.encoder(inputs, training=training, positions=first_positions(inputs))
-            vectors = first[:, 0] if self.pooler is None else self.pooler(first)
-        return ops.cast(vectors, "float32")
+        return pooled(self.encoder, self.pooler, self.pooling, inputs, training)
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Give a vector of length 1 for each row."""
@@ -136,13 +102,8 @@ def load_embedder(
 
     `source` is where the checkpoint lies, for messages. Raises InputError as `from_pretrained`.
     """
-    config = checkpoint.config.replace(attention_type=attention_type)
-    pooler: Pooler | None = None
-    if pooling == "pooler":
-        arrays = checkpoint.arrays.of_parts("encoder", "pooler")
-        both = EncoderWithPooler.from_arrays(config, arrays, source, dtype)
-        encoder, pooler = both.encoder, both.pooler
-    else:
-        arrays = checkpoint.arrays.of_parts("encoder")
-        encoder = RoFormerEncoder.from_arrays(config, arrays, source, dtype)
-    return SentenceEmbedder(encoder, pooler, pooling, dimensions, whitening)
+    config = checkpoint.config.replace(attention_type=attention_type, pooling=pooling)
+    held = ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
+    arrays = checkpoint.arrays.of_parts(*held)
+    model = RoFormerForSentenceEmbedding.from_arrays(config, arrays, source, dtype)
+    return SentenceEmbedder(model.encoder, model.pooler, pooling, dimensions, whitening)

@@ -42,9 +42,20 @@ class RoFormerForSentenceEmbedding(PretrainedModel):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Give the vectors."""
-        if self.config.pooling == "mean":
-            hidden = self.encoder(inputs, training=training)
-            return keras.ops.cast(mean_of_tokens(hidden, sequences(inputs)), "float32")
-        hidden = self.encoder(inputs, training=training, positions=first_positions(inputs))
-        first = hidden[:, 0] if self.pooler is None else self.pooler(hidden)
-        return keras.ops.cast(first, "float32")
+        return pooled(self.encoder, self.pooler, self.config.pooling, inputs, training)
+
+
+def pooled(
+    encoder: RoFormerEncoder,
+    pooler: Pooler | None,
+    pooling: str,
+    inputs: Mapping[str, Tensor],
+    training: bool | None = None,
+) -> Tensor:
+    """What a pooling makes of each row: (B, H) float32, of any length."""
+    if pooling == "mean":
+        vectors = mean_of_tokens(encoder(inputs, training=training), sequences(inputs))
+    else:
+        first = encoder(inputs, training=training, positions=first_positions(inputs))
+        vectors = first[:, 0] if pooler is None else pooler(first)
+    return keras.ops.cast(vectors, "float32")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from roformer_tf.inference.lexical import BM25, K1, B, TfIdf, words_of
+from roformer_tf.inference.lexical import BM25, K1, B, TfIdfSearch, words_of
 
 DOCUMENTS = [
     "打开文件：在“文件”菜单中选择打开。",
@@ -68,7 +68,7 @@ def test_documents_without_a_word_are_found_nowhere(tmp_path):
 
 
 def test_tf_idf_is_a_cosine():
-    found = TfIdf(DOCUMENTS).search(QUERIES, 4)
+    found = TfIdfSearch(DOCUMENTS).search(QUERIES, 4)
     plain = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
     documents = plain.fit_transform(DOCUMENTS).toarray()
     cosines = plain.transform(QUERIES).toarray() @ documents.T

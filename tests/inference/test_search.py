@@ -1,0 +1,180 @@
+"""`roformer-tf search`: what is typed, what is written, and what is refused."""
+
+import json
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from roformer_tf import cli
+from roformer_tf.inference.embed import open_embedder
+
+DOCUMENTS = {
+    "print": "打印文档：选择文件菜单中的打印。",
+    "open": "打开文件",
+    "park": "今天天气很好，我们去公园。",
+    "save": "保存\t文件",
+}
+QUERIES = ["怎么打印", "公园"]
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+
+@pytest.fixture(scope="module")
+def sim(released):
+    return str(released("sim_char"))
+
+
+@pytest.fixture(scope="module")
+def order(sim, eagerly):
+    """For each query its documents, the nearest first, and their cosines."""
+    with eagerly():
+        embedder = open_embedder(sim)
+        cosines = embedder.embed(QUERIES) @ embedder.embed(DOCUMENTS.values()).T
+    places = np.argsort(-cosines, axis=1)
+    return [
+        [(list(DOCUMENTS)[i], row[i]) for i in at] for at, row in zip(places, cosines, strict=True)
+    ]
+
+
+@pytest.fixture
+def documents(tmp_path):
+    path = tmp_path / "documents.jsonl"
+    rows = [{"id": name, "text": text} for name, text in DOCUMENTS.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    """run("--model", …) → exit code, the rows of stdout, stderr."""
+
+    def run(*words):
+        try:
+            code = cli.main(["search", *map(str, words)])
+        except SystemExit as ended:  # of wrong flags
+            code = ended.code
+        out, err = capsys.readouterr()
+        return code, [line.split("\t") for line in out.splitlines()], err
+
+    return run
+
+
+def names(rows):
+    """The documents' names by query."""
+    found = {}
+    for query, rank, _, _, name in rows:
+        found.setdefault(query, []).append(name)
+        assert int(rank) == len(found[query])
+    return found
+
+
+def test_documents_are_searched_without_keeping_an_index(run, sim, documents, order, tmp_path):
+    code, rows, err = run("--model", sim, "--documents", documents, "--queries", *QUERIES)
+    assert code == 0
+    assert rows[0] == ["query", "rank", "score", "document", "id"]
+    assert [row[0] for row in rows[1:]] == [q for q in QUERIES for _ in DOCUMENTS]
+    for found, (name, cosine) in zip(rows[1:], chain(*order), strict=True):
+        assert found[4] == name
+        assert found[3] == DOCUMENTS[name].replace("\t", "\\t")
+        assert float(found[2]) == pytest.approx(cosine, abs=1e-5)
+    assert "2 queries among 4 documents" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl"}
+
+
+def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_path):
+    index, queries = tmp_path / "index", tmp_path / "queries.txt"
+    queries.write_text("\n".join(QUERIES) + "\n", "utf-8")
+    code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
+    assert (code, rows) == (0, [])
+    assert "has 4 documents: 4 are new" in err
+    code, rows, _ = run("--model", sim, "--index", index, "--queries", queries, "--top", 2)
+    assert code == 0
+    assert names(rows[1:]) == {
+        query: [name for name, _ in each[:2]] for query, each in zip(QUERIES, order, strict=True)
+    }
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"id": "new", "text": "怎么打印"}) + "\n", "utf-8")
+    output = tmp_path / "found.tsv"
+    flags = ("--documents", more, "--queries", "怎么打印", "--top", 1, "--output", output)
+    code, rows, err = run("--model", sim, "--index", index, *flags)
+    assert (code, rows) == (0, [])
+    assert "has 5 documents: 1 are new" in err
+    last = output.read_text("utf-8").splitlines()[1].split("\t")
+    assert (last[2], last[4]) == ("1.000000", "new")
+
+
+def test_words_count_where_asked_and_as_much_as_asked(run, sim, documents, tmp_path):
+    index = tmp_path / "index"
+    flags = ("--model", sim, "--index", index)
+    assert run(*flags, "--documents", documents, "--hybrid-weight", 0)[0] == 0
+    assert json.loads((index / "index.json").read_text("utf-8"))["hybrid_weight"] == 0
+    for more in (["--hybrid"], ["--hybrid-weight", 0]):
+        _, rows, _ = run(*flags, "--queries", "打印", *more, "--top", 1)
+        assert [(row[2], row[4]) for row in rows[1:]] == [("1.000000", "print")]
+    _, rows, _ = run(*flags, "--queries", "打印", "--hybrid-weight", 100)
+    assert float(rows[1][2]) > 50
+
+
+def test_the_settings_of_an_index_are_those_of_its_queries(run, sim, documents, tmp_path):
+    index = tmp_path / "index"
+    made = ("--pooling", "mean", "--dimensions", 8, "--max-length", 20, "--passage-length", 9)
+    assert run("--model", sim, "--documents", documents, "--index", index, *made)[0] == 0
+    code, rows, err = run("--model", sim, "--index", index, "--queries", "公园")
+    assert code == 0
+    assert len(rows) == 5
+    assert "vectors of 8 numbers (of 32), the means of its hidden states; at most 20" in err
+    for other in (["--pooling", "cls"], ["--dimensions", 9]):
+        code, rows, err = run("--model", sim, "--index", index, "--queries", "公园", *other)
+        assert (code, rows) == (2, [])
+        assert "made with another model, or other settings" in err
+
+
+def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
+    flags = ("--model", sim, "--documents", documents, "--queries", "公园")
+    _, plain, _ = run(*flags)
+    code, rows, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3)
+    assert code == 0
+    assert {row[4] for row in rows[1:]} == {row[4] for row in plain[1:4]}
+    scores = [float(row[2]) for row in rows[1:]]
+    assert scores == sorted(scores, reverse=True)
+    code, _, err = run(*flags, "--rerank", finetuned("classification"))
+    assert code == 2
+    assert "--rerank needs a model of pairs" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--queries", "甲"], "give --documents to search in"),
+        (["--documents", "DOCUMENTS"], "give --queries"),
+        (["--documents", "DOCUMENTS", "--queries", "甲", " "], "query 2 is blank"),
+        (["--documents", "DOCUMENTS", "--queries", "甲", "--top", "0"], "top is 0"),
+        (["--documents", "EMPTY", "--queries", "甲"], "1 row has no text"),
+        (["--documents", "DOCUMENTS", "--queries", "EMPTY"], "1 row has no text"),
+        (["--index", "NOWHERE", "--queries", "甲"], "is no index. Make one"),
+        (["--documents", "EMPTY", "--index", "NOWHERE"], "1 row has no text"),
+        (["--documents", "-", "--queries", "-"], "cannot both be the standard input"),
+        (["--index", "NOWHERE", "--queries", "甲", "--hybrid-weight", "-1"], "hybrid_weight is -1"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(words, said, run, sim, documents, tmp_path):
+    (tmp_path / "empty.txt").write_text("好\n\n", "utf-8")
+    places = {"DOCUMENTS": documents, "EMPTY": tmp_path / "empty.txt", "NOWHERE": tmp_path / "x"}
+    code, rows, err = run("--model", sim, *(places.get(word, word) for word in words))
+    assert (code, rows) == (2, [])
+    assert said in " ".join(err.replace("│", " ").split())
+    assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl", "empty.txt"}
+
+
+def test_an_index_of_another_model_is_refused_and_kept(run, sim, released, documents, tmp_path):
+    index, output = tmp_path / "index", tmp_path / "found.tsv"
+    run("--model", sim, "--documents", documents, "--index", index)
+    before = {path.name: path.read_bytes() for path in index.iterdir()}
+    other = released("sim_char_ft")
+    for more in (["--queries", "甲", "--output", output], ["--documents", documents]):
+        code, _, err = run("--model", other, "--index", index, *more)
+        assert code == 2
+        assert "made with another model" in err
+    assert {path.name: path.read_bytes() for path in index.iterdir()} == before
+    assert not output.exists()
