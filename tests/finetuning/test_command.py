@@ -18,7 +18,7 @@ from roformer_tf.finetuning.command import (
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.labelled.examples import Example
-from roformer_tf.models.heads import RoFormerForCausalLM
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.table import TASKS
@@ -57,6 +57,17 @@ def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, releas
     model = make_start(config, TASKS["pair"]).model(pair)
     logits = np.asarray(model(model.tokenizer([("今天天气", "很好"), ("今天天气", "不好")])))
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
+
+
+def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(released, tmp_path):
+    RoFormerForSentenceSimilarity.from_pretrained(
+        released("sim_char"), attention_type="bidirectional"
+    ).save_pretrained(tmp_path)
+    config = FinetuneConfig(checkpoint=str(tmp_path), train="", output="", precision="float32")
+    assert make_start(config, TASKS["paraphrase"]).architecture.attention_type == "unilm"
+    start = make_start(config, TASKS["embedding"])
+    assert start.architecture.attention_type == "bidirectional"
+    assert start.architecture.pooling == "mean"  # that of no sim model any more
 
 
 @pytest.mark.parametrize(

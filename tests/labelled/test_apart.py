@@ -62,9 +62,10 @@ def held_against(batch):
 
 @given(st.integers(0, 100), st.integers(2, 8))
 def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
-    rows = encoded(*PAIRS)
+    pairs = [*PAIRS, ("k", "n o")]  # k belongs to i j, which h has for an answer
+    rows = encoded(*pairs)
     data = SideBatches(rows, belonging=Belonging(rows.numbers))
-    known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in PAIRS}
+    known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in pairs}
     seen = []
     for step in range(data.steps_per_epoch(batch_size)):
         for anchor, answers, others in held_against(data.batches(batch_size, seed)[step]):
@@ -86,6 +87,17 @@ def test_all_others_are_held_against_a_text():
     assert found["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
     assert found["ij", "k"] == ["cde", "cde", "f", "m"]  # nor itself: "h" has it for an answer
     assert found["h", "ij"] == ["cde", "cde", "f", "k", "m"]
+
+
+def test_a_third_text_is_held_against_all():
+    rows = encoded(("a", "b", "c"), ("d", "e", "f"), ("g", "h", "b"))
+    data = SideBatches(rows, belonging=Belonging(rows.numbers[:, :2]))
+    found = {a: (b, sorted(others)) for a, (b,), others in held_against(data.batches(3, 0)[0])}
+    assert found == {
+        "a": ("b", ["c", "e", "f", "h"]),  # not what belongs to it, though g has it for a third
+        "d": ("e", ["b", "b", "c", "f", "h"]),
+        "g": ("h", ["b", "b", "c", "e", "f"]),
+    }
 
 
 def test_the_last_batch_is_filled_up_with_rows_that_count_nowhere():

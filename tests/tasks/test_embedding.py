@@ -19,6 +19,8 @@ from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.embedding import BELONGS, Embedding
 from roformer_tf.tasks.table import TASKS, load_task
 from roformer_tf.tasks.thresholds import best_threshold
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
 
 def read(folder, content, name="data.tsv"):
@@ -160,6 +162,27 @@ def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
     scores = 20 * np.cos(np.radians([[20, 230, 101], [180, 30, 99], [80, 130, 1]]))
     want = np.log(np.exp(scores).sum(1)) - np.diagonal(scores)
     np.testing.assert_allclose(losses, want, rtol=1e-4, atol=1e-6)
+
+
+def test_cuts_are_trained_beside_the_whole():
+    rng = np.random.default_rng(0)
+    vectors, weights = rng.normal(size=(4, 2, 6)).astype("float32"), np.ones(4, "float32")
+    targets = np.eye(4, dtype="int8")
+    sizes = [float(Embedding().batch_loss(targets, vectors[..., :n], weights)) for n in (2, 4, 6)]
+    cut = Embedding(dimensions=(2, 4, 6, 9))  # no vector is that long
+    assert float(cut.batch_loss(targets, vectors, weights)) == pytest.approx(np.mean(sizes))
+
+
+def test_in_windows_a_document_is_trained_by_the_passage_that_its_query_means():
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokenizer = RoFormerTokenizer({x: i for i, x in enumerate([*SPECIAL_TOKENS, *letters])}, "char")
+    examples = [Example(("x y", " ".join(letters)), BELONGS, ""), Example(("a", "b"), BELONGS, "")]
+    for kind, want in (("head", "a"), ("windows", "q")):
+        task = Embedding(max_length=12, long_texts=kind)
+        inputs, _, _ = task.training_data(examples, tokenizer).batches(2, 0)[0]
+        (row,) = [row for row in inputs["side_1"] if (row > 0).sum() > 3]
+        assert tokenizer.decode(row[1:2].tolist()) == want
+        assert len(task.encode(examples, tokenizer).token_ids) == {"head": 4, "windows": 6}[kind]
 
 
 def test_of_triples_the_second_text_must_be_nearer_than_the_third():
