@@ -52,12 +52,16 @@ class TextRow:
     text_columns: tuple[str, ...] = ("text",)
     name: str = "texts"
     has_units: bool = False
+    label_optional: bool = False
     label_separator: str = ","
 
     @property
     def text_counts(self) -> tuple[int, ...]:
         """How many texts a row has."""
         return (len(self.text_columns),)
+
+    def check(self, example: Example) -> None:
+        """Every text will do."""
 
     def for_prediction(self, example: Example) -> Example:
         """The example as it is."""
