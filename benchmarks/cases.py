@@ -6,9 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checkpoints import SIZES, make_checkpoint
+import numpy as np
+
+from benchmarks.checkpoints import SIZES, make_checkpoint, make_embedder
 from benchmarks.corpus import write_mixed
-from benchmarks.peers.inputs import MASKED
+from benchmarks.peers.inputs import MASKED, texts_of
 from benchmarks.workers import Contender
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
@@ -22,6 +24,8 @@ KEEP_MEMORY = {
 
 BATCHES = {"small": {128: 32, 512: 8, 1536: 3}, "base": {128: 12, 512: 3, 1536: 1}}
 """Rows of a step by size and length: about 4,096 tokens, and 1,536."""
+
+MANY_TEXTS = 1_000_000
 
 LIMIT = "matrix products"
 
@@ -59,6 +63,8 @@ class Material:
         self.checkpoint = cache(self._checkpoint)
         self.corpus = cache(self._corpus)
         self.rows = cache(self._rows)
+        self.embedder = cache(self._embedder)
+        self.sentences = cache(self._sentences)
 
     def _checkpoint(self, size: str) -> str:
         return str(make_checkpoint(self.folder / size, size))
@@ -77,6 +83,23 @@ class Material:
             output=str(self.folder / f"rows-{tokenization}"),
         )
         return str(prepare(config))
+
+    def _embedder(self) -> str:
+        """A model of characters that gives vectors."""
+        characters = "".join(texts_of(self.corpus(10)))
+        return str(make_embedder(self.folder / "embedder", characters))
+
+    def _sentences(self, count: int) -> str:
+        """A file of so many pieces of the corpus, of 20 tokens on average with [CLS] and [SEP]."""
+        text = "".join("".join(texts_of(self.corpus(10))).split())
+        random = np.random.default_rng(5)
+        starts = random.integers(0, len(text) - 30, count).tolist()
+        lengths = random.integers(8, 29, count).tolist()
+        path = self.folder / f"sentences-{count}.txt"
+        with path.open("w", encoding="utf-8") as file:
+            for start, length in zip(starts, lengths, strict=True):
+                file.write(text[start : start + length] + "\n")
+        return str(path)
 
 
 def mlm_step(material: Material) -> Iterator[Measurement]:
@@ -281,6 +304,40 @@ def paraphrase(material: Material) -> Iterator[Measurement]:
     )
 
 
+def embed(material: Material, texts: int = 20_000) -> Iterator[Measurement]:
+    """Vectors of sentences of 20 tokens by 4 layers of 256: the mean of all tokens, of length 1."""
+    batches = "batches of 32, sorted by length"
+    contenders = (
+        Contender("ours", "ours", "as `embed` writes its .npy, float32", {"dtype": "float32"}),
+        Contender("ours, bfloat16", "ours", "`--precision bfloat16`", {"dtype": "bfloat16"}),
+        Contender(
+            "sentence-transformers",
+            "huggingface",
+            f"`encode`, float32, {batches}",
+            {"dtype": "float32"},
+        ),
+        Contender(
+            "sentence-transformers, bfloat16",
+            "huggingface",
+            f"`encode`, bf16 weights, {batches}",
+            {"dtype": "bfloat16"},
+        ),
+    )
+    yield Measurement(
+        "embed",
+        {"texts": texts},
+        contenders if texts < MANY_TEXTS else contenders[::2],
+        {"model": material.embedder(), "texts": material.sentences(texts)},
+        work="embed",
+        rounds=3 if texts < MANY_TEXTS else 1,
+    )
+
+
+def embed_million(material: Material) -> Iterator[Measurement]:
+    """The same of a million sentences, which takes an hour: asked for by its name alone."""
+    yield from embed(material, MANY_TEXTS)
+
+
 def rotary(material: Material) -> Iterator[Measurement]:
     """Queries and keys of 8 × 512 × 6 × 64 rotated, forward and backward."""
     for dtype in ("float32", "bfloat16"):
@@ -451,6 +508,8 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
         inference,
         generate,
         paraphrase,
+        embed,
+        embed_million,
         rotary,
         tokenization,
         preparation,
@@ -460,3 +519,5 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
     )
 }
 """In the order in which they run."""
+BY_NAME_ALONE = ("embed_million",)
+"""Those that run only where they are asked for."""

@@ -8,7 +8,9 @@ import numpy as np
 
 from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.names import table
+from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
@@ -27,6 +29,13 @@ SIZES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 12,
         "num_attention_heads": 12,
         "intermediate_size": 3072,
+    },
+    "embedder": {
+        "vocab_size": 8_000,
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
     },
     "tiny": {
         "vocab_size": 500,
@@ -59,6 +68,24 @@ def make_checkpoint(folder: Path, size: str) -> Path:
     with zipfile.ZipFile(folder / "tf1.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted((folder / "tf1").iterdir()):
             archive.write(file, f"tf1/{file.name}")
+    return folder
+
+
+def make_embedder(folder: Path, characters: str) -> Path:
+    """Write a model of these characters that gives vectors, for us and for sentence-transformers.
+
+    A vector is the mean of all tokens.
+    """
+    tokens = [*SPECIAL_TOKENS, *dict.fromkeys(characters)]
+    shape = SIZES["embedder"] | {"vocab_size": len(tokens)}
+    config = RoFormerConfig(**shape, max_position_embeddings=512)
+    rows = {row.name: row for row in table(config) if row.part == "encoder"}
+    arrays = {name: initial(name, row.shape) for name, row in rows.items()}
+    huggingface.write(folder, config, arrays, "RoFormerModel")
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    RoFormerTokenizer(vocabulary, "char").save_pretrained(folder)
+    EmbeddingConfig("mean", 512).save(folder)
+    save_modules(folder)
     return folder
 
 

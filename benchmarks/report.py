@@ -24,6 +24,8 @@ TITLES = {
     "inference": "Inference",
     "generate": "Writing",
     "paraphrase": "Sentences that mean the same",
+    "embed": "Sentence vectors",
+    "embed_million": "A million sentence vectors",
     "rotary": "One rotation",
     "tokenization": "Tokenization",
     "preparation": "Corpus preparation",
@@ -120,6 +122,8 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
         made = "new" if "new" in settings else "length"  # written, or read
         tokens = facts.get("tokens_a_step") or settings["batch"] * settings[made]
         return f"{tokens / seconds:,.0f} tokens/s" + _stages_of_writing(facts)
+    if "vectors" in facts:
+        return f"{facts['vectors'] / seconds:,.0f} texts/s"
     if "samples" in settings:
         return f"{1 / seconds:.2f} sentences/s"
     if "stages" in facts:

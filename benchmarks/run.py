@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tyro
 from tqdm import tqdm
 
-from benchmarks.cases import CASES, Material, Measurement
+from benchmarks.cases import BY_NAME_ALONE, CASES, Material, Measurement
 from benchmarks.environments import make_environment
 from benchmarks.report import summary, write_report
 from benchmarks.results import FILE, Results, this_commit, this_machine
@@ -29,7 +29,7 @@ from roformer_tf.errors import InputError
 class RunConfig:
     """Measure this package and its peers, in turns, and write benchmarks/RESULTS.md."""
 
-    cases: tuple[str, ...] = tuple(CASES)
+    cases: tuple[str, ...] = tuple(case for case in CASES if case not in BY_NAME_ALONE)
     """Which cases to measure; the others keep the figures they have."""
     only: tuple[str, ...] = ()
     """Only measurements of these shapes, such as size=small length=512."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,26 @@ def generate(
     return Prepared(timed(work), {"first_call": time.perf_counter() - began})
 
 
+def embed(*, model: str, texts: str, dtype: str) -> Prepared:
+    """Vectors of all lines of a file by sentence-transformers, saved."""
+    from sentence_transformers import SentenceTransformer
+
+    made = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
+    folder = tempfile.TemporaryDirectory()
+    output = f"{folder.name}/vectors.npy"
+
+    def work() -> None:
+        with Path(texts).open(encoding="utf-8") as lines:
+            found = made.encode(lines.read().splitlines())
+        np.save(output, found.astype("float32"))
+
+    def run(count: int) -> dict[str, Any]:
+        told = timed(work)(count)
+        return told | inputs.embedded(np.load(output, mmap_mode="r"))
+
+    return Prepared(run, {})
+
+
 def rotary(*, dtype: str, variant: str) -> Prepared:
     """Queries and keys rotated, and the gradient of both."""
     query, key = (
@@ -203,6 +224,6 @@ def startup(*, checkpoint: str) -> Prepared:
 
 if __name__ == "__main__":
     serve(
-        [mlm_step, inference, generate, rotary, tokenization, preparation, startup],
-        ("torch", "transformers", "tokenizers", "rjieba"),
+        [mlm_step, inference, generate, embed, rotary, tokenization, preparation, startup],
+        ("torch", "transformers", "tokenizers", "rjieba", "sentence-transformers"),
     )

@@ -84,6 +84,12 @@ def described(states: list[npt.NDArray[Any]]) -> dict[str, float]:
     }
 
 
+def embedded(vectors: npt.NDArray[Any]) -> dict[str, Any]:
+    """How many vectors (N, D) came out, and what tells whether two peers gave the same ones."""
+    first = np.abs(vectors[:20_000, 0].astype("float64"))
+    return {"vectors": len(vectors), "mean_of_first_feature": float(first.mean())}
+
+
 def queries_and_keys() -> tuple[Any, Any]:
     """8 rows of 512 tokens, 6 heads of 64 features: (8, 512, 6, 64) float32 twice."""
     random = np.random.default_rng(2)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import count as numbers
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -247,6 +247,27 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     return Prepared(run, {})
 
 
+def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> Prepared:
+    """Vectors of all lines of a file, written as the command writes them, its checks apart."""
+    from roformer_tf.inference.embed import open_embedder
+    from roformer_tf.inference.vector_files import vector_file
+
+    embedder = open_embedder(model, precision=dtype)
+    folder = tempfile.TemporaryDirectory()
+    output = str(Path(folder.name) / "vectors.npy")
+
+    def work() -> None:
+        with Path(texts).open(encoding="utf-8") as lines, vector_file(output, embedder) as file:
+            for block in embedder.blocks(line.rstrip("\n") for line in lines):
+                file.write(block.texts, block.vectors)
+
+    def run(count: int) -> Figures:
+        told = timed(work)(count)
+        return told | inputs.embedded(np.load(output, mmap_mode="r"))
+
+    return Prepared(run, {})
+
+
 def rotary(*, form: str, dtype: str) -> Prepared:
     """Queries and keys rotated, and the gradient of both."""
     import tensorflow as tf
@@ -354,6 +375,7 @@ if __name__ == "__main__":
         inference,
         generate,
         paraphrase,
+        embed,
     ]
     cases += [rotary, split, tokenization, preparation, startup]
     serve(cases, ("roformer-tf", "keras", "tensorflow"))

@@ -25,6 +25,12 @@ class Names:
     def rows(self, level):
         return f"/rows/{level}"
 
+    def embedder(self):
+        return "/embedder"
+
+    def sentences(self, count):
+        return f"/sentences/{count}"
+
 
 def test_every_measurement_and_every_contender_has_a_name_of_its_own():
     measurements = [each for make in CASES.values() for each in make(Names())]

@@ -140,7 +140,10 @@ class Names:
     def checkpoint(self, size):
         return f"/checkpoint/{size}"
 
-    corpus = rows = checkpoint
+    corpus = rows = sentences = checkpoint
+
+    def embedder(self):
+        return "embedder"
 
 
 @pytest.mark.parametrize("failed", [None, "no memory"])
