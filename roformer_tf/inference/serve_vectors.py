@@ -43,6 +43,7 @@ from roformer_tf.inference.service import (
 )
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import FILE
+from roformer_tf.tasks.table import load_task
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -78,8 +79,7 @@ def gives_vectors(source: str | Path) -> bool:
     Not of a folder that another task was trained into, though vectors were whitened there.
     """
     if (Path(source) / FILE).is_file():
-        task = json.loads((Path(source) / FILE).read_text("utf-8")).get("name")
-        return task == "embedding"
+        return load_task(source).texts_apart
     with OpenedSource(source) as opened:
         return opened.read(embedding_config.FILE) is not None
 

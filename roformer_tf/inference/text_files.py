@@ -52,6 +52,7 @@ class TextRow:
     text_columns: tuple[str, ...] = ("text",)
     name: str = "texts"
     has_units: bool = False
+    label_optional: bool = False
     label_separator: str = ","
 
     @property
