@@ -98,8 +98,8 @@ COMMANDS = {
         ("roformer_tf.pretraining.command",),
     ),
     "export": Command(
-        "roformer_tf.inference.export:export_model",
-        "write a fine-tuned model as SavedModel, ONNX or int8",
+        "roformer_tf.inference.export_command:export_model",
+        "write a model as SavedModel, ONNX or int8",
         _MODELS,
         alone="model",
     ),

@@ -16,7 +16,6 @@ import json
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,16 +23,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
 from roformer_tf.inference.export_card import ORDER_SCORES, export_card
 from roformer_tf.inference.predict import load_finetuned, predict_encoded
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.models.rows import Forward
 from roformer_tf.tasks.base import FILE, Task
-from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -61,26 +60,6 @@ class Measured(NamedTuple):
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportConfig:
-    """Write a fine-tuned model as a folder that runs without roformer_tf."""
-
-    model: str
-    """The model/ folder of a run of `finetune`; --model itself may be left out."""
-    to: Format
-    """savedmodel: for TensorFlow Serving; onnx: for ONNX Runtime; int8: smaller, for CPUs."""
-    output: Path
-    """The folder to write. TensorFlow Serving wants a number as its name, such as sentiment/1."""
-    data: str | None = None
-    """Labelled examples with the columns of training; on them int8 is compared with float32."""
-
-
-def export_model(config: ExportConfig) -> None:
-    """Export, and print what was measured."""
-    examples = [] if config.data is None else _read(config.data, load_task(config.model))
-    export(config.model, config.output, config.to, examples)
-
-
 def export(
     model_folder: str | Path, output: str | Path, to: Format, examples: Sequence[Example] = ()
 ) -> None:
@@ -101,7 +80,7 @@ def export(
     task = task.with_weights(model)  # a graph has no place for all of them
     with folder_beside(output) as folder:
         if to == "savedmodel":
-            _write_saved_model(model, task, folder)
+            write_saved_model(servable(model, task), folder)
         elif to == "onnx":
             _write_onnx(model, task, folder / ONNX)
         else:
@@ -151,8 +130,11 @@ def load_exported(folder: str | Path) -> tuple[Forward, RoFormerTokenizer, Task]
     return load_onnx(folder / ONNX), RoFormerTokenizer.from_pretrained(folder), task
 
 
-def load_onnx(path: str | Path) -> Forward:
-    """Open an exported model.onnx on the CPU. Raises InputError where that cannot be done."""
+def load_onnx(path: str | Path, output: str = "logits") -> Forward:
+    """Open an exported model.onnx on the CPU, for one of its outputs.
+
+    Raises InputError where that cannot be done.
+    """
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -161,15 +143,15 @@ def load_onnx(path: str | Path) -> Forward:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # of many kinds, all its own, with no parent in common
         raise InputError(f"cannot read {path}: {error}. Export it again.") from None
-    return lambda rows: session.run(["logits"], {name: rows[name] for name in INPUTS})[0]
+    return lambda rows: session.run([output], {name: rows[name] for name in INPUTS})[0]
 
 
-def _write_saved_model(model: "PretrainedModel", task: Task, folder: Path) -> None:
+def write_saved_model(graph: "keras.Model", folder: Path) -> None:
     """Write a SavedModel; `Model.export` would write every weight twice (Keras 3.15)."""
     from keras.export import ExportArchive
 
     archive = ExportArchive()
-    archive.add_endpoint("serve", servable(model, task), signature())
+    archive.add_endpoint("serve", graph, signature())
     archive.write_out(folder, verbose=False)
 
 
@@ -182,29 +164,39 @@ def signature() -> "list[dict[str, keras.InputSpec]]":
 
 def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
     """Convert, and compare ONNX Runtime's logits with the model's at several lengths."""
+    write_onnx(servable(model, task), model, model.config.vocab_size, path)
+
+
+def write_onnx(
+    graph: "keras.Model", model: Forward, vocab_size: int, path: Path, output: str = "logits"
+) -> None:
+    """Convert a graph, and compare that output of it with what the model gives.
+
+    Raises DifferenceError where they differ.
+    """
     import onnx
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of names that NumPy once had
-        servable(model, task).export(path, "onnx", verbose=False, input_signature=signature())
+        graph.export(path, "onnx", verbose=False, input_signature=signature())
     converted = onnx.load(path)
     for value in (*converted.graph.input, *converted.graph.output):
         for dimension, name in zip(value.type.tensor_type.shape.dim, AXES, strict=False):
             if dimension.dim_param:
                 dimension.dim_param = name
     onnx.save(converted, path)
-    difference = largest_logit_difference(load_onnx(path), model, model.config.vocab_size)
+    difference = largest_logit_difference(load_onnx(path, output), model, vocab_size)
     if not difference <= LARGEST_DIFFERENCE:
         raise DifferenceError(
-            f"ONNX Runtime's logits are {difference:.1e} from the model's, where "
+            f"ONNX Runtime's {output} are {difference:.1e} from the model's, where "
             f"{LARGEST_DIFFERENCE:.0e} is allowed. Nothing was written."
         )
     lengths = ", ".join(str(length) for _, length in COMPARED_AT)
-    print(f"ONNX Runtime's logits are at most {difference:.1e} from ours at lengths {lengths}.")
+    print(f"ONNX Runtime's {output} are at most {difference:.1e} from ours at lengths {lengths}.")
 
 
 def largest_logit_difference(one: Forward, other: Forward, vocabulary_size: int) -> float:
-    """Largest difference between the logits of two models, on random rows with padding."""
+    """Largest difference between what two models give, on random rows with padding."""
     chance = np.random.default_rng(0)
     found = []
     for shape in COMPARED_AT:
@@ -281,23 +273,11 @@ def describe_cost(exact: Measured, rounded: Measured, examples: int) -> list[str
     ]
 
 
-def _read(path: str, task: Task) -> list[Example]:
-    """Labelled examples from a file with the columns of training."""
-    columns = ColumnsConfig(
-        text_columns=task.text_columns,
-        label_column=task.label_column,
-        label_separator=task.label_separator,
-    )
-    if task.label_column is None:  # of CoNLL, or of a folder that was written before it was kept
-        return read_examples(path, find_layout(path, columns, task.name, TASKS), columns)
-    layout = Layout(task, task.text_columns, task.label_column, "")
-    return read_examples(path, layout, columns)
-
-
 def _is_export(folder: Path) -> bool:
     """Whether a folder is of the kind that `export` writes, or empty."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
-    return not names or (FILE in names and bool(names & {ONNX, "saved_model.pb"}))
+    told = names & {FILE, embedding_config.FILE}
+    return not names or bool(told and names & {ONNX, "saved_model.pb"})
 
 
 def _megabytes(folder: Path) -> float:

@@ -3,6 +3,9 @@
 Every line of code in it runs in the export's folder; the tests run it.
 """
 
+from collections.abc import Sequence
+
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -19,14 +22,11 @@ def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:
         rows = _NO_ROWS
     else:
         # jieba's words, unless characters are the units
-        code = _JIEBA if (tokenizer.tokenization, task.units) == ("word", None) else _TOKENIZERS
+        by_words = (tokenizer.tokenization, task.units) == ("word", None)
         example = ("今天天气很好", "天气不错") if len(task.text_columns) > 1 else "今天天气很好"
-        length = task.max_length
-        rows = _ROWS.format(code=code.format(length=length), texts=[example], length=length)
-    if to == "savedmodel":
-        server, run = "TensorFlow Serving", _SAVED_MODEL
-    else:
-        server, run = "`roformer-tf serve`", _ONNX
+        rows = _rows(by_words, [example], task.max_length)
+    run = _run(to)
+    server = "TensorFlow Serving" if to == "savedmodel" else "`roformer-tf serve`"
     decoding = ""
     if task.order_scores():
         learnt = _LEARNT if task.crf else ""
@@ -43,6 +43,40 @@ def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:
     )
 
 
+def vector_card(to: str, tokenizer: RoFormerTokenizer, config: EmbeddingConfig) -> str:
+    """Give the text for what gives vectors."""
+    texts = ["今天天气很好", "天气不错"]
+    return _VECTOR_CARD.format(
+        to=to,
+        rows=_rows(tokenizer.tokenization == "word", texts, config.max_length),
+        run=_CODE.format(code=_run(to) + _COSINES),
+    )
+
+
+def _rows(by_words: bool, texts: Sequence[str | tuple[str, str]], length: int) -> str:
+    """How texts become rows."""
+    code = _JIEBA if by_words else _TOKENIZERS
+    return _ROWS.format(code=code.format(length=length), texts=texts, length=length)
+
+
+def _run(to: str) -> str:
+    """How rows become answers."""
+    return _SAVED_MODEL if to == "savedmodel" else _ONNX
+
+
+_VECTOR_CARD = """\
+# A RoFormer for sentence vectors, exported as {to}
+
+It takes `token_ids` and `segment_ids`, int32 (batch, length), padded with 0, and gives `vectors`,
+float32 (batch, numbers), of length 1: the product of two is their cosine.
+
+{rows}
+Rows to vectors:
+{run}"""
+_COSINES = """\
+vectors = np.asarray(answers["vectors"])
+cosines = vectors @ vectors.T
+"""
 _CARD = """\
 # A RoFormer for {name}, exported as {to}
 

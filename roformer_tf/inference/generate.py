@@ -18,6 +18,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.predict import InferencePrecision
+from roformer_tf.inference.text_files import TextRow
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
@@ -315,16 +316,6 @@ def _target(output: str | None) -> Any:
     return nullcontext() if output is None else file_beside(output)
 
 
-class _Prompts:
-    """What reading a file asks of a task: one text a row."""
-
-    name, text_counts, has_units = "generate", (1,), False
-    text_columns, label_separator = ("text",), ","
-
-    def for_prediction(self, example: Example) -> Example:
-        return example
-
-
 def _read(config: GenerateConfig) -> list[str]:
     """The texts of --input. Raises InputError, naming them all, where rows are empty or bad."""
     assert config.input is not None
@@ -334,7 +325,7 @@ def _read(config: GenerateConfig) -> list[str]:
         encoding=config.encoding,
         sheet=config.sheet,
     )
-    unanswered = open_unanswered(config.input, _Prompts(), columns)  # type: ignore[arg-type]
+    unanswered = open_unanswered(config.input, TextRow(name="generate"), columns)  # type: ignore[arg-type]
     rows = list(unanswered.examples)
     skipped = SkippedRows(config.input)
     for row in rows:

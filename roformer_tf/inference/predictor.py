@@ -40,7 +40,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, runner
 from roformer_tf.tasks.base import FILE, Task
 from roformer_tf.tasks.probabilities import shortest
-from roformer_tf.tasks.table import task_of_problem
+from roformer_tf.tasks.table import load_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -142,13 +142,21 @@ def load(
     for name, value in (("batch_size", batch_size), ("top", top)):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}, but must be at least 1.")
-    if (Path(source) / FILE).is_file():
+    if is_finetuned(source):
         model, tokenizer, task = open_finetuned(source, precision)
         task = task.with_top_k(top if task.lists_labels else None)
         counts = (len(task.text_columns),)
         return _warm(model, _of_task(model, tokenizer, task, counts, batch_size))
     with OpenedSource(source) as opened:
         return _open_checkpoint(opened, precision, batch_size, top)
+
+
+def is_finetuned(source: str | Path) -> bool:
+    """Whether a folder answers as its task has it: `finetune` wrote it, or `export`.
+
+    One that was trained for vectors is a model like any other that gives them.
+    """
+    return (Path(source) / FILE).is_file() and not load_task(source).texts_apart
 
 
 def open_finetuned(
@@ -169,7 +177,7 @@ def _open_checkpoint(
     """Open what `finetune` did not write, for what its config and its parts speak for."""
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
-    if source.read(FILE) is not None:
+    if source.is_zip and source.read(FILE) is not None:
         raise InputError(f"{source.name} holds a fine-tuned model: unpack it, and give the folder.")
     checkpoint = source.checkpoint()
     held = parts(checkpoint)

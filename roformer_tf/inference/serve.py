@@ -25,12 +25,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.detection import attention_type, is_language_model
 from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Answer, Batcher, at_once
 from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.predict import InferencePrecision, predict
-from roformer_tf.inference.predictor import open_finetuned
+from roformer_tf.inference.predictor import is_finetuned, open_finetuned
 from roformer_tf.inference.questions import (
     SAMPLE,
     JsonObject,
@@ -44,7 +47,6 @@ from roformer_tf.inference.questions import (
 )
 from roformer_tf.inference.serve_generate import load_served_writer, make_writing_app
 from roformer_tf.inference.serve_vectors import (
-    gives_vectors,
     load_served_vectors,
     make_vector_app,
 )
@@ -142,7 +144,7 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
     size = config.batch_size
     if config.index is None and (config.hybrid or config.rerank):
         raise InputError("--hybrid and --rerank are about --index: give that, too.")
-    if config.index is not None or config.pooling is not None or gives_vectors(config.model):
+    if config.index is not None or config.pooling is not None or _only_gives_vectors(config.model):
         if config.top_k is not None:
             raise InputError(
                 "--top-k lists labels; of a search each request may have a top of its own."
@@ -157,7 +159,7 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
             batch_size=size,
         )
         return vectors.name, make_vector_app(vectors, size, config.limits)
-    if (Path(config.model) / FILE).is_file():
+    if is_finetuned(config.model):
         served = load_served(Path(config.model), size, config.precision, config.top_k)
         return served.name, make_app(served, size, config.limits)
     if config.top_k is not None:
@@ -167,6 +169,18 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
         )
     writer = load_served_writer(config.model, config.attention_type, config.precision)
     return writer.name, make_writing_app(writer, size, config.limits, config.writing_limits)
+
+
+def _only_gives_vectors(source: str) -> bool:
+    """Whether a model was trained for vectors, and does not write besides, as a sim model does."""
+    if is_finetuned(source):
+        return False
+    with OpenedSource(source) as opened:
+        if opened.read(embedding_config.FILE) is None:
+            return False
+        checkpoint = opened.checkpoint()
+        reads_both_ways = attention_type(checkpoint, opened) == "bidirectional"
+        return reads_both_ways or not is_language_model(checkpoint)
 
 
 def load_served(

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.inference.batching import Batcher, at_once
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.export import MEGABYTE
@@ -42,8 +40,6 @@ from roformer_tf.inference.service import (
     promised,
 )
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.tasks.base import FILE
-from roformer_tf.tasks.table import load_task
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -71,17 +67,6 @@ class Asked(NamedTuple):
     text: str
     top: int | None = None
     """How many documents to find; None for the vector itself."""
-
-
-def gives_vectors(source: str | Path) -> bool:
-    """Whether vectors are what a source was trained for: its embedding.json says so.
-
-    Not of a folder that another task was trained into, though vectors were whitened there.
-    """
-    if (Path(source) / FILE).is_file():
-        return load_task(source).texts_apart
-    with OpenedSource(source) as opened:
-        return opened.read(embedding_config.FILE) is not None
 
 
 def load_served_vectors(

@@ -60,6 +60,9 @@ class TextRow:
         """How many texts a row has."""
         return (len(self.text_columns),)
 
+    def check(self, example: Example) -> None:
+        """Every text will do."""
+
     def for_prediction(self, example: Example) -> Example:
         """The example as it is."""
         return example

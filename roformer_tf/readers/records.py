@@ -73,7 +73,9 @@ def quoted_records(
             return
         except csv.Error as error:
             advice = "double the quotes in a quoted cell, and close every cell that a quote opens"
-            yield Record(number, [], f"breaks the rules of quoting ({error}): {advice}")
+            problem = f"breaks the rules of quoting ({error}): {advice}"
+            # Python 3.10 refuses a NUL, which `damage` tells of wherever it is read.
+            yield Record(number, [], damage("\0") if "NUL" in str(error) else problem)
             source.give_back()
             reader = csv.reader(source, dialect, **settings)  # the old one may have seen the end
         number += len(source.taken)

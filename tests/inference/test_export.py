@@ -10,15 +10,14 @@ import pytest
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.inference import export as exporting
 from roformer_tf.inference.export import (
-    ExportConfig,
     Measured,
     check_export,
     describe_cost,
     export,
-    export_model,
     load_exported,
     servable,
 )
+from roformer_tf.inference.export_command import ExportConfig, export_model, read_labelled
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.inference.serve import load_served
 from roformer_tf.labelled.examples import Example
@@ -160,7 +159,7 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
     path.write_text("今天\t好\n北京\t坏\n", encoding="utf-8")
     columns = {"text_columns": ("1",), "label_column": "2"}
     task = Classification(labels=("坏", "好"), **columns)
-    found = exporting._read(path, task)
+    found = read_labelled(path, task)
     assert [(one.texts, one.label) for one in found] == [(("今天",), "好"), (("北京",), "坏")]
 
 

@@ -697,7 +697,8 @@ def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path):
     monkeypatch.setattr(serving, "make_server", lambda *given: seen.update(server=given) or server)
     limits = Limits(max_texts=5)
     of_writing = WritingLimits(max_samples=7)
-    (tmp_path / "task.json").touch()
+    TASK.save(tmp_path)
+    monkeypatch.setattr(serving, "_only_gives_vectors", lambda source: source == "vectors")
     given = {"port": 0, "batch_size": 3, "precision": "bfloat16", "limits": limits}
     serve(ServeConfig(model=str(tmp_path), top_k=2, **given))
     assert seen["load"] == (tmp_path, 3, "bfloat16", 2)
@@ -711,3 +712,21 @@ def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path):
     serve(ServeConfig(model="name", attention_type="unilm", writing_limits=of_writing, **given))
     assert seen["load"] == ("name", "unilm", "bfloat16")
     assert seen["app"] == (writer, 3, limits, of_writing)
+    vectors = SimpleNamespace(name="m")
+    monkeypatch.setattr(
+        serving,
+        "load_served_vectors",
+        lambda *x, **named: seen.update(load=x, named=named) or vectors,
+    )
+    monkeypatch.setattr(serving, "make_vector_app", lambda *given: seen.update(app=given))
+    index = {"index": tmp_path, "hybrid": True, "rerank": "pairs"}
+    for model, of_vectors in (("name", index), ("name", {"pooling": "cls"}), ("vectors", {})):
+        serve(ServeConfig(model=model, **of_vectors, **given))
+        unset = {"pooling": None, "hybrid": False, "rerank": None}
+        assert seen["load"] == (model, of_vectors.get("index"))
+        wanted = unset | {key: x for key, x in of_vectors.items() if key != "index"}
+        assert seen["named"] == wanted | {"precision": "bfloat16", "batch_size": 3}
+        assert seen["app"] == (vectors, 3, limits)
+    for wrong in ({"hybrid": True}, {"rerank": "pairs"}, {"pooling": "cls", "top_k": 2}):
+        with pytest.raises(InputError, match=r"about --index|--top-k lists labels"):
+            serve(ServeConfig(model="name", **wrong, **given))

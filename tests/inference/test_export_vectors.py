@@ -1,0 +1,104 @@
+"""Vectors out of what `export` writes: with TensorFlow or ONNX Runtime, and nothing of ours."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.cli import main
+from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.export_command import ExportConfig, export_model
+from tests.inference.test_export_card import code_of
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports"
+)
+TEXTS = ["今天天气很好", "北京", "我们去公园学习中国经济" * 3]
+
+
+@pytest.fixture(scope="module")
+def whitened(released, tmp_path_factory):
+    """A sim model whose vectors are whitened."""
+    folder = tmp_path_factory.mktemp("whitened") / "own"
+    assert (
+        main(["checkpoints", "convert", str(released("sim_char")), str(folder), "--to", "own"]) == 0
+    )
+    rng = np.random.default_rng(0)
+    mean, matrix = rng.normal(size=32), rng.normal(size=(32, 20))
+    Whitening(mean.astype("float32"), matrix.astype("float32"), "pooler").save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("to", ["savedmodel", "onnx"])
+def test_its_card_gives_our_vectors_where_nothing_is_ours(to, whitened, tmp_path, monkeypatch):
+    if to == "onnx" and not find_spec("tf2onnx"):
+        pytest.skip("needs the extra [onnx]")
+    embedder = open_embedder(whitened, dimensions=7)
+    flags = ["--to", to, "--output", str(tmp_path / "out"), "--dimensions", "7"]
+    assert main(["export", str(whitened), *flags]) == 0
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    run = code_of(card)[code_of(card).index("import onnx" if to == "onnx" else "import tensor") :]
+    assert "roformer_tf" not in run
+    rows = embedder.tokenizer(TEXTS)
+    np.savez(tmp_path / "rows.npz", **rows)
+    script = (
+        "import numpy as np, sys\n"
+        f"inputs = dict(np.load({str(tmp_path / 'rows.npz')!r}))\n{run}\n"
+        f"np.save({str(tmp_path / 'vectors.npy')!r}, vectors)\n"
+    )
+    proof = "assert not [name for name in sys.modules if name.startswith('roformer_tf')]\n"
+    if to == "onnx":
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        python = [sys.executable, "-c", script + proof]
+        subprocess.run(python, check=True, cwd=tmp_path / "out", env=environment)
+    else:  # TensorFlow takes seconds to load: here it is
+        monkeypatch.chdir(tmp_path / "out")
+        exec(script, {})
+    np.testing.assert_allclose(
+        np.load(tmp_path / "vectors.npy"), embedder.embed(TEXTS), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.skipif(not find_spec("tf2onnx"), reason="needs the extra [onnx]")
+def test_int8_is_measured_on_texts(released, tmp_path, capsys):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS) + "\n", "utf-8")
+    config = {"model": str(released("sim_char")), "to": "int8", "output": tmp_path / "out"}
+    with pytest.raises(InputError, match="written only where that is measured"):
+        export_model(ExportConfig(**config))
+    assert not (tmp_path / "out").exists()
+    export_model(ExportConfig(**config, data=str(texts)))
+    said = capsys.readouterr().out
+    assert "On 3 texts the cosine of both vectors of a text is 0.99" in said
+    assert "of them the nearest other text is the same" in said
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names >= {"model.onnx", "embedding.json", "README.md", "vocab.txt"}
+
+
+def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):
+    config = ExportConfig(
+        model=str(finetuned("classification")), to="onnx", output=tmp_path / "x", dimensions=3
+    )
+    with pytest.raises(InputError, match="--dimensions cuts vectors"):
+        export_model(config)
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("name", ["sim_char", "word"])
+def test_its_rows_are_ours(name, released, tmp_path, monkeypatch):
+    embedder = open_embedder(released(name))
+    from roformer_tf.inference.export_card import vector_card
+
+    embedder.tokenizer.save_pretrained(tmp_path)
+    card = vector_card("onnx", embedder.tokenizer, embedder.config)
+    monkeypatch.chdir(tmp_path)
+    found = {"texts": TEXTS}
+    exec(code_of(card).split("import onnxruntime")[0], found)
+    want = [embedder.tokenizer.encode(text)[0] for text in TEXTS]
+    assert [row[row != 0].tolist() for row in found["inputs"]["token_ids"]] == want

@@ -1,0 +1,142 @@
+"""The service of vectors and of an index: /embed and /search, over HTTP."""
+
+import http.client
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.index import SearchIndex
+from roformer_tf.inference.questions import Limits
+from roformer_tf.inference.retrieval import Retriever
+from roformer_tf.inference.serve import ServeConfig, open_service
+from roformer_tf.inference.serve_vectors import load_served_vectors, make_vector_app
+
+pytest.importorskip("fastapi", reason="needs the extra [serve]")
+
+DOCUMENTS = {"print": "打印文档", "open": "打开文件", "park": "今天天气很好，我们去公园。"}
+QUERIES = ["怎么打印", "公园"]
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+
+def ask(address, path, body=None):
+    """One request: its status, and the JSON of the answer."""
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    try:
+        method = "GET" if body is None else "POST"
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def sim(released):
+    return str(released("sim_char"))
+
+
+@pytest.fixture(scope="module")
+def index(sim, tmp_path_factory, eagerly):
+    folder = tmp_path_factory.mktemp("served")
+    rows = [{"id": name, "text": text} for name, text in DOCUMENTS.items()]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "documents.jsonl").write_text(lines, "utf-8")
+    flags = ("--documents", str(folder / "documents.jsonl"), "--index", str(folder / "index"))
+    with eagerly():
+        assert main(["search", "--model", sim, *flags]) == 0
+    return folder / "index"
+
+
+@pytest.fixture(scope="module")
+def address(sim, index, running, eagerly):
+    with eagerly():
+        served = load_served_vectors(sim, index)
+        with running(make_vector_app(served, limits=Limits(max_texts=4))) as at:
+            yield at
+
+
+@pytest.mark.parametrize("texts", [QUERIES, ["好"]])
+def test_embed_answers_with_vectors(texts, address, sim):
+    status, answer = ask(address, "/embed", {"texts": texts})
+    assert status == 200
+    want = open_embedder(sim).embed(texts)
+    np.testing.assert_allclose(answer["vectors"], want, atol=1e-6)
+    assert ask(address, "/embed", {"text": texts[0]})[1]["vectors"] == answer["vectors"][:1]
+
+
+def test_search_answers_with_documents(address, sim, index):
+    retriever = Retriever(SearchIndex(index), open_embedder(sim))
+    status, answer = ask(address, "/search", {"texts": QUERIES, "top": 2})
+    assert status == 200
+    names, texts = list(DOCUMENTS), list(DOCUMENTS.values())
+    for found, wanted in zip(answer["results"], retriever.answers(QUERIES, 2), strict=True):
+        assert [one["id"] for one in found] == [names[one.place] for one in wanted]
+        assert [one["document"] for one in found] == [texts[one.place] for one in wanted]
+        np.testing.assert_allclose(
+            [x["score"] for x in found], [one.score for one in wanted], atol=1e-6
+        )
+    (all_of_them,) = ask(address, "/search", {"text": QUERIES[0]})[1]["results"]
+    assert len(all_of_them) == len(DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "question", "said"),
+    [
+        ("/embed", {"text": " "}, "the text is empty"),
+        ("/embed", {"text": "好", "top": 3}, "top"),
+        ("/embed", {"texts": ["好"] * 5}, "texts"),
+        ("/search", {"text": "好", "top": 0}, "top"),
+        ("/search", {"text": "好", "top": 101}, "top"),
+        ("/search", {"text": "好", "texts": ["好"]}, "give either text or texts"),
+        ("/search", {}, "give either text or texts"),
+    ],
+)
+def test_what_is_no_question_is_said(path, question, said, address):
+    status, answer = ask(address, path, question)
+    assert status == 422
+    assert said in answer["error"]
+    assert "text" in answer["example"]
+
+
+def test_what_is_served_is_told(address):
+    status, health = ask(address, "/health")
+    assert (status, health["task"], health["size"], health["documents"]) == (
+        200,
+        "embedding",
+        32,
+        3,
+    )
+    assert ask(address, "/openapi.json")[1]["paths"].keys() >= {"/embed", "/search", "/health"}
+
+
+def test_without_an_index_there_is_no_search(sim, running):
+    app = make_vector_app(load_served_vectors(sim, pooling="mean"))
+    with running(app) as at:
+        assert ask(at, "/search", {"text": "好"})[0] == 404
+        vectors = ask(at, "/embed", {"text": "好"})[1]["vectors"]
+    np.testing.assert_allclose(vectors, open_embedder(sim, "mean").embed(["好"]), atol=1e-6)
+
+
+def test_words_count_where_the_service_was_told_so(sim, index, running):
+    with running(make_vector_app(load_served_vectors(sim, index, hybrid=True))) as at:
+        (found,) = ask(at, "/search", {"text": "公园"})[1]["results"]
+    assert found[0]["id"] == "park"
+
+
+def test_a_sim_model_writes_and_embeds(sim, running):
+    name, app = open_service(ServeConfig(model=sim))
+    assert name.startswith("chinese_roformer-sim-char")
+    with running(app) as at:
+        assert ask(at, "/generate", {"text": "好", "max_tokens": 2})[0] == 200
+        vectors = ask(at, "/embed", {"texts": QUERIES})[1]["vectors"]
+    np.testing.assert_allclose(vectors, open_embedder(sim).embed(QUERIES), atol=1e-6)
+
+
+def test_an_index_of_another_model_is_not_served(index, released):
+    with pytest.raises(InputError, match="made with another model"):
+        load_served_vectors(released("sim_char_ft"), index)
