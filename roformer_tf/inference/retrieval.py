@@ -64,12 +64,12 @@ def load_reranker(folder: str, precision: InferencePrecision = "float32") -> Rer
     Raises InputError for another model, and where no label says that two texts belong together.
     """
     model, tokenizer, task = load_finetuned(folder, precision)
-    if task.name not in ("pair", "regression") or len(task.text_columns) != 2:
+    if len(task.text_columns) != 2 or task.texts_apart:
         raise InputError(
             f"{folder} is fine-tuned for {task.name} of {len(task.text_columns)} text, but "
             "--rerank needs a model of pairs: --task pair, or regression with two texts."
         )
-    if task.name == "regression":
+    if not task.labels:  # it answers with a number
         return Reranker(model, tokenizer, task, None)
     called = [label for label in RELATED if label in map(str.casefold, task.labels)]
     if not called:

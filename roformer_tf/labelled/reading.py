@@ -217,6 +217,7 @@ def read_examples(path: str | Path, layout: Layout[Any], columns: ColumnsConfig)
     examples = []
     skipped = SkippedRows(path)
     for one in _examples(path, layout, columns, labelled=True):
+        one = _checked(one, layout.task)
         if isinstance(one, Example):
             examples.append(one)
         else:
@@ -522,13 +523,21 @@ def _example(
     try:
         if task.label_optional and any(isinstance(row.cells.get(x), list) for x in texts):
             found = tuple(text for column in texts for text in read_texts(row.cells, column))
-            task.check(group := Example(found, GROUP, row.place))
-            return group
+            return Example(found, GROUP, row.place)
         found = tuple(read_text(row.cells, column) for column in texts)
         value = None if label is None else task.read_label(find_cell(row.cells, label), separator)
-        task.check(example := Example(found, value, row.place))
     except BadCellError as error:
         return BadLine(row.place, str(error))
+    return Example(found, value, row.place)
+
+
+def _checked(example: Example | BadLine, task: Reads) -> Example | BadLine:
+    """An example, or why nothing can be learnt of it."""
+    if isinstance(example, Example):
+        try:
+            task.check(example)
+        except BadCellError as error:
+            return BadLine(example.place, str(error))
     return example
 
 

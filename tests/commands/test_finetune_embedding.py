@@ -140,14 +140,16 @@ def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
     assert "recall_at_10" in report["test"]
 
 
-def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly):
-    train = written(tmp_path / "train.tsv", 40, more=4)
+def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monkeypatch):
+    train, varying, fed = written(tmp_path / "train.tsv", 40, more=4), [], trial.fed
+    monkeypatch.setattr(trial, "fed", lambda *given: varying.append(given[1]) or fed(*given))
     with eagerly():
         done = finetune(
             *(released("char"), train, tmp_path / "run", "--epochs", 1),
             *("--hard-negatives", 2, "--no-baseline"),
         )
     assert done == 0
+    assert varying == [("side_1",)]  # since documents come again, they are encoded once
     with np.load(tmp_path / "run" / "negatives.npz") as file:
         assert file["rows"].shape[1] == 2
         assert (file["rows"] % 2 == 1).all()  # documents

@@ -1,3 +1,4 @@
+import grain
 import keras
 import numpy as np
 import pytest
@@ -41,3 +42,24 @@ def test_batches_of_any_length_follow_each_other(order):
         steps = steps_per_epoch(encoded, 2)
         history = model.fit(fed(prefetched(batches)), steps_per_epoch=steps, verbose=0)
         assert np.isfinite(history.history["loss"]).all()
+
+
+def test_of_inputs_that_are_named_the_number_of_rows_may_differ(eager_steps):
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.bias = [], self.add_weight((3,))
+
+        def call(self, inputs):
+            self.seen.append(tuple(map(int, keras.ops.shape(inputs["few"]))))
+            return keras.ops.cast(inputs["all"], "float32") + self.bias
+
+    def batch(step):
+        inputs = {"all": np.zeros((4, 3), "int32"), "few": np.zeros((2 + step % 2, 5), "int32")}
+        return inputs, np.zeros((4, 3), "float32"), np.ones(4, "float32")
+
+    model = Model()
+    model.compile("sgd", "mse", run_eagerly=True)
+    batches = grain.MapDataset.range(6).map(batch)
+    model.fit(fed(prefetched(batches), ("few",)), steps_per_epoch=6, verbose=0, shuffle=False)
+    assert {rows for rows, _ in model.seen} == {2, 3}

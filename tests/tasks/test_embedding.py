@@ -13,7 +13,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.apart import EncodedSides
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.labelled.reading import ColumnsConfig, find_layout, open_unanswered, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.embedding import BELONGS, Embedding
@@ -246,3 +246,12 @@ def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
     assert (tmp_path / "modules.json").is_file()
     Embedding(max_length=48).save_beside(tmp_path, config)
     assert load(tmp_path) == EmbeddingConfig("pooler", 48)
+
+
+def test_the_same_text_twice_may_be_asked_about(tmp_path):
+    """Nothing can be learnt of it, but its cosine is known."""
+    path = tmp_path / "new.tsv"
+    path.write_text("query\tdocument\n甲\t甲\n", encoding="utf-8")
+    task = Embedding(text_columns=("query", "document"))
+    (found,) = open_unanswered(path, task, ColumnsConfig()).examples
+    assert found == Example(("甲", "甲"), None, f"{path}:2")
