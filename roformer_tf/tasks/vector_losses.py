@@ -46,7 +46,7 @@ def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") ->
 
 
 def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
-    """CoSENT (kexue.fm/archives/8847): a scalar.
+    """CoSENT (Su Jianlin, kexue.fm, 8847): a scalar.
 
         log(1 + Σ exp(20 (cos_i − cos_j)))   over all pairs whose scores say: i below j
 
