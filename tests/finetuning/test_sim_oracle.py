@@ -43,7 +43,7 @@ def compare(name, training, batch, known, ids, record_property):
     gradients = {key: before[key] - after[key] for key in before}
     want = float(known[f"{name}_loss"])
     off = abs(loss - want) / max(1, want)
-    record_property("difference", (name, "loss", off, 1e-5))
+    record_property("difference", (name, "loss", float(off), 1e-5))
     assert off <= 1e-5
     used, worst = np.unique(ids[ids > 0]), 0.0
     traced = [key for key in known if key.startswith(f"{name}:")]

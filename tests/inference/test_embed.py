@@ -64,7 +64,7 @@ def test_vectors_are_those_of_bert4keras(name, released, recorded, record_proper
     embedder = open_embedder(released(name))
     rows = [row[row != 0] for row in want["sentence_token_ids"]]
     got = np.stack(run_rows(embedder.model, rows))
-    difference = np.abs(got - want["sentence_unit"]).max()
+    difference = float(np.abs(got - want["sentence_unit"]).max())
     record_property("difference", (name, "sentence vectors", difference, 1e-5))
     assert difference <= 1e-5
     assert embedder.config == EmbeddingConfig("pooler", 512)
