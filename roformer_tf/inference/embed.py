@@ -264,8 +264,8 @@ def fingerprint(
         "vocabulary": tokenizer.tokens,
         "tokenization": tokenizer.tokenization,
         "lower_case": tokenizer.lower_case,
-        "causal": attention
-        == "causal",  # one text has a single segment: UniLM's mask hides nothing
+        # of a single text, whose segments are all 0, UniLM's mask hides nothing
+        "causal": attention == "causal",
         "size": size,
         **{key: getattr(model, key) for key in ARCHITECTURE},
         **{key: x for key, x in asdict(config).items() if key != "dimensions"},
