@@ -8,7 +8,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
-from roformer_tf.layers.rotary import pair_axis, rotate
+from roformer_tf.layers.rotary import Rotation
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -18,9 +18,10 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     Axes: B batch, T queries, S keys, N heads, H head size (even), D features.
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
 
-    `rotary_style` and `rotary_base` are those of `rotary.rotate`; all other arguments are
-    Keras' own. Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown
-    style, and for inputs that are no rows of vectors.
+    `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the share of a
+    head's features that turn, the first ones, and with `rotary_value` the values turn, too. All
+    other arguments are Keras' own. Raises InputError for an odd `key_dim`, for features turn in
+    pairs, for an unknown style, and for inputs that are no rows of vectors.
     """
 
     def __init__(
@@ -30,16 +31,24 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         *,
         rotary_style: str = "interleaved",
         rotary_base: float = 10_000.0,
+        rotary_share: float = 1.0,
+        rotary_value: bool = False,
         **kwargs: Any,
     ) -> None:
         if key_dim % 2:
             raise InputError(
                 f"key_dim is {key_dim}, but rotation turns features in pairs. Give an even number."
             )
-        pair_axis(rotary_style)  # refuses an unknown one, before Keras makes anything
+        if rotary_value and kwargs.get("value_dim") not in (None, key_dim):
+            raise InputError(
+                f"value_dim is {kwargs['value_dim']}, but values that turn have key_dim features, "
+                f"{key_dim}. Leave value_dim out, or rotary_value."
+            )
+        # Before Keras makes anything: what cannot be turned is refused here.
+        rotation = Rotation(key_dim, rotary_style, rotary_base, rotary_share, rotary_value)
         super().__init__(num_heads, key_dim, **kwargs)
-        self.rotary_style = rotary_style
-        self.rotary_base = rotary_base
+        self.rotation = rotation
+        self.rotary_style, self.rotary_base = rotary_style, rotary_base
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Make the projections."""
@@ -109,15 +118,18 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             return gather_positions(answer[0], positions), answer[1]
         return gather_positions(answer, positions)
 
-    def _compute_attention(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _compute_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         # The one hook, whose private name `internals.py` watches: after the projections, before
-        # the scores, and never the values (RoFormer, section 3.2.2).
+        # the scores, and the values as they are (RoFormer, section 3.2.2) unless told otherwise.
         query = self._rotate(query)  # (B, T, N, H)
         key = self._rotate(key)  # (B, S, N, H)
-        return super()._compute_attention(query, key, *args, **kwargs)
+        value = self._rotate(value) if self.rotation.value else value  # (B, S, N, V)
+        return super()._compute_attention(query, key, value, *args, **kwargs)
 
     def _rotate(self, x: Tensor) -> Tensor:
-        return rotate(x, ops.arange(ops.shape(x)[1]), self.rotary_base, self.rotary_style)
+        return self.rotation.turn(x, ops.arange(ops.shape(x)[1]))
 
     def compute_output_spec(
         self,
@@ -140,6 +152,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     def get_config(self) -> dict[str, Any]:
         """Everything needed to make the layer again."""
         return super().get_config() | {
-            "rotary_style": self.rotary_style,
-            "rotary_base": self.rotary_base,
+            "rotary_style": self.rotation.style,
+            "rotary_base": self.rotation.base,
+            "rotary_share": self.rotation.share,
+            "rotary_value": self.rotation.value,
         }
