@@ -175,8 +175,10 @@ class RoFormerConfig:
 
         `learned`, `value`: whether learned positions and turned values are understood.
         """
-        understood = {"position_embedding_type": ("rotary", *["learned"][:learned])}
-        understood["rotary_value"] = (False, *[True][:value])
+        understood: dict[str, tuple[Any, ...]] = {
+            "position_embedding_type": ("rotary", "learned") if learned else ("rotary",),
+            "rotary_value": (False, True) if value else (False,),
+        }
         for name, usual in _usual_forms().items():
             if (chosen := getattr(self, name)) not in understood.get(name, (usual,)):
                 return f"{name} {chosen!r}"

@@ -40,7 +40,8 @@ RELIANCES = (
         "keras",
         "MultiHeadAttention._compute_attention",
         "call hands it the projected query (B, T, N, H), key (B, S, N, H) and value first, by "
-        "position, and with a subclass' own never a causal mask that it has not put into attention_mask",
+        "position, and with a subclass' own never a causal mask that it has not put into "
+        "attention_mask",
         "nothing: Keras' docstring offers it to subclasses, though under a private name",
         hook=True,
     ),
