@@ -168,20 +168,22 @@ def _lower_bounds(buckets: int, max_distance: int) -> np.ndarray:
     return np.array(bounds, "int32")
 
 
-def added_positions(config: RoFormerConfig, initializer: Any, dtype: Any) -> layers.Layer | None:
-    """What is added to the embeddings for their places, a layer of ([B,] T) int, if anything."""
+def added_positions(config: RoFormerConfig, words: Any, dtype: Any) -> layers.Layer | None:
+    """What is added to the embeddings for their places, a layer of ([B,] T) int, if anything.
+
+    words: the initializer of the word embeddings.
+    """
     size = config.embedding_size
     if config.position_embedding_type == "learned":
-        return LearnedPositions(
-            config.max_position_embeddings, size, initializer, name="position", dtype=dtype
-        )
+        table = (config.max_position_embeddings, size)
+        return LearnedPositions(*table, _beside(words), name="position", dtype=dtype)
     if config.position_embedding_type == "sinusoidal":
         return SinusoidalPositions(size, name="position", dtype=dtype)
     return None
 
 
-def relative_bias(config: RoFormerConfig, dtype: Any) -> RelativeBias | None:
-    """What is added to the scores for their distances, if anything."""
+def relative_bias(config: RoFormerConfig, words: Any, dtype: Any) -> RelativeBias | None:
+    """What is added to the scores for their distances, if anything; words: as above."""
     if config.position_embedding_type != "t5":
         return None
     return RelativeBias(
@@ -189,7 +191,15 @@ def relative_bias(config: RoFormerConfig, dtype: Any) -> RelativeBias | None:
         config.relative_attention_num_buckets,
         config.relative_attention_max_distance,
         config.attention_type != "causal",
-        keras.initializers.TruncatedNormal(stddev=config.initializer_range),
+        _beside(words),
         name="relative_attention_bias",
         dtype=dtype,
     )
+
+
+def _beside(words: Any) -> keras.initializers.Initializer:
+    """The words' initializer with another seed, not drawn from where all others are.
+
+    So models of all forms begin with the same weights, but for those that others have not.
+    """
+    return keras.initializers.TruncatedNormal(stddev=words.stddev, seed=words.seed + 1)

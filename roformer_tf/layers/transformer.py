@@ -93,7 +93,8 @@ class RoFormerEmbeddings(layers.Layer):
             )
             for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
-        self.position = added_positions(config, _initializer(config, size), self.dtype_policy)
+        words = self.word.embeddings_initializer
+        self.position = added_positions(config, words, self.dtype_policy)
         self.norm = norm(config, "norm", self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = None
