@@ -270,6 +270,25 @@ def weight_gradients():
     return by_name
 
 
+@pytest.mark.parametrize("form", ["t5 in a window", "log-n", "dynamic", "learned", "sinusoidal"])
+def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("JAX compiles each shape anew")
+    import tensorflow as tf
+
+    encoder = encoder_of(form)
+    spec = tf.TensorSpec((None, None), "int32")
+    traced = tf.function(encoder.__call__, input_signature=[
+        {"token_ids": spec, "segment_ids": spec, "sequence_ids": spec}
+    ])  # fmt: skip
+    for length in (5, 32, 70):
+        inputs = rows(length=length)
+        inputs["sequence_ids"] = np.sort(inputs["token_ids"] % 3)[:, ::-1].copy()
+        real = inputs["sequence_ids"] != 0
+        want = expected(encoder, inputs)[real]
+        np.testing.assert_allclose(to_float64(traced(inputs))[real], want, atol=5e-5)
+
+
 @each_form
 def test_a_saved_model_is_read_as_it_was(form, encoder_of, tmp_path, to_float64):
     model = encoder_of(form, RoFormerForMaskedLM, attention_type="bidirectional")
