@@ -23,7 +23,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, write_text
+from roformer_tf.files import folder_beside, locked, write_text
 from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.lexical import BM25
@@ -197,9 +197,24 @@ def write_index(
     the model's longest text unless given; hybrid_weight: kept for searches that ask for none.
     with_words: keep BM25's figures too. Raises InputError, with the folder as it was, for an index
     of another model or of other passages, for something else in its place, and for a vector that
-    is none.
+    is none; and while another command writes it.
     """
     folder = Path(folder)
+    with locked(folder.with_name(f".{folder.name}.lock"), guarded=folder, flag="--index"):
+        return _write_index(
+            folder, embedder, documents, passage_length, hybrid_weight, with_words, batch_size
+        )
+
+
+def _write_index(
+    folder: Path,
+    embedder: TextEmbedder,
+    documents: CheckedDocuments,
+    passage_length: int | None,
+    hybrid_weight: float | None,
+    with_words: bool,
+    batch_size: int,
+) -> Added:
     old = SearchIndex(folder) if is_index(folder) else None
     manifest = _new_manifest(embedder, passage_length) if old is None else old.manifest
     if old is not None:

@@ -142,6 +142,22 @@ def test_what_is_added_is_as_if_it_had_always_been_there(with_words, folder, emb
         np.testing.assert_allclose(one.words.scores(query), two.words.scores(query), atol=1e-6)
 
 
+def test_who_writes_into_it_meanwhile_is_refused_and_nothing_is_lost(
+    folder, embedder, made, monkeypatch
+):
+    def in_the_midst(*arguments):
+        with pytest.raises(InputError, match=r"index is in use: .* another --index"):
+            write_index(folder, embedder, documents(["另一个命令"]))
+        return write_rows(*arguments)
+
+    write_rows = index._write_rows
+    monkeypatch.setattr(index, "_write_rows", in_the_midst)
+    assert write_index(folder, embedder, documents(["这是新的"])) == (1, 0, 40)
+    monkeypatch.undo()
+    assert write_index(folder, embedder, documents(["又一个"])) == (1, 0, 41)
+    assert [path.name for path in folder.parent.iterdir()] == ["index"]
+
+
 def test_adding_nothing_new_touches_nothing(folder, embedder):
     write_index(folder, embedder, documents())
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
