@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.checkpoints.whitening import whitening_of
+from roformer_tf.checkpoints.whitening import Whitening, whitening_of
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference import embed
@@ -146,7 +146,15 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
     lines[200], lines[201] = lines[201], lines[200]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", "utf-8")
     others.append(open_embedder(folder).fingerprint)
-    assert len({zipped, *others}) == 7
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"do_lower_case": False}))
+    others.append(open_embedder(folder).fingerprint)
+    for scale in (1.0, 2.0):
+        Whitening(np.zeros(32, "float32"), scale * np.eye(32, 8, dtype="float32"), "pooler").save(
+            folder
+        )
+        others.append(open_embedder(folder).fingerprint)
+    assert len({zipped, *others}) == 10
 
 
 def test_one_weight_changes_the_fingerprint(own):
