@@ -230,11 +230,14 @@ def recomputed(
     weights = [ops.copy(variable) for variable in layer.trainable_variables]
     before = [ops.copy(variable) for variable in layer.non_trainable_variables]
 
-    def call(x: Tensor, bias: Tensor | None, *weights: Tensor) -> Any:
-        inputs = (x, visible, positions)
-        return layer.stateless_call(list(weights), before, *inputs, training=True, bias=bias)
+    biases = () if bias is None else (bias,)  # a value, too: it has a gradient
 
-    y, after = keras.remat(call)(x, bias, *weights)
+    def call(x: Tensor, *values: Tensor) -> Any:
+        given = {"bias": values[0]} if biases else {}
+        weights, rows = list(values[len(biases) :]), (x, visible, positions)
+        return layer.stateless_call(weights, before, *rows, training=True, **given)
+
+    y, after = keras.remat(call)(x, *biases, *weights)
     for variable, value in zip(layer.non_trainable_variables, after, strict=True):
         variable.assign(value)
     return y

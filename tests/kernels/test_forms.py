@@ -50,7 +50,7 @@ def attended(query, key, value, visible=None, shape=None, bias=0.0):
 
 
 def in_bands(visible, ahead):
-    """A mask (B, 5, 5) as blocks of two queries see their own keys and those beside: (B, 3, 2, K)."""
+    """A mask (B, 5, 5) in blocks of two queries, with their keys and those beside: (B, 3, 2, K)."""
     behind = 2 if ahead else 0
     wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + behind)])
     return np.stack([wide[:, i : i + 2, i : i + 4 + behind] for i in (0, 2, 4)], axis=1)
@@ -76,7 +76,7 @@ def turned(pairs, theta):
 
 
 def rotated(projected, scales=(1, 1, 0), factor=1.0):
-    """All three in one array (3, B, N, T, H); angles times scales, and what turns times a factor."""
+    """All three in one array (3, B, N, T, H): angles times scales, what turns times a factor."""
     parts = zip(projected.transpose(2, 0, 1, 3, 4, 5), scales, (0.5, 1, 1), strict=True)
     return np.stack([turned(x, s * THETA) * (factor if s else 1) * half for x, s, half in parts])
 
