@@ -108,6 +108,39 @@ def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) ->
         panels[-1].set_xlabel("probability (orange: what stood there)")
 
 
+def plot_lengths(models: Mapping[str, Mapping[str, Any]], target: Path) -> None:
+    """Draw held-out losses by length of the rows, and by position within the longest: PNG.
+
+    By a name, "" for a model alone, the `by_length` and `by_position` that `evaluate` writes.
+    """
+    with _drawing(target, width=11, height=4) as figure:
+        by_length, by_position = figure.subplots(1, 2, sharey=True)
+        for number, (name, report) in enumerate(models.items()):
+            look: dict[str, Any] = {
+                "color": matplotlib.colormaps["tab10"](number % 10),
+                "linestyle": _DASHES[number // 10 % len(_DASHES)],
+                "marker": "o",
+                "markersize": 4,
+            }
+            lengths, found = zip(*report["by_length"].items(), strict=True)
+            x = [int(length) for length in lengths]
+            by_length.plot(x, [one["loss"] for one in found], label=name or None, **look)
+            if all(one["interval"] for one in found):
+                ends = [one["interval"] for one in found]
+                by_length.fill_between(x, *zip(*ends, strict=True), alpha=0.15, color=look["color"])
+            spans = report["by_position"]
+            middles = [(one["from"] + one["to"]) / 2 for one in spans]
+            by_position.plot(middles, [one["loss"] for one in spans], **look)
+        by_length.set_xscale("log", base=2)
+        by_length.set_xticks(x, [f"{length:,}" for length in x])
+        by_length.set(xlabel="tokens in a row", ylabel="held-out loss (nats per predicted token)")
+        by_position.set(xlabel=f"position in rows of {max(x):,}")
+        if len(models) > 1:
+            by_length.legend(fontsize=8)
+        for axes in (by_length, by_position):
+            _lighten(axes)
+
+
 class Range(NamedTuple):
     """A figure and its interval."""
 
