@@ -12,7 +12,9 @@ from roformer_tf.errors import InputError
 
 _CHOICES = {
     "hidden_act": ("gelu", "gelu_new", "relu"),
+    "position_embedding_type": ("rotary", "learned", "sinusoidal", "t5", "none"),
     "rotary_style": ("interleaved", "half"),
+    "rotary_value": (False, True),
     "norm_type": ("layer_norm", "rms_norm"),
     "use_bias": (True, False),
     "attention_type": (None, "bidirectional", "causal", "unilm"),
@@ -54,6 +56,14 @@ class RoFormerConfig:
     """Standard deviation of the truncated normal that new kernels are drawn from."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in every layer norm."""
+    position_embedding_type: str = "rotary"
+    """How tokens know their places: turned queries and keys ("rotary"), a learned table ("learned":
+    BERT) or sines and cosines ("sinusoidal") added to the embeddings, T5's bias of the scores by
+    distance ("t5"), or not at all ("none")."""
+    relative_attention_num_buckets: int = 32
+    """Buckets of T5's bias, of both directions together."""
+    relative_attention_max_distance: int = 128
+    """Distance from which on all tokens share T5's last bucket."""
     rotary_style: str = "interleaved"
     """Which features form a pair: "interleaved" (2m, 2m + 1), as released, or "half" (m, m + H/2).
 
@@ -61,6 +71,10 @@ class RoFormerConfig:
     """
     rotary_base: float = 10_000.0
     """Base of the rotary wavelengths."""
+    rotary_share: float = 1.0
+    """Share of a head's features that turn, the first ones, as in GPT-J and GPT-NeoX."""
+    rotary_value: bool = False
+    """Whether values turn, too."""
     norm_type: str = "layer_norm"
     """"layer_norm", or "rms_norm" without scale or offset: RoFormerV2's."""
     use_bias: bool = True
@@ -117,16 +131,58 @@ class RoFormerConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but must be one of {list(choices)}."
                 )
+        self._check_positions()
         if self.use_bias != (self.norm_type == "layer_norm"):
             raise InputError(
                 f"use_bias {self.use_bias} with norm_type {self.norm_type!r} is no known "
                 "architecture: RoFormer has biases and layer norms, RoFormerV2 neither."
             )
 
+    def _check_positions(self) -> None:
+        share = self.rotary_share
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        features = int(self.head_size * share + 1e-6) if number and 0 <= share <= 1 else -1
+        if features <= 0 or features % 2:
+            raise InputError(
+                f"rotary_share is {share!r} of heads of {self.head_size} features, but must be a "
+                "share above 0 and up to 1 that is an even number of them: they turn in pairs. "
+                'For no positions at all give position_embedding_type "none".'
+            )
+        if self.relative_attention_num_buckets % 2 or self.relative_attention_num_buckets < 4:
+            raise InputError(
+                f"relative_attention_num_buckets is {self.relative_attention_num_buckets}, but "
+                "must be even and at least 4: both directions have as many. T5 has 32."
+            )
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+            raise InputError(
+                f"relative_attention_max_distance is {self.relative_attention_max_distance}, but "
+                "must lie above half of relative_attention_num_buckets, "
+                f"{self.relative_attention_num_buckets // 2}. T5 has 128 for 32 buckets."
+            )
+
     @property
     def head_size(self) -> int:
         """Features of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def turning_share(self) -> float:
+        """Share of a head's features that turn: `rotary_share`, where positions are rotary."""
+        return self.rotary_share if self.position_embedding_type == "rotary" else 0.0
+
+    def unusual_form(self, learned: bool = False, value: bool = False) -> str | None:
+        """What of `_FORMS` makes this another model than a RoFormer: key and value, for a message.
+
+        `learned`, `value`: whether learned positions and turned values are understood.
+        """
+        understood: dict[str, tuple[Any, ...]] = {
+            "position_embedding_type": ("rotary", "learned") if learned else ("rotary",),
+            "rotary_value": (False, True) if value else (False,),
+        }
+        for name, usual in _usual_forms().items():
+            if (chosen := getattr(self, name)) not in understood.get(name, (usual,)):
+                return f"{name} {chosen!r}"
+        return None
 
     @property
     def is_v2(self) -> bool:
@@ -142,6 +198,10 @@ class RoFormerConfig:
         values = {key: value for key, value in values.items() if value is not None}
         if values.get("is_decoder") is True:  # transformers' word for it
             values = {"attention_type": "causal"} | values
+        if values.get("model_type") == "bert":
+            values = {"position_embedding_type": "learned"} | values
+        if (form := values.get("position_embedding_type")) in _ABSOLUTE:
+            values["position_embedding_type"] = _ABSOLUTE[form]
         if isinstance(values.get("id2label"), Mapping):
             values = {"num_labels": len(values["id2label"])} | values
         names = [f.name for f in dataclasses.fields(cls) if f.name != "unknown"]
@@ -185,8 +245,10 @@ class RoFormerConfig:
         return cls.from_dict(values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys, the unknown ones included, for a JSON file."""
+        """All keys, for a JSON file: of `_FORMS` those that were chosen, and the unknown ones."""
         values = dataclasses.asdict(self)
+        usual = _usual_forms()
+        values = {key: x for key, x in values.items() if key not in usual or x != usual[key]}
         return dict(values.pop("unknown")) | values
 
     def replace(self, **changes: Any) -> "RoFormerConfig":
@@ -203,6 +265,12 @@ class RoFormerConfig:
         if "hidden_size" in changes and self.embedding_size == self.hidden_size:
             changes = {"embedding_size": changes["hidden_size"]} | changes
         return dataclasses.replace(self, **changes)
+
+
+def _usual_forms() -> dict[str, Any]:
+    """The keys of `_FORMS`, with what a RoFormer has."""
+    fields = dataclasses.fields(RoFormerConfig)
+    return {field.name: field.default for field in fields if field.name in _FORMS}
 
 
 def _is_deeper(value: Any, most: int) -> bool:
@@ -228,13 +296,27 @@ _REQUIRED = (
 _LARGEST = 3.4e38  # float32's
 _MOST_POSITIONS = 1 << 20
 _DEEPEST = 100
-_COUNTS = (*_REQUIRED, "embedding_size", "max_position_embeddings", "type_vocab_size")
+_COUNTS = (
+    *_REQUIRED,
+    *("embedding_size", "max_position_embeddings", "type_vocab_size"),
+    *("relative_attention_num_buckets", "relative_attention_max_distance"),
+)
+_FORMS = (
+    "position_embedding_type",
+    "relative_attention_num_buckets",
+    "relative_attention_max_distance",
+    "rotary_share",
+    "rotary_value",
+)
+"""Keys of other forms than RoFormer's own: a file has those that were chosen."""
+_ABSOLUTE = {"absolute": "learned"}
+"""Words of transformers' BERT for `position_embedding_type`."""
 _HUGGING_FACE_KEYS = frozenset(
     """
     _name_or_path add_cross_attention architectures bos_token_id classifier_dropout directionality
     dtype eos_token_id gradient_checkpointing id2label is_decoder label2id model_type pad_token_id
     pooler_activation pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type problem_type rotary_value tie_word_embeddings torch_dtype
+    pooler_size_per_head pooler_type problem_type tie_word_embeddings torch_dtype
     transformers_version use_cache
     """.split()  # noqa: SIM905
 )

@@ -5,17 +5,96 @@ so that the product of a query and a key depends on their distance alone. Which 
 form pair m is the style: "interleaved" (2m, 2m + 1) in the paper and the released checkpoints,
 "half" (m, m + H/2) in GPT-NeoX and Llama.
 
-`kernels/rotation.py` turns the queries and keys of self-attention in the same pass that splits
-them; the tests hold both to one reference.
+Only the first part of a head may turn, as in GPT-J and GPT-NeoX, and the values may turn as well:
+`Rotation` says so. `kernels/rotation.py` turns the queries and keys of self-attention in the same
+pass that splits them; the tests hold both to one reference.
 
 Axes: B batch, T positions, N heads, H head size (even).
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How the heads of an attention turn: all but the positions.
+
+    Raises InputError for an odd head, an unknown style, and a share that gives no whole pairs.
+    """
+
+    head_size: int
+    style: str = "interleaved"
+    base: float = 10_000.0
+    share: float = 1.0
+    """Of each head's features, the first ones: from 0, which turns nothing, to 1."""
+    value: bool = False
+    """Whether values turn, too."""
+
+    def __post_init__(self) -> None:
+        pair_axis(self.style)
+        turned_features(self.head_size, self.share)
+
+    @property
+    def features(self) -> int:
+        """How many features of a head turn."""
+        return turned_features(self.head_size, self.share)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What turns: "query", "key", "value"."""
+        if not self.features:
+            return ()
+        return ("query", "key", "value") if self.value else ("query", "key")
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turn x (B, T, N, H) by positions (T,) or (B, T) int: like x, as `rotate` does it."""
+        if not self.features:
+            return x
+        turned = rotate(x[..., : self.features], positions, self.base, self.style)
+        if self.features == self.head_size:
+            return turned
+        return ops.concatenate([turned, x[..., self.features :]], axis=-1)
+
+    def tables(self, positions: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+        """cos and sin ([B,] T, H/2) of all pairs, for heads in `firsts_then_seconds` order.
+
+        What does not turn is turned by 0.
+        """
+        theta = angles(positions, self.features, self.base, dtype)
+        still = (self.head_size - self.features) // 2
+        theta = ops.pad(theta, [(0, 0)] * (len(theta.shape) - 1) + [(0, still)]) if still else theta
+        return ops.cos(theta), ops.sin(theta)
+
+    def firsts_then_seconds(self, x: Tensor) -> Tensor:
+        """Features (…, H) in another order: the first of every pair, then the second of every one.
+
+        What does not turn makes pairs as it lies, in halves.
+        """
+        turned, shape = x[..., : self.features], x.shape
+        if self.style == "interleaved":
+            pairs = ops.reshape(turned, (*shape[:-1], self.features // 2, 2))
+            turned = ops.reshape(ops.swapaxes(pairs, -1, -2), turned.shape)
+        if self.features == self.head_size:
+            return turned
+        halves = [ops.reshape(y, (*shape[:-1], 2, -1)) for y in (turned, x[..., self.features :])]
+        return ops.reshape(ops.concatenate(halves, axis=-1), shape)
+
+
+def turned_features(head_size: int, share: float) -> int:
+    """How many of H features a share is, in whole pairs. Raises InputError where it is none."""
+    features = int(head_size * share + 1e-6) if 0 <= share <= 1 else -1
+    if features < 0 or features % 2 or (share and not features):
+        raise InputError(
+            f"rotary_share is {share:g} of heads of {head_size} features, which turn in pairs. "
+            "Give a share from 0, which turns nothing, to 1 that is an even number of them."
+        )
+    return features
 
 
 def angles(

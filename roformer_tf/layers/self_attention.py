@@ -12,19 +12,13 @@ from roformer_tf.kernels.cache import Past
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
-from roformer_tf.layers.attention import (
-    RotaryMultiHeadAttention,
-    both,
-    gather_positions,
-    same_sequence,
-    within,
-)
+from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.rotary import angles, rotate
+from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
 
 FUSED_OPTIONS = {
     *("dropout", "use_bias", "kernel_initializer", "bias_initializer", "seed"),
-    *("rotary_style", "rotary_base"),
+    *("rotary_style", "rotary_base", "rotary_share", "rotary_value"),
     *("name", "dtype", "trainable"),  # of any layer
 }
 """Options that the fused form has, with any value. All others must be left at Keras' default."""
@@ -79,29 +73,32 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
         past: Past | None = None,
+        bias: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """Attend, as the parent does, in the fused form where it can.
 
+        A bias (N, T, S), which only the fused form knows, is added to the scores.
         With `past`, x (B, T, D) are tokens behind those that its cache holds: their keys and values
         are kept there, too, each key rotated, and `attention_mask` is (B, T, S) of all S slots.
         """
         if past is not None:
-            return self._continue(query, attention_mask, past)
+            return self._continue(query, attention_mask, past, bias)
         # The same object, not equal values: of two tensors nobody could tell without reading both.
         to_itself = value is query and (key is None or key is query)
         masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
         special = return_attention_scores or use_causal_mask or bool(others)
         special |= any(mask is not None for mask in masks)
         special |= attention_mask is not None and len(attention_mask.shape) != 3
-        if to_itself and not special and self._fuses():
+        if to_itself and not special and (bias is not None or self._fuses()):
             if sequence_ids is not None:
                 attention_mask = both(same_sequence(sequence_ids), attention_mask)
             if attention_mask is not None:
                 attention_mask = ops.cast(attention_mask, "bool")
             if positions is not None:
                 positions = within(positions, ops.shape(query)[1])
-            return self._fused(query, attention_mask, positions, training)
+            return self._fused(query, attention_mask, positions, training, bias)
+        assert bias is None, "a bias goes with x to itself alone"
         return super().call(
             query,
             value,
@@ -132,6 +129,15 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             and all(map(self._plain, projections))
         )
 
+    def _alone(self) -> bool:
+        """Whether queries, keys and values cannot be made by one product.
+
+        A quantized projection is more than its kernel, and values that turn would leave attention
+        in the order of `firsts_then_seconds`, which the output's projection does not have.
+        """
+        projections = (self.query_dense, self.key_dense, self.value_dense)
+        return self.rotation.value or not all(map(self._plain, projections))
+
     def _plain(self, projection: Any) -> bool:
         """Whether kernel and bias are all that a projection is."""
         return (
@@ -146,8 +152,10 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         visible: Tensor | None,
         positions: Tensor | None,
         training: bool | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Self-attention by the forms of `kernels/`: (B, T, D) → (B, T or P, D)."""
+        bias = None if bias is None else bias[None]  # (1, N, T, S)
         everywhere = ops.arange(ops.shape(x)[1])
         if positions is None:
             query, key, value = self._project(x, PARTS, everywhere, training)
@@ -157,15 +165,23 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             there = gather_positions(x, positions)
             (query,) = self._project(there, ("query",), positions, training)
             visible = None if visible is None else gather_positions(visible, positions)
+            if bias is not None:
+                bias = ops.swapaxes(ops.take(bias[0], positions, axis=1), 0, 1)  # (B, N, P, S)
         rate = self.dropout if training else 0.0
         seed = self.drop.seed_generator.next() if rate else None
-        return self._merge(attend(query, key, value, visible, seed, rate, training), training)
+        attended = attend(query, key, value, visible, seed, rate, training, bias)
+        return self._merge(attended, training)
 
-    def _continue(self, x: Tensor, visible: Tensor | None, past: Past) -> Tensor:
-        """What tokens x (B, T, D) make of themselves and of all before them: (B, T, D)."""
+    def _continue(
+        self, x: Tensor, visible: Tensor | None, past: Past, bias: Tensor | None = None
+    ) -> Tensor:
+        """What tokens x (B, T, D) make of themselves and of all before them: (B, T, D).
+
+        bias (B, N, T, S), of all S slots.
+        """
         query, key, value = (self._project_alone(x, part, past.positions) for part in PARTS)
         key, value = past.cache.write(key, value, past.slot)  # (B, N, S, H)
-        return self._merge(attend(query, key, value, visible))
+        return self._merge(attend(query, key, value, visible, bias=bias))
 
     def _merge(self, attended: Tensor, training: bool | None = None) -> Tensor:
         """The output's projection of what all heads found: (B, N, T, H) → (B, T, D)."""
@@ -188,14 +204,14 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         In training one product makes all parts, for which it puts their weights together. Without
         a gradient that would cost one text more than three products take.
         """
-        if not training:
+        if not training or self._alone():
             return tuple(self._project_alone(x, part, positions) for part in parts)
         bias = self._together("bias", parts) if self.use_bias else None
         projected = affine(x, self._together("kernel", parts), bias, training)
         heads = (len(parts), self.num_heads, 2, self.key_dim // 2)
         projected = ops.reshape(projected, (*ops.shape(x)[:-1], *heads))
-        theta = angles(positions, self.key_dim, self.rotary_base, wide(projected))  # ([B,] T, H/2)
-        return split_and_rotate(projected, ops.cos(theta), ops.sin(theta), parts, training)
+        tables = self.rotation.tables(positions, wide(projected))  # ([B,] T, H/2)
+        return split_and_rotate(projected, *tables, parts, training, self.rotation.parts)
 
     def _project_alone(self, x: Tensor, part: str, positions: Tensor) -> Tensor:
         """One part of `_project`, its features in the order that `rotary_style` names."""
@@ -207,8 +223,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             y = ops.reshape(affine(x, kernel, bias), (*ops.shape(x)[:-1], *heads))
         else:
             y = layer(x)
-        if part != "value":
-            y = rotate(y, positions, self.rotary_base, self.rotary_style)
+        if part in self.rotation.parts:
+            y = self.rotation.turn(y, positions)
         if part == "query":
             # q · k / √H: scaling T · H numbers here is less than T · S scores later.
             y = y * ops.convert_to_tensor(self.key_dim**-0.5, y.dtype)
@@ -225,9 +241,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         for part in parts:
             x = getattr(self._projection(part), weight)  # (…, N, H)
             x = ops.cast(x, self.compute_dtype)
-            if part != "value" and self.rotary_style == "interleaved":
-                pairs = ops.reshape(x, (*x.shape[:-1], self.key_dim // 2, 2))
-                x = ops.reshape(ops.swapaxes(pairs, -1, -2), x.shape)
+            if part in self.rotation.parts:
+                x = self.rotation.firsts_then_seconds(x)
             weights.append(ops.reshape(x, (*x.shape[:-2], -1)))
         return ops.concatenate(weights, axis=-1)
 

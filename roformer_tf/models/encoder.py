@@ -9,7 +9,8 @@ from keras import ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.attention import visible_keys
+from roformer_tf.layers.masks import visible_keys
+from roformer_tf.layers.positions import places, relative_bias
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
 
@@ -30,6 +31,7 @@ class RoFormerEncoder(PretrainedModel):
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)
         self.embeddings = RoFormerEmbeddings(config, name="embeddings", dtype=self.dtype_policy)
+        self.relative_attention_bias = relative_bias(config, self.dtype_policy)
         self.layer_stack = [
             RoFormerLayer(config, name=f"layer_{i}", dtype=self.dtype_policy)
             for i in range(config.num_hidden_layers)
@@ -43,6 +45,8 @@ class RoFormerEncoder(PretrainedModel):
     def build(self, input_shape: Any = None) -> None:
         """Make all weights; shapes come from the config alone."""
         self.embeddings.build()
+        if self.relative_attention_bias is not None:
+            self.relative_attention_bias.build()
         for layer in self.layer_stack:
             layer.build()
 
@@ -76,14 +80,20 @@ class RoFormerEncoder(PretrainedModel):
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
         # Once for all layers and heads, (B, T, T): every layer has the same view.
         visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
-        states = [self.embeddings(token_ids, segment_ids, training=training)]
+        where = ops.arange(ops.shape(token_ids)[1])
+        if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
+            where = places(sequences(inputs))  # in the documents that are packed into a row
+        bias = None
+        if self.relative_attention_bias is not None:  # once for all layers, as T5 has it
+            bias = self.relative_attention_bias(token_ids)
+        states = [self.embeddings(token_ids, segment_ids, where, training=training)]
         for layer in self.layer_stack:
             # Below the last layer every position is looked at; only what it gives may be left out.
             needed = positions if layer is self.layer_stack[-1] else None
             if self.rematerialize and training:
-                states.append(recomputed(layer, states[-1], visible, needed))
+                states.append(recomputed(layer, states[-1], visible, needed, bias))
             else:
-                states.append(layer(states[-1], visible, needed, training=training))
+                states.append(layer(states[-1], visible, needed, training=training, bias=bias))
         return states
 
     def continued(
@@ -100,9 +110,18 @@ class RoFormerEncoder(PretrainedModel):
         token_ids, segment_ids, positions (B, T) int32, visible (B, T, S) bool: which of all S slots
         each may look at; slot () int32: that of the first → last layer's hidden states (B, T, H).
         """
-        x = self.embeddings(token_ids, segment_ids)
+        x = self.embeddings(token_ids, segment_ids, positions)
+        bias = None
+        if self.relative_attention_bias is not None:
+            # A row's tokens lie one behind the other: from the last one's slot and position follow
+            # those of all slots.
+            last = slot + ops.shape(token_ids)[1] - 1
+            slots = ops.arange(ops.shape(visible)[2])
+            bias = self.relative_attention_bias.between(
+                positions, slots[None] - last + positions[:, -1:]
+            )
         for layer, cache in zip(self.layer_stack, caches, strict=True):
-            x = layer(x, visible, past=Past(cache, slot, positions))
+            x = layer(x, visible, past=Past(cache, slot, positions), bias=bias)
         return x
 
 
