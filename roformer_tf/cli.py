@@ -62,6 +62,11 @@ COMMANDS = {
         "pretrain a language model, masked or causal",
         _MODELS,
     ),
+    "compare-positions": Command(
+        "roformer_tf.pretraining.position_comparison:compare_positions",
+        "train rotary positions and their rivals on the same text, and compare",
+        _MODELS,
+    ),
     "finetune": Command(
         "roformer_tf.finetuning.command:finetune", "fine-tune on labelled texts", _MODELS
     ),
