@@ -15,6 +15,7 @@ _CHOICES = {
     "position_embedding_type": ("rotary", "learned", "sinusoidal", "t5", "none"),
     "rotary_style": ("interleaved", "half"),
     "rotary_value": (False, True),
+    "use_logn_attn": (False, True),
     "norm_type": ("layer_norm", "rms_norm"),
     "use_bias": (True, False),
     "attention_type": (None, "bidirectional", "causal", "unilm"),
@@ -75,6 +76,19 @@ class RoFormerConfig:
     """Share of a head's features that turn, the first ones, as in GPT-J and GPT-NeoX."""
     rotary_value: bool = False
     """Whether values turn, too."""
+    rope_parameters: Mapping[str, Any] | None = None
+    """How angles are scaled beyond the trained length, under transformers' keys: `rope_type`
+    "linear", "dynamic" (NTK) or "yarn", `factor`, and those that YaRN has beside them."""
+    use_logn_attn: bool = False
+    """Whether scores are scaled by log n / log(trained length) where more tokens, n, are seen."""
+    trained_length: int = 0
+    """The longest row trained on, beyond which both scale; 0, `max_position_embeddings`. Angles go
+    by `original_max_position_embeddings` among the `rope_parameters` if they have it."""
+    local_attention: int = 0
+    """Tokens that those of a local layer see around them, half of them on each side, as ModernBERT
+    counts them; 0, no layer is local."""
+    global_attn_every_n_layers: int = 3
+    """Which layers see all where the others are local: 0, and every n-th behind it."""
     norm_type: str = "layer_norm"
     """"layer_norm", or "rms_norm" without scale or offset: RoFormerV2's."""
     use_bias: bool = True
@@ -97,7 +111,9 @@ class RoFormerConfig:
     def __post_init__(self) -> None:
         if self.embedding_size == 0:
             object.__setattr__(self, "embedding_size", self.hidden_size)
-        for name in (*_COUNTS, "num_labels"):
+        if isinstance(self.rope_parameters, Mapping):
+            self._read_rope_parameters(dict(self.rope_parameters))
+        for name in (*_COUNTS, "num_labels", "trained_length", "local_attention"):
             value, least = getattr(self, name), int(name in _COUNTS)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(
@@ -139,6 +155,21 @@ class RoFormerConfig:
             )
 
     def _check_positions(self) -> None:
+        if self.local_attention % 2:
+            raise InputError(
+                f"local_attention is {self.local_attention}, but half of it lies on each side: "
+                "give an even number, such as 128, or 0 for attention to all."
+            )
+        if self.use_logn_attn and (self.trained_length or self.max_position_embeddings) < 2:
+            raise InputError(
+                "use_logn_attn scales beyond the trained length, which is 1. Give trained_length."
+            )
+        turning = [name for name in ("rope_parameters", "rotary_value") if getattr(self, name)]
+        if turning and self.position_embedding_type != "rotary":
+            raise InputError(
+                f"{turning[0]} is about rotary positions, but position_embedding_type is "
+                f"{self.position_embedding_type!r}. Leave one of them out."
+            )
         share = self.rotary_share
         number = isinstance(share, int | float) and not isinstance(share, bool)
         features = int(self.head_size * share + 1e-6) if number and 0 <= share <= 1 else -1
@@ -148,6 +179,7 @@ class RoFormerConfig:
                 "share above 0 and up to 1 that is an even number of them: they turn in pairs. "
                 'For no positions at all give position_embedding_type "none".'
             )
+        checked_rope_parameters(self.rope_parameters, features, self.rotary_base)
         if self.relative_attention_num_buckets % 2 or self.relative_attention_num_buckets < 4:
             raise InputError(
                 f"relative_attention_num_buckets is {self.relative_attention_num_buckets}, but "
@@ -160,10 +192,34 @@ class RoFormerConfig:
                 f"{self.relative_attention_num_buckets // 2}. T5 has 128 for 32 buckets."
             )
 
+    def _read_rope_parameters(self, parameters: dict[str, Any]) -> None:
+        """Take out what transformers has among them and we have beside them."""
+        for key, name in (("rope_theta", "rotary_base"), ("partial_rotary_factor", "rotary_share")):
+            if key not in parameters:
+                continue
+            given, value = getattr(self, name), parameters.pop(key)
+            if given not in (type(self).__dataclass_fields__[name].default, value):
+                raise InputError(
+                    f"{name} is {given!r}, but {key} of rope_parameters is {value!r}. "
+                    "Leave one of them out."
+                )
+            object.__setattr__(self, name, value)
+        unscaled = parameters in ({}, {"rope_type": "default"})
+        object.__setattr__(self, "rope_parameters", None if unscaled else parameters)
+
     @property
     def head_size(self) -> int:
         """Features of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def window(self) -> int:
+        """How far a token of a local layer sees on each side."""
+        return self.local_attention // 2
+
+    def is_local(self, layer: int) -> bool:
+        """Whether the layer of this number, from 0 on, sees what is near alone."""
+        return bool(self.local_attention and layer % self.global_attn_every_n_layers)
 
     @property
     def turning_share(self) -> float:
@@ -267,6 +323,58 @@ class RoFormerConfig:
         return dataclasses.replace(self, **changes)
 
 
+def checked_rope_parameters(
+    parameters: Mapping[str, Any] | None, features: int, base: float
+) -> Mapping[str, Any] | None:
+    """Give `rope_parameters` back, for heads of which so many features turn.
+
+    Raises InputError for a type or key that is not known, and for a number that no scaling has.
+    """
+    if parameters is None:
+        return None
+    kind = parameters.get("rope_type") if isinstance(parameters, Mapping) else None
+    if kind not in _ROPE_KEYS:
+        raise InputError(
+            f"rope_parameters is {parameters!r}, but must be a mapping whose rope_type is one of "
+            f"{sorted(_ROPE_KEYS)}, such as {{'rope_type': 'linear', 'factor': 4.0}}."
+        )
+    known = {"rope_type", *_ROPE_KEYS[kind]}
+    if strange := sorted(set(parameters) - known):
+        raise InputError(
+            f"rope_parameters of rope_type {kind!r} have no {', '.join(strange)}. They have: "
+            f"{', '.join(sorted(known))}."
+        )
+    for key, value in parameters.items():
+        if key in ("rope_type", "truncate") or (value is None and key != "factor"):
+            continue
+        least = 1 if key in ("factor", "original_max_position_embeddings") else 0
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= _LARGEST or not value:
+            raise InputError(
+                f"{key} of rope_parameters is {value!r}, but must be a number of at least "
+                f"{least or 'more than 0'}."
+            )
+    if "factor" not in parameters:
+        raise InputError(f"rope_parameters of rope_type {kind!r} lack a factor, such as 4.0.")
+    if (kind == "dynamic" and features <= 2) or (kind == "yarn" and base <= 1):
+        raise InputError(
+            f"rope_type {kind!r} needs more than one pair of features that turns and a rotary_base "
+            f"above 1, but there are {features} features and the base {base:g}."
+        )
+    return parameters
+
+
+_ROPE_KEYS = {
+    "linear": {"factor"},
+    "dynamic": {"factor", "original_max_position_embeddings"},
+    "yarn": {
+        *("factor", "original_max_position_embeddings", "attention_factor"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    },
+}
+"""What transformers calls the scalings of angles, and what each goes by."""
+
+
 def _usual_forms() -> dict[str, Any]:
     """The keys of `_FORMS`, with what a RoFormer has."""
     fields = dataclasses.fields(RoFormerConfig)
@@ -300,6 +408,7 @@ _COUNTS = (
     *_REQUIRED,
     *("embedding_size", "max_position_embeddings", "type_vocab_size"),
     *("relative_attention_num_buckets", "relative_attention_max_distance"),
+    "global_attn_every_n_layers",
 )
 _FORMS = (
     "position_embedding_type",
@@ -307,6 +416,11 @@ _FORMS = (
     "relative_attention_max_distance",
     "rotary_share",
     "rotary_value",
+    "rope_parameters",
+    "use_logn_attn",
+    "trained_length",
+    "local_attention",
+    "global_attn_every_n_layers",
 )
 """Keys of other forms than RoFormer's own: a file has those that were chosen."""
 _ABSOLUTE = {"absolute": "learned"}

@@ -1,5 +1,6 @@
 """Multi-head attention that knows positions only through rotation."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
 from roformer_tf.layers.rotary import Rotation
+from roformer_tf.layers.scaling import sharpened
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -19,9 +21,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
 
     `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the share of a
-    head's features that turn, the first ones, and with `rotary_value` the values turn, too. All
-    other arguments are Keras' own. Raises InputError for an odd `key_dim`, for features turn in
-    pairs, for an unknown style, and for inputs that are no rows of vectors.
+    head's features that turn, the first ones, and with `rotary_value` the values turn, too.
+    `rope_parameters`, with transformers' keys, scale the angles beyond `trained_length`, and
+    `use_logn_attn` scales the scores (`scaling.log_n`). All other arguments are Keras' own.
+    Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown style or
+    scaling, and for inputs that are no rows of vectors.
     """
 
     def __init__(
@@ -33,6 +37,9 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         rotary_base: float = 10_000.0,
         rotary_share: float = 1.0,
         rotary_value: bool = False,
+        rope_parameters: Mapping[str, Any] | None = None,
+        use_logn_attn: bool = False,
+        trained_length: int = 0,
         **kwargs: Any,
     ) -> None:
         if key_dim % 2:
@@ -45,10 +52,17 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 f"{key_dim}. Leave value_dim out, or rotary_value."
             )
         # Before Keras makes anything: what cannot be turned is refused here.
-        rotation = Rotation(key_dim, rotary_style, rotary_base, rotary_share, rotary_value)
+        turning = (rotary_style, rotary_base, rotary_share, rotary_value)
+        rotation = Rotation(key_dim, *turning, rope_parameters, trained_length)
+        if use_logn_attn and trained_length < 2:
+            raise InputError(
+                f"use_logn_attn scales scores beyond a trained_length, which is {trained_length}. "
+                "Give the longest row that was trained on."
+            )
         super().__init__(num_heads, key_dim, **kwargs)
         self.rotation = rotation
         self.rotary_style, self.rotary_base = rotary_style, rotary_base
+        self.use_logn_attn = use_logn_attn
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Make the projections."""
@@ -119,17 +133,26 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return gather_positions(answer, positions)
 
     def _compute_attention(
-        self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         # The one hook, whose private name `internals.py` watches: after the projections, before
         # the scores, and the values as they are (RoFormer, section 3.2.2) unless told otherwise.
-        query = self._rotate(query)  # (B, T, N, H)
-        key = self._rotate(key)  # (B, S, N, H)
-        value = self._rotate(value) if self.rotation.value else value  # (B, S, N, V)
-        return super()._compute_attention(query, key, value, *args, **kwargs)
+        length = ops.shape(key)[1]
+        query = self._rotate(query, length)  # (B, T, N, H)
+        key = self._rotate(key, length)  # (B, S, N, H)
+        value = self._rotate(value, length) if self.rotation.value else value  # (B, S, N, V)
+        if self.use_logn_attn:
+            query = sharpened(query, attention_mask, length, self.rotation.trained_length)
+        return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
 
-    def _rotate(self, x: Tensor) -> Tensor:
-        return self.rotation.turn(x, ops.arange(ops.shape(x)[1]))
+    def _rotate(self, x: Tensor, length: Any) -> Tensor:
+        return self.rotation.turn(x, ops.arange(ops.shape(x)[1]), length)
 
     def compute_output_spec(
         self,
@@ -156,4 +179,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             "rotary_base": self.rotation.base,
             "rotary_share": self.rotation.share,
             "rotary_value": self.rotation.value,
+            "rope_parameters": self.rotation.parameters,
+            "use_logn_attn": self.use_logn_attn,
+            "trained_length": self.rotation.trained_length,
         }

@@ -79,9 +79,9 @@ class SinusoidalPositions(layers.Layer):
 class RelativeBias(layers.Layer):
     """T5's bias of each head for each bucket of distances, one table for all layers.
 
-    Call: rows (B, T) of anything → (N, T, T), to be added to their scores, query before key, in the
-    compute dtype. `bidirectional`: whether the two directions have buckets of their own; without,
-    all that lies ahead is as near as a token itself.
+    Call: rows (B, T) of anything → (1, N, T, T), to be added to their scores, query before key, in
+    the compute dtype. `bidirectional`: whether the two directions have buckets of their own;
+    without, all that lies ahead is as near as a token itself.
     """
 
     def __init__(
@@ -113,7 +113,11 @@ class RelativeBias(layers.Layer):
         x = ops.pad(x, [(0, 0), (0, 1)])
         x = ops.reshape(ops.tile(x[:, None], (1, length, 1)), (self.heads, -1))
         x = ops.reshape(x[:, : length * (2 * length - 1)], (self.heads, length, -1))
-        return x[:, :, length - 1 :]
+        return x[None, :, :, length - 1 :]
+
+    def of_band(self, rows: int, keys: int) -> Tensor:
+        """The bias between a block of C queries and the K keys beside it: (1, N, C, K)."""
+        return self.between(ops.arange(rows)[None], ops.arange(-rows, keys - rows)[None])
 
     def between(self, query: Tensor, key: Tensor) -> Tensor:
         """The bias between tokens at places (B, T) and (B, S) int: (B, N, T, S)."""

@@ -12,13 +12,16 @@ pass that splits them; the tests hold both to one reference.
 Axes: B batch, T positions, N heads, H head size (even).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from keras import ops
 
+from roformer_tf.config import checked_rope_parameters
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.layers.scaling import frequencies
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,15 @@ class Rotation:
     """Of each head's features, the first ones: from 0, which turns nothing, to 1."""
     value: bool = False
     """Whether values turn, too."""
+    parameters: Mapping[str, Any] | None = None
+    """How angles are scaled beyond the trained length: transformers' `rope_parameters`."""
+    trained_length: int = 0
+    """The longest row that was trained on, where `parameters` do not say so."""
 
     def __post_init__(self) -> None:
         pair_axis(self.style)
-        turned_features(self.head_size, self.share)
+        checked_rope_parameters(self.parameters, self.features, self.base)
+        frequencies(self.features, self.base, self.parameters, self.trained_length)
 
     @property
     def features(self) -> int:
@@ -52,24 +60,38 @@ class Rotation:
             return ()
         return ("query", "key", "value") if self.value else ("query", "key")
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Turn x (B, T, N, H) by positions (T,) or (B, T) int: like x, as `rotate` does it."""
+    def turn(self, x: Tensor, positions: Tensor, length: Any = None) -> Tensor:
+        """Turn x (B, T, N, H) by positions (T,) or (B, T) int: like x, as `rotate` does it.
+
+        length: tokens of the row that x is of, by which dynamic scaling goes.
+        """
         if not self.features:
             return x
-        turned = rotate(x[..., : self.features], positions, self.base, self.style)
+        tables = self._tables(positions, wide(x), length)
+        turned = turn_pairs(x[..., : self.features], *tables, self.style)
         if self.features == self.head_size:
             return turned
         return ops.concatenate([turned, x[..., self.features :]], axis=-1)
 
-    def tables(self, positions: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+    def tables(self, positions: Tensor, dtype: str, length: Any = None) -> tuple[Tensor, Tensor]:
         """cos and sin ([B,] T, H/2) of all pairs, for heads in `firsts_then_seconds` order.
 
-        What does not turn is turned by 0.
+        What does not turn is turned by 0. length: as in `turn`.
         """
-        theta = angles(positions, self.features, self.base, dtype)
-        still = (self.head_size - self.features) // 2
-        theta = ops.pad(theta, [(0, 0)] * (len(theta.shape) - 1) + [(0, still)]) if still else theta
-        return ops.cos(theta), ops.sin(theta)
+        cos, sin = self._tables(positions, dtype, length)
+        if still := (self.head_size - self.features) // 2:
+            behind = [(0, 0)] * (len(cos.shape) - 1) + [(0, still)]
+            cos, sin = ops.pad(cos, behind, constant_values=1), ops.pad(sin, behind)
+        return cos, sin
+
+    def _tables(self, positions: Tensor, dtype: str, length: Any) -> tuple[Tensor, Tensor]:
+        """cos and sin ([B,] T, R/2) of the pairs that turn."""
+        speed, factor = frequencies(
+            self.features, self.base, self.parameters, self.trained_length, length
+        )
+        theta = ops.cast(positions, dtype)[..., None] * ops.cast(speed, dtype)
+        cos, sin = ops.cos(theta), ops.sin(theta)
+        return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
 
     def firsts_then_seconds(self, x: Tensor) -> Tensor:
         """Features (…, H) in another order: the first of every pair, then the second of every one.
@@ -105,9 +127,8 @@ def angles(
     positions (..., T) int → (..., T, H/2) float32, in radians, or float64 where that is computed
     in, but never less: bfloat16 cannot tell position 257 from 256.
     """
-    # θ_m = base^(−2m/H), made in float64: the position multiplies what rounding left wrong.
-    frequencies = base ** (-np.arange(0, head_size, 2, dtype="float64") / head_size)  # (H/2,)
-    return ops.cast(positions, dtype)[..., None] * frequencies.astype(dtype)
+    speed, _ = frequencies(head_size, base)
+    return ops.cast(positions, dtype)[..., None] * speed.astype(dtype)
 
 
 def rotate(
@@ -118,6 +139,13 @@ def rotate(
     x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype; products and sum at
     least in float32.
     Raises InputError for an unknown style.
+    """
+    theta = angles(positions, x.shape[-1], base, wide(x))
+    return turn_pairs(x, ops.cos(theta), ops.sin(theta), style)
+
+
+def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved") -> Tensor:
+    """Turn x (B, T, N, H) by the cosines and sines ([B,] T, H/2) of its pairs' angles: like x.
 
     Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
     the table: the paper's strided slices and their gradients cost four times as much on
@@ -128,8 +156,7 @@ def rotate(
     shape = ops.shape(x)
     pairs = ops.reshape(x, (*shape[:-1], *((half, 2) if axis == -1 else (2, half))))
     dtype = wide(x)
-    theta = angles(positions, x.shape[-1], base, dtype)[..., None, :]  # ([B,] T, 1, H/2)
-    cos, sin = ops.cos(theta), ops.sin(theta)
+    cos, sin = cos[..., None, :], sin[..., None, :]  # ([B,] T, 1, H/2)
     cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
     # (a, b) · (cos, cos) + (b, a) · (−sin, sin), equation 34 with the sign moved into the table
     flipped = ops.cast(ops.flip(pairs, axis), dtype)

@@ -140,7 +140,8 @@ class RoFormerLayer(layers.Layer):
     """norm(x + drop(attention(x))), then norm(x + drop(feed_forward(x))).
 
     Call: x (B, T, H), visible (B, T, T) bool, query before key → (B, T, H); given positions (B, P)
-    int, only there → (B, P, H), for the work that this takes. A bias (N, T, T) is added to the
+    int, only there → (B, P, H), for the work that this takes. Where visible is a band (B, M, C, K),
+    the layer looks at what is near alone. A bias (1, N, T, T), or (1, N, C, K), is added to the
     scores. With `past`, x are tokens behind those that it holds, visible is (B, T, S) of all its
     slots, and bias (B, N, T, S).
     """
@@ -157,6 +158,9 @@ class RoFormerLayer(layers.Layer):
             rotary_base=config.rotary_base,
             rotary_share=config.turning_share,
             rotary_value=config.rotary_value,
+            rope_parameters=config.rope_parameters,
+            use_logn_attn=config.use_logn_attn,
+            trained_length=config.trained_length or config.max_position_embeddings,
             use_bias=config.use_bias,
             kernel_initializer=_initializer(config, config.hidden_size),
             name="attention",
@@ -190,9 +194,11 @@ class RoFormerLayer(layers.Layer):
         bias: Tensor | None = None,
     ) -> Tensor:
         """Let every token look at those it may see, then at itself."""
+        local = len(visible.shape) == 4
         attended = self.attention(
             *(x, x),
-            attention_mask=visible,
+            attention_mask=None if local else visible,
+            band=visible if local else None,
             positions=positions,
             training=training,
             past=past,

@@ -9,7 +9,7 @@ from keras import ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.masks import visible_keys
+from roformer_tf.layers.masks import visible_band, visible_keys
 from roformer_tf.layers.positions import places, relative_bias
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
@@ -78,16 +78,16 @@ class RoFormerEncoder(PretrainedModel):
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        # Once for all layers and heads, (B, T, T): every layer has the same view.
-        visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
+        # Once for all layers and heads: a layer has one of two views, of all or of what is near.
+        views = self._views(sequences(inputs), segment_ids)
         where = ops.arange(ops.shape(token_ids)[1])
         if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
             where = places(sequences(inputs))  # in the documents that are packed into a row
-        bias = None
-        if self.relative_attention_bias is not None:  # once for all layers, as T5 has it
-            bias = self.relative_attention_bias(token_ids)
+        biases = self._biases(token_ids, views)
         states = [self.embeddings(token_ids, segment_ids, where, training=training)]
-        for layer in self.layer_stack:
+        for number, layer in enumerate(self.layer_stack):
+            local = self.config.is_local(number)
+            visible, bias = views[local], biases.get(local)
             # Below the last layer every position is looked at; only what it gives may be left out.
             needed = positions if layer is self.layer_stack[-1] else None
             if self.rematerialize and training:
@@ -95,6 +95,25 @@ class RoFormerEncoder(PretrainedModel):
             else:
                 states.append(layer(states[-1], visible, needed, training=training, bias=bias))
         return states
+
+    def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Tensor]:
+        """What tokens see: of a layer that is not local (B, T, T) bool, of one that is, a band."""
+        rows = (self.config.attention_type, sequence_ids, segment_ids)
+        views = {}
+        for local in {self.config.is_local(number) for number in range(len(self.layer_stack))}:
+            views[local] = visible_band(*rows, self.config.window) if local else visible_keys(*rows)
+        return views
+
+    def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:
+        """T5's bias for each of the views, if there is any: one table for all layers."""
+        if self.relative_attention_bias is None:
+            return {}
+        return {
+            local: self.relative_attention_bias.of_band(*view.shape[2:])
+            if local
+            else self.relative_attention_bias(token_ids)
+            for local, view in views.items()
+        }
 
     def continued(
         self,
@@ -111,17 +130,20 @@ class RoFormerEncoder(PretrainedModel):
         each may look at; slot () int32: that of the first → last layer's hidden states (B, T, H).
         """
         x = self.embeddings(token_ids, segment_ids, positions)
+        # A row's tokens lie one behind the other: from the last one's slot and position follow
+        # those of all slots.
+        last = slot + ops.shape(token_ids)[1] - 1
+        slots = ops.arange(ops.shape(visible)[2])[None] - last + positions[:, -1:]  # (B, S)
         bias = None
         if self.relative_attention_bias is not None:
-            # A row's tokens lie one behind the other: from the last one's slot and position follow
-            # those of all slots.
-            last = slot + ops.shape(token_ids)[1] - 1
-            slots = ops.arange(ops.shape(visible)[2])
-            bias = self.relative_attention_bias.between(
-                positions, slots[None] - last + positions[:, -1:]
-            )
-        for layer, cache in zip(self.layer_stack, caches, strict=True):
-            x = layer(x, visible, past=Past(cache, slot, positions), bias=bias)
+            bias = self.relative_attention_bias.between(positions, slots)
+        near = visible
+        if self.config.local_attention:
+            away = ops.abs(positions[:, :, None] - slots[:, None])
+            near = visible & (away <= self.config.window)
+        for number, (layer, cache) in enumerate(zip(self.layer_stack, caches, strict=True)):
+            seen = near if self.config.is_local(number) else visible
+            x = layer(x, seen, past=Past(cache, slot, positions), bias=bias)
         return x
 
 
