@@ -27,13 +27,16 @@ from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.axes import turn_along_axes
 from roformer_tf.layers.rotary import Rotation
 
+LEAST = 1e-30
+"""Added to FAVOR+'s features: where a query finds none of the keys', it looks at all alike."""
 CHUNK = 128
 """Tokens of a chunk: half of them or twice as many take longer on two cores."""
 
 
 def elu_features(x: Tensor) -> Tensor:
     """elu(x) + 1, the map of arXiv 2006.16236: (…, H) → (…, H), above 0."""
-    return ops.elu(x) + 1.0
+    # Written so that of large negative numbers something is left: e^x, not e^x − 1 + 1.
+    return ops.maximum(x, 0.0) + ops.exp(ops.minimum(x, 0.0))
 
 
 def orthogonal_features(features: int, head_size: int, seed: int) -> np.ndarray:
@@ -65,7 +68,8 @@ def favor_features(x: Tensor, directions: Tensor, largest: Tensor | None = None)
     exponents = favor_exponents(x, directions)
     if largest is None:
         largest = ops.max(exponents, axis=-1, keepdims=True)
-    return ops.exp(exponents - ops.stop_gradient(largest)) * directions.shape[0] ** -0.5
+    mapped = ops.exp(exponents - ops.stop_gradient(largest)) + LEAST
+    return mapped * directions.shape[0] ** -0.5
 
 
 def favor_exponents(x: Tensor, directions: Tensor) -> Tensor:
@@ -96,15 +100,22 @@ def linear_attention(
         memory = ops.einsum("bsnm,bsnv->bnmv", turned_key, value)
         above = ops.einsum("btnm,bnmv->btnv", turned_query, memory)
         below = ops.einsum("btnm,bnm->btn", query, ops.sum(key, axis=1))
-        return above / below[..., None]
+        return _quotient(above, below)
     if sequence_ids is None:
         sequence_ids = ops.ones(ops.shape(query)[:2], "int32")
     # Documents one behind the other, their tokens in order (both sorts are stable): then a chunk
     # shares a document with the one before it only if it begins with what that ended with.
     order = ops.argsort(sequence_ids, axis=1)
-    parts = (query, key, value, turned_query, turned_key, sequence_ids)
-    ordered = [_along(x, order) for x in parts]
-    return _along(_by_chunks(*ordered, causal=causal), ops.argsort(order, axis=1))
+    features = (query, key, value, turned_query, turned_key)
+    q, k, v, tq, tk, ids = (_along(x, order) for x in (*features, sequence_ids))
+    return _along(_by_chunks(q, k, v, tq, tk, ids, causal), ops.argsort(order, axis=1))
+
+
+def _quotient(above: Tensor, below: Tensor) -> Tensor:
+    """above (…, V) / below (…); 0 where nothing was seen, in the gradient, too."""
+    nothing = below == 0
+    quotient = above / ops.where(nothing, ops.ones_like(below), below)[..., None]
+    return ops.where(nothing[..., None], ops.zeros_like(above), quotient)
 
 
 def _along(x: Tensor, order: Tensor) -> Tensor:
@@ -120,7 +131,7 @@ def _by_chunks(
     turned_query: Tensor,
     turned_key: Tensor,
     sequence_ids: Tensor,
-    causal: bool,
+    causal: bool = False,
 ) -> Tensor:
     """`linear_attention` of rows in which each document is one run of tokens."""
     length = ops.shape(query)[1]
@@ -141,8 +152,7 @@ def _by_chunks(
         ours = ours[..., None]  # (B, K, C, 1)
         above = above + ops.einsum("bkcnm,bknmv->bkcnv", tq, memory) * ours[..., None]
         below = below + ops.einsum("bkcnm,bknm->bkcn", q, total) * ours
-    nothing = below == 0
-    answer = ops.where(nothing[..., None], 0.0, above / ops.where(nothing, 1.0, below)[..., None])
+    answer = _quotient(above, below)
     flat = ops.reshape(answer, (ops.shape(answer)[0], -1, *answer.shape[3:]))
     return flat[:, :length]
 
@@ -160,8 +170,8 @@ def _carried(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the chunks before each one (or behind it) have summed up of the document between them.
 
-    Σ k′ vᵀ (B, K, N, M, V), Σ k (B, K, N, M), and for which tokens of a chunk that counts (B, K, C):
-    those of the document with which the neighbour ended.
+    Σ k′ vᵀ (B, K, N, M, V), Σ k (B, K, N, M), and for which tokens of a chunk these count, (B, K,
+    C): those of the document with which the neighbour ended.
     """
     near, far = (0, -1) if backwards else (-1, 0)
     last = ids[:, :, near]  # (B, K): the document that goes on, or not
@@ -253,9 +263,9 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         size = features if feature_map == "favor" else key_dim
         self.feature_rotation = Rotation(size, rotary_style, rotary_base)
 
-    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+    def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
         """Make the projections, and draw FAVOR+'s directions."""
-        super().build(query_shape, value_shape, key_shape)
+        super().build(query_shape, value_shape or query_shape, key_shape)
         if self.feature_map == "favor":
             # A weight, so that a saved layer keeps its own, whatever another NumPy would draw.
             drawn = orthogonal_features(
@@ -297,13 +307,9 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
             )
         )
         q, k = self._features(q, k, sequence_ids)
-        turned = [self._turned(x, rotary_positions) for x in (q, k)]
-        heads = linear_attention(
-            *(q, k, v),
-            *turned,
-            sequence_ids=sequence_ids,
-            causal=self.causal or use_causal_mask,
-        )
+        tq, tk = (self._turned(x, rotary_positions) for x in (q, k))
+        causal = self.causal or use_causal_mask
+        heads = linear_attention(q, k, v, tq, tk, sequence_ids, causal)
         return self.output_dense(ops.cast(heads, self.compute_dtype))
 
     def _features(
