@@ -75,6 +75,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         past: Past | None = None,
         bias: Tensor | None = None,
         band: Tensor | None = None,
@@ -92,9 +93,9 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             return self._continue(query, attention_mask, past, bias)
         # The same object, not equal values: of two tensors nobody could tell without reading both.
         to_itself = value is query and (key is None or key is query)
-        masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
+        unknown = (query_mask, value_mask, key_mask, rotary_positions)  # the masks are of inputs
         special = return_attention_scores or use_causal_mask or bool(others)
-        special |= any(mask is not None for mask in masks)
+        special |= any(x is not None for x in unknown)
         special |= attention_mask is not None and len(attention_mask.shape) != 3
         of_fused = bias is not None or band is not None
         if to_itself and not special and (of_fused or self._fuses()):
@@ -121,6 +122,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             use_causal_mask=use_causal_mask,
             sequence_ids=sequence_ids,
             positions=positions,
+            rotary_positions=rotary_positions,
             **others,
         )
 
