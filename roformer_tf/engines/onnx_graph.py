@@ -7,10 +7,10 @@ for each call; embeddings, norms and biases are kept.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx import helper, numpy_helper
 
 from roformer_tf.checkpoints.whitening import Whitening
@@ -104,16 +104,15 @@ class OnnxGraph(Graph):
         return name
 
     def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> "Visible":
-        """What attention adds to its scores, or that of padded rows alone, and whether any is."""
+        """Keys that are no padding; or, where more is hidden, a bias for all scores."""
         counted = self._counted(token_ids)
         if attention_type not in ("causal", "unilm"):
-            keys = self.node("Cast", counted, to=TensorProto.INT32)
-            least = self.node("ReduceMin", keys, keepdims=0)
-            return Visible(keys=keys, padded=self.node("Equal", least, self.scalar("0", 0)))
+            return Visible(keys=self.node("Cast", counted, to=TensorProto.INT32))
         order = segment_ids
         if attention_type == "causal":
-            order = self.node("Add", self.node("Mul", token_ids, self.scalar("0", 0)), self.scalar("1", 1))
-        rank = self.node("CumSum", order, self.scalar("axis", 1))  # how many tokens, or segments, began
+            zeros = self.node("Mul", token_ids, self.scalar("0", 0))
+            order = self.node("Add", zeros, self.scalar("1", 1))
+        rank = self.node("CumSum", order, self.scalar("1", 1))  # how many tokens or segments began
         seen = self.node(
             "LessOrEqual",
             self.node("Unsqueeze", rank, self.integers(1)),
@@ -212,16 +211,12 @@ class OnnxGraph(Graph):
             alone = self.node("Reshape", query, self.integers(-1, 1, heads * self.head_size))
             alone = self.fused("RotaryEmbedding", alone, places, *tables, num_heads=heads)
             query = self.node("Reshape", alone, shape)
-        inputs = [query, key, value]
-        if visible.bias:
-            bias = visible.bias if positions is None else self.gather(visible.bias, positions)
+        bias = visible.bias
+        if bias:
+            bias = bias if positions is None else self.gather(bias, positions)
             bias = self.node("Unsqueeze", bias, self.integers(1))  # for all heads
-            return self.fused("MultiHeadAttention", *inputs, "", "", bias, num_heads=heads)
-        branches = {
-            "then_branch": _branch([*inputs, "", visible.keys], heads, f"padded_{len(self.nodes)}"),
-            "else_branch": _branch(inputs, heads, f"whole_{len(self.nodes)}"),
-        }
-        return self.node("If", visible.padded, **branches)
+        inputs = [query, key, value, "", visible.keys, bias]
+        return self.fused("MultiHeadAttention", *inputs, num_heads=heads)
 
     def _rotation(self, base: float) -> tuple[str, ...]:
         """Cosines and sines of all angles (T, K/2): computed, so that no row is too long."""
@@ -289,20 +284,12 @@ class OnnxGraph(Graph):
         return self.node("Add", scaled, self.constant("offset", meaning.offset))
 
 
-class Visible:
-    """What attention may look at: `bias` for its scores, or `keys` of rows that are `padded`."""
+class Visible(NamedTuple):
+    """What attention may look at: `keys` that are seen by all (B, T), or a `bias` for its scores."""
 
-    def __init__(self, bias: str = "", keys: str = "", padded: str = "") -> None:
-        self.bias, self.keys, self.padded = bias, keys, padded
+    keys: str = ""
+    bias: str = ""
 
 
 FIRST = "first"
-
-
-def _branch(inputs: Sequence[str], heads: int, name: str) -> GraphProto:
-    """Attention as one of the two sides of an If: without a mask it is a quarter faster."""
-    node = helper.make_node(
-        "MultiHeadAttention", inputs, [name], domain=MICROSOFT, name=name, num_heads=heads
-    )
-    value = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 3)
-    return helper.make_graph([node], name, [], [value])
+"""In the place of positions: the first token of each row."""
