@@ -15,7 +15,7 @@ from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.engines.network import Array, Dense, Graph, Meaning, Network, Norm, write
 
 COSINES, SINES = "cosines", "sines"
-"""Inputs beside those of the network: of all angles, (T, K/2) float32. They are not computed in the
+"""Inputs beside those of the network: of all angles, (1, 1, T, K) float32. They are not computed in the
 graph: in bfloat16 that could not tell position 257 from 256."""
 UNSEEN = -10_000.0
 """Added to the score of a key that may not be seen: e to it is 0 in float32 and in bfloat16."""
@@ -34,9 +34,10 @@ def openvino_model(network: Network) -> ov.Model:
 
 
 def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array]:
-    """Cosines and sines of the angles of so many positions."""
+    """Cosines and sines of so many positions' angles, twice side by side."""
     frequencies = base ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
     angles = np.arange(length, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
+    angles = np.tile(angles, 2)[None, None]
     return {COSINES: np.cos(angles), SINES: np.sin(angles)}
 
 
@@ -55,7 +56,7 @@ class OpenVinoGraph(Graph):
         head = network.config.head_size
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
         for name in (COSINES, SINES):
-            self.inputs[name] = _parameter(name, [-1, head // 2], ov.Type.f32)
+            self.inputs[name] = _parameter(name, [1, 1, -1, head], ov.Type.f32)
         self.head_size = head
         self._constants: dict[str, Any] = {}
 
@@ -168,17 +169,20 @@ class OpenVinoGraph(Graph):
 
     def _rotated(self, x: Any, positions: Any | None) -> Any:
         """(a, b) → (a cos − b sin, b cos + a sin), a and b being halves of a head."""
-        tables = []
-        for name in (COSINES, SINES):
-            table = self.inputs[name]
-            if positions is not None:
-                table = self._unsqueezed(ops.gather(table, positions, self.axis(0)), 1)
-            tables.append(table)
-        cosines, sines = tables
-        a, b = ops.split(x, self.axis(-1), 2).outputs()
-        first = ops.subtract(ops.multiply(a, cosines), ops.multiply(b, sines))
-        second = ops.add(ops.multiply(b, cosines), ops.multiply(a, sines))
-        return ops.concat([first, second], -1)
+        # spelled as in GPT-NeoX, which the plugin knows as one operation
+        cosines, sines = (self._table(name, positions) for name in (COSINES, SINES))
+        half = self.head_size // 2
+        a, b = ops.variadic_split(x, self.axis(3), self.integers(half, half)).outputs()
+        turned = ops.concat([ops.multiply(b, self.constant("minus_one", -1.0)), a], -1)
+        return ops.add(ops.multiply(x, cosines), ops.multiply(turned, sines))
+
+    def _table(self, name: str, positions: Any | None) -> Any:
+        """Of all places (1, 1, T, K), or of some (B, 1, P, K)."""
+        table = self.inputs[name]
+        if positions is None:
+            return table
+        rows = ops.squeeze(table, self.integers(0, 1))
+        return self._unsqueezed(ops.gather(rows, positions, self.axis(0)), 1)
 
     def split(self, x: Any, parts: int) -> Sequence[Any]:
         """One split."""
