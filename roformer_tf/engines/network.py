@@ -10,7 +10,7 @@ C labels, D numbers of a vector.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -19,22 +19,27 @@ import numpy as np
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 
 Node: TypeAlias = Any
 """What a graph calls a tensor that is not known yet."""
 Array: TypeAlias = np.ndarray
 
-Part = Literal["hidden", "classifier", "token_classifier", "vectors", "masked"]
+Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked"]
 """What a network gives: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B, D)
-of length 1, or the vocabulary's logits (B, P, V) at `masked_positions`."""
+of length 1, what pooling makes of each row (B, H), or the vocabulary's logits (B, P, V) at
+`masked_positions`."""
 OUTPUTS: dict[Part, str] = {
     "hidden": "hidden_states",
     "classifier": "logits",
     "token_classifier": "logits",
     "vectors": "vectors",
+    "pooled": "vectors",
     "masked": "logits",
 }
 """Name of that output."""
+PRECISION = "precision"
+"""Key of what an ONNX model of ours says of itself: float32 or int8."""
 
 
 class Meaning(NamedTuple):
@@ -78,6 +83,8 @@ class Network:
     whitening: Whitening | None = None
     dimensions: int | None = None
     """How many numbers of a vector are kept; None for all."""
+    source: str = "the checkpoint"
+    """Where the arrays are from, for messages."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -171,11 +178,53 @@ class Graph(ABC):
 
 
 def write(network: Network, graph: Graph) -> dict[str, Node]:
-    """Walk through the network: its outputs by name."""
+    """Walk through the network: its outputs by name.
+
+    Raises InputError for weights that are missing, and for some of its parts that it knows nothing
+    of: a graph without them would answer something else.
+    """
+    arrays = _Asked(network.arrays, network.source)
+    network = dataclasses.replace(network, arrays=arrays)
     outputs = {network.output: _PARTS[network.part](network, graph)}
+    arrays.check()
     if network.meaning is not None:
         outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
     return outputs
+
+
+class _Asked(Mapping[str, Array]):
+    """Arrays that remember which of them were asked for."""
+
+    def __init__(self, arrays: Mapping[str, Array], source: str) -> None:
+        self._arrays, self._source = arrays, source
+        self._asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Array:
+        self._asked.add(name)
+        if name not in self._arrays:
+            raise InputError(
+                f"{self._source} lacks weights, such as {name}. Give a complete checkpoint."
+            )
+        return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def check(self) -> None:
+        """Raise InputError for an array of a part that was used, if nobody asked for it."""
+        used = {name.split("/")[0] for name in self._asked}
+        left = [n for n in self if n.split("/")[0] in used and n not in self._asked]
+        if left:
+            raise InputError(
+                f"{self._source} holds {left[0]}, of which no graph knows: it can be answered with "
+                "by Keras alone. Give --engine keras."
+            )
 
 
 def unsupported(config: RoFormerConfig) -> str:
@@ -237,21 +286,26 @@ def _layer(
 ) -> Node:
     """norm(x + attention(x)), then norm(x + feed_forward(x)): x (B, T, H) → (B, T or P, H)."""
     config = network.config
-    query, key, value = (_projection(network, f"{name}/attention", role) for role in ROLES)
+    layers = [_projection(network, f"{name}/attention", role) for role in ROLES]
     if positions is None:
         # one product for all three: each by itself is too narrow to keep a processor busy
-        parts = graph.split(graph.dense(x, _joined("qkv", query, key, value)), 3)
+        parts = graph.split(graph.dense(x, _joined("qkv", layers)), 3)
     else:
-        parts = graph.split(graph.dense(x, _joined("kv", key, value)), 2)
+        parts = graph.split(graph.dense(x, _joined("kv", layers[1:])), 2)
         x = graph.gather(x, positions)
-        parts = [graph.dense(x, query), *parts]
+        parts = [graph.dense(x, layers[0]), *parts]
     heads, base = config.num_attention_heads, config.rotary_base
-    attended = graph.attend(*parts, heads, base, visible, positions)
+    query, key, value = parts
+    attended = graph.attend(query, key, value, heads, base, visible, positions)
     output = _dense(network, f"{name}/attention/attention_output")
     output = output._replace(kernel=output.kernel.reshape(config.hidden_size, -1))
     norm = f"{name}/attention_norm"
     x = graph.add_norm(
-        norm, graph.dense(attended, output._replace(bias=None)), x, _norm(network, norm), output.bias
+        norm,
+        graph.dense(attended, output._replace(bias=None)),
+        x,
+        _norm(network, norm),
+        output.bias,
     )
     inner = _dense(network, f"{name}/intermediate", config.hidden_act)
     output = _dense(network, f"{name}/output")
@@ -275,16 +329,19 @@ def _token_classifier(network: Network, graph: Graph) -> Node:
     return graph.dense(_hidden(network, graph), _dense(network, "token_classifier"))
 
 
-def _vectors(network: Network, graph: Graph) -> Node:
-    """The pooler's answer, the mean of all tokens, or the first; whitened, cut, of length 1."""
+def _pooled(network: Network, graph: Graph) -> Node:
+    """The pooler's answer, the mean of all tokens, or the first, of any length."""
     if network.pooling == "mean":
-        x = graph.mean_of_tokens(_hidden(network, graph), graph.input("token_ids"))
-    else:
-        x = _hidden(network, graph, graph.first())
-        if network.pooling == "pooler":
-            x = graph.dense(x, _dense(network, "pooler/dense"))
-        x = graph.only(x)
-    return graph.unit(x, network.whitening, network.dimensions)
+        return graph.mean_of_tokens(_hidden(network, graph), graph.input("token_ids"))
+    x = _hidden(network, graph, graph.first())
+    if network.pooling == "pooler":
+        x = graph.dense(x, _dense(network, "pooler/dense"))
+    return graph.only(x)
+
+
+def _vectors(network: Network, graph: Graph) -> Node:
+    """What pooling gives, whitened, cut, and of length 1."""
+    return graph.unit(_pooled(network, graph), network.whitening, network.dimensions)
 
 
 def _masked(network: Network, graph: Graph) -> Node:
@@ -304,6 +361,7 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "classifier": _classifier,
     "token_classifier": _token_classifier,
     "vectors": _vectors,
+    "pooled": _pooled,
     "masked": _masked,
 }
 ROLES = ("query", "key", "value")
@@ -313,9 +371,7 @@ def _dense(network: Network, name: str, activation: str | None = None) -> Dense:
     """A layer by its name; RoFormerV2's have no bias, but those of its heads."""
     bias = f"{name}/bias"
     arrays = network.arrays
-    return Dense(
-        name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation
-    )
+    return Dense(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
 
 
 def _projection(network: Network, where: str, role: str) -> Dense:
@@ -333,7 +389,7 @@ def _projection(network: Network, where: str, role: str) -> Dense:
     return Dense(layer.name, flat, None if bias is None else bias.reshape(-1))
 
 
-def _joined(name: str, *layers: Dense) -> Dense:
+def _joined(name: str, layers: Sequence[Dense]) -> Dense:
     """Layers of one input side by side."""
     biases = [layer.bias for layer in layers if layer.bias is not None]
     where = layers[0].name.rpartition("/")[0]

@@ -10,11 +10,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx import helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from roformer_tf.checkpoints.whitening import Whitening
-from roformer_tf.engines.network import Array, Dense, Graph, Meaning, Network, Norm, write
+from roformer_tf.engines.network import (
+    PRECISION,
+    Array,
+    Dense,
+    Graph,
+    Meaning,
+    Network,
+    Norm,
+    write,
+)
 
 OPSET, IR_VERSION = 18, 10  # what ONNX Runtime 1.20 reads
 MICROSOFT = "com.microsoft"
@@ -41,9 +49,11 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
         list(graph.constants.values()),
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(
+    model = helper.make_model(
         made, ir_version=IR_VERSION, opset_imports=opsets, producer_name="roformer_tf"
     )
+    helper.set_model_props(model, {PRECISION: "int8" if largest else "float32"})
+    return model
 
 
 def rounded(kernel: Array, largest: int) -> tuple[Array, Array]:
@@ -103,11 +113,11 @@ class OnnxGraph(Graph):
         """Inputs are called as the network calls them."""
         return name
 
-    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> "Visible":
+    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> "SeenKeys":
         """Keys that are no padding; or, where more is hidden, a bias for all scores."""
         counted = self._counted(token_ids)
         if attention_type not in ("causal", "unilm"):
-            return Visible(keys=self.node("Cast", counted, to=TensorProto.INT32))
+            return SeenKeys(keys=self.node("Cast", counted, to=TensorProto.INT32))
         order = segment_ids
         if attention_type == "causal":
             zeros = self.node("Mul", token_ids, self.scalar("0", 0))
@@ -120,7 +130,7 @@ class OnnxGraph(Graph):
         )  # (B, T, T), query before key
         seen = self.node("And", seen, self.node("Unsqueeze", counted, self.integers(1)))
         zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
-        return Visible(bias=self.node("Where", seen, zero, unseen))
+        return SeenKeys(bias=self.node("Where", seen, zero, unseen))
 
     def scalar(self, name: str, value: int) -> str:
         """An int32 constant without axes."""
@@ -182,7 +192,10 @@ class OnnxGraph(Graph):
         return self.node("LayerNormalization", x, *self._weights(name, norm), epsilon=norm.epsilon)
 
     def _weights(self, name: str, norm: Norm) -> list[str]:
-        return [self.constant(f"{name}/gamma", norm.gamma), self.constant(f"{name}/beta", norm.beta)]
+        return [
+            self.constant(f"{name}/gamma", norm.gamma),
+            self.constant(f"{name}/beta", norm.beta),
+        ]
 
     def _ones(self, size: int) -> str:
         return self.constant(f"ones_{size}", np.ones(size))
@@ -194,7 +207,7 @@ class OnnxGraph(Graph):
         value: str,
         heads: int,
         base: float,
-        visible: "Visible",
+        visible: "SeenKeys",
         positions: str | None,
     ) -> str:
         """RotaryEmbedding twice, and MultiHeadAttention."""
@@ -256,7 +269,9 @@ class OnnxGraph(Graph):
         weights = self.node("Cast", self._counted(token_ids), to=TensorProto.FLOAT)
         weights = self.node("Unsqueeze", weights, self.integers(2))
         total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
-        return self.node("Div", total, self.node("ReduceSum", weights, self.integers(1), keepdims=0))
+        return self.node(
+            "Div", total, self.node("ReduceSum", weights, self.integers(1), keepdims=0)
+        )
 
     def product_with_rows(self, name: str, x: str, table: Array, bias: Array | None) -> str:
         """The table as it is looked up in, its axes exchanged within the product."""
@@ -284,8 +299,8 @@ class OnnxGraph(Graph):
         return self.node("Add", scaled, self.constant("offset", meaning.offset))
 
 
-class Visible(NamedTuple):
-    """What attention may look at: `keys` that are seen by all (B, T), or a `bias` for its scores."""
+class SeenKeys(NamedTuple):
+    """What attention may look at: `keys` seen by all (B, T), or a `bias` for its scores."""
 
     keys: str = ""
     bias: str = ""

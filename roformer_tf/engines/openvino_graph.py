@@ -15,8 +15,8 @@ from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.engines.network import Array, Dense, Graph, Meaning, Network, Norm, write
 
 COSINES, SINES = "cosines", "sines"
-"""Inputs beside those of the network: of all angles, (1, 1, T, K) float32. They are not computed in the
-graph: in bfloat16 that could not tell position 257 from 256."""
+"""Inputs beside those of the network: of all angles, (1, 1, T, K) float32. They are not computed in
+the graph: in bfloat16 that could not tell position 257 from 256."""
 UNSEEN = -10_000.0
 """Added to the score of a key that may not be seen: e to it is 0 in float32 and in bfloat16."""
 
@@ -41,7 +41,7 @@ def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array
     return {COSINES: np.cos(angles), SINES: np.sin(angles)}
 
 
-class Visible(NamedTuple):
+class ScoreBias(NamedTuple):
     """What is added to the scores of attention, (B, 1, 1 or T, T)."""
 
     bias: Any
@@ -83,7 +83,7 @@ class OpenVinoGraph(Graph):
         """A parameter of the model."""
         return self.inputs[name]
 
-    def visible(self, attention_type: str | None, token_ids: Any, segment_ids: Any) -> Visible:
+    def visible(self, attention_type: str | None, token_ids: Any, segment_ids: Any) -> ScoreBias:
         """A bias of all scores."""
         seen = self._unsqueezed(self._counted(token_ids), 1)  # (B, 1, T)
         ordered = attention_type in ("causal", "unilm")
@@ -95,7 +95,7 @@ class OpenVinoGraph(Graph):
             keys, queries = self._unsqueezed(rank, 1), self._unsqueezed(rank, 2)
             seen = ops.logical_and(seen, ops.less_equal(keys, queries))
         zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
-        return Visible(ops.select(seen, zero, unseen), ordered)
+        return ScoreBias(ops.select(seen, zero, unseen), ordered)
 
     def _counted(self, token_ids: Any) -> Any:
         """Which tokens are no padding: (B, T) bool; the first one always counts."""
@@ -112,7 +112,7 @@ class OpenVinoGraph(Graph):
         return ops.gather(self.constant(f"{name}/embeddings", table), ids, self.axis(0))
 
     def dense(self, x: Any, layer: Dense) -> Any:
-        """A product with the kernel's transpose, as the plugin lays weights out, and what follows."""
+        """A product with the kernel's transpose, as the plugin lays weights out, and the rest."""
         kernel = self.constant(f"{layer.name}/kernel", layer.kernel.T)
         y = ops.matmul(x, kernel, False, True)
         if layer.bias is not None:
@@ -146,7 +146,7 @@ class OpenVinoGraph(Graph):
         value: Any,
         heads: int,
         base: float,
-        visible: Visible,
+        visible: ScoreBias,
         positions: Any | None,
     ) -> Any:
         """Rotate, and scaled_dot_product_attention."""
@@ -184,7 +184,7 @@ class OpenVinoGraph(Graph):
         rows = ops.squeeze(table, self.integers(0, 1))
         return self._unsqueezed(ops.gather(rows, positions, self.axis(0)), 1)
 
-    def split(self, x: Any, parts: int) -> Sequence[Any]:
+    def split(self, x: Any, parts: int) -> list[Any]:
         """One split."""
         return list(ops.split(x, self.axis(-1), parts).outputs())
 
