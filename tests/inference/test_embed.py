@@ -172,7 +172,7 @@ def test_one_weight_changes_the_fingerprint(own):
 @pytest.mark.parametrize(("value", "said"), [(np.nan, "not finite"), (0.0, "zero")])
 def test_a_vector_that_is_none_is_named(value, said, own):
     folder = own("sim_char")
-    embedder = open_embedder(folder)
+    embedder = open_embedder(folder, engine="keras")
     for variable in embedder.model.pooler.weights:
         variable.assign(keras.ops.full_like(variable, value))
     with pytest.raises(InputError, match=f"vector of text 1, .今天天气很好., is {said}"):
