@@ -26,7 +26,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, locked, write_text
 from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
-from roformer_tf.inference.lexical import BM25
+from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE, Found, exact
 from roformer_tf.inference.text_files import CheckedDocuments, Document
 from roformer_tf.inference.vector_files import MatrixFile
@@ -141,11 +141,11 @@ class SearchIndex:
         return np.maximum.reduceat(self.vectors[rows] @ query, begins)
 
     @cached_property
-    def words(self) -> BM25:
+    def words(self) -> DocumentBM25:
         """BM25 over its documents: as it is kept, or made now."""
         if (self.folder / WORDS).is_dir():
-            return BM25.load(self.folder / WORDS, len(self))
-        return BM25(document.text for document in self.documents())
+            return DocumentBM25.load(self.folder / WORDS, len(self))
+        return DocumentBM25(document.text for document in self.documents())
 
     def _nearest_rows(self, queries: np.ndarray, top: int) -> Found:
         if self._neighbours is not None:

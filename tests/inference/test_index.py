@@ -13,7 +13,7 @@ from roformer_tf.inference import approximate, index
 from roformer_tf.inference.approximate import Neighbours
 from roformer_tf.inference.embed import open_embedder
 from roformer_tf.inference.index import SearchIndex, is_index, write_index
-from roformer_tf.inference.lexical import BM25
+from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE
 from roformer_tf.inference.retrieval import Reranker, Retriever, load_reranker
 from roformer_tf.inference.text_files import Document
@@ -272,7 +272,7 @@ def test_a_graph_of_thousands_finds_the_nearest(tmp_path):
 
 def test_a_hybrid_search_by_ranks(made, embedder, by_hand):
     found = list(Retriever(made, embedder, hybrid=True).answers(QUERIES, 8))
-    words = BM25(TEXTS)
+    words = DocumentBM25(TEXTS)
     for query, cosine, answers in zip(QUERIES, by_hand, found, strict=True):
         scores = words.scores(query).astype(np.float64)
         near = np.argsort(np.argsort(-np.round(cosine, 5), kind="stable"), kind="stable")
@@ -284,7 +284,7 @@ def test_a_hybrid_search_by_ranks(made, embedder, by_hand):
 @pytest.mark.parametrize("weight", [0.0, 0.8, 50.0])
 def test_a_hybrid_search_by_a_weight(weight, made, embedder, by_hand):
     found = list(Retriever(made, embedder, hybrid=True, weight=weight).answers(QUERIES, 8))
-    words = BM25(TEXTS)
+    words = DocumentBM25(TEXTS)
     for query, cosine, answers in zip(QUERIES, by_hand, found, strict=True):
         scores = words.scores(query).astype(np.float64)
         want = scores / scores.max() + weight * cosine
