@@ -1,6 +1,6 @@
 """What it costs to drop nothing of attention's weights: held-out loss of the demo's model.
 
-    python -m benchmarks.attention_dropout                 400 steps, three seeds, both rates
+    python -m benchmarks.attention_dropout                 300 steps, three seeds, both rates
     python -m benchmarks.attention_dropout --steps 40      quicker
 
 Kernels that store no attention weights are fastest where none of them is dropped, so that the long
@@ -80,7 +80,7 @@ def difference(pairs: Sequence[float]) -> tuple[float, float]:
 def main() -> None:
     """Train and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, help="folder to keep the runs in")
     asked = parser.parse_args()
