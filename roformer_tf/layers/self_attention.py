@@ -12,14 +12,9 @@ from roformer_tf.kernels.cache import Past
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
-from roformer_tf.layers.attention import (
-    RotaryMultiHeadAttention,
-    both,
-    gather_positions,
-    same_sequence,
-    within,
-)
+from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
 from roformer_tf.layers.rotary import angles, rotate
 
 FUSED_OPTIONS = {

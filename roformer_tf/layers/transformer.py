@@ -18,8 +18,8 @@ from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.matmul import affine
-from roformer_tf.layers.attention import gather_positions
 from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.masks import gather_positions
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 

@@ -9,7 +9,7 @@ from keras import ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.attention import visible_keys
+from roformer_tf.layers.masks import visible_keys
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
 

@@ -76,7 +76,7 @@ class IncrementalDecoder:
         for row, prompt in enumerate(prompts):
             there = slice(length - len(prompt), length)
             ids[row, there], positions[row, there] = prompt, np.arange(len(prompt))
-            # As `layers.attention.visible_keys` says it: places, or segments that began, here none.
+            # As `layers.masks.visible_keys` says it: places, or segments that began, here none.
             query_order[row, there] = (
                 positions[row, there] if self.attention_type == "causal" else 0
             )

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.attention import RotaryMultiHeadAttention, same_sequence, visible_keys
+from roformer_tf.layers.attention import RotaryMultiHeadAttention
+from roformer_tf.layers.masks import same_sequence, visible_keys
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 B, T, S, D, N, H = 2, 7, 5, 12, 3, 4
