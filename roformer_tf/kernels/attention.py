@@ -5,9 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from roformer_tf.kernels import flash
+from roformer_tf.kernels import block_attention, flash, packed_attention
+from roformer_tf.kernels.documents import Documents
 from roformer_tf.kernels.dropout import drop, dropped_plainly
-from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
+from roformer_tf.kernels.forms import Tensor, attention_form, fast, island, wide, with_gradient
 
 HIDDEN = {"float16": -3e4}
 """Added to scores of what must not be seen, so that its weight is exactly 0; elsewhere −1e9."""
@@ -18,20 +19,25 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    visible: Tensor | None = None,
+    visible: Tensor | Documents | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
     training: bool | None = None,
 ) -> Tensor:
     """dropped(softmax(query · keyᵀ)) · value.
 
-    query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool,
-    seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees nothing gets the
-    mean of all values.
-    The fast form, in training, stores the weights before dropout for its gradient and draws the
+    query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool, or
+    told as Documents, seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees
+    nothing gets the mean of all values, of documents 0.
+    Documents go to a kernel that skips what nobody sees, if numbers have 16 bits. The fast form, in training, stores the weights before dropout for its gradient and draws the
     mask again; without dropout, JAX on a GPU may take flash attention where T = S, but for float64,
     of which it would make less.
     """
+    if isinstance(visible, Documents):
+        if _is_16_bits(query):
+            kernel = packed_attention if attention_form() == "packed" else block_attention
+            return kernel.attend(query, key, value, visible, seed, rate)
+        visible = visible.mask()
     flashes = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
     if flashes and flash.may_flash(query.shape[2]):
         return flash.attend(query, key, value, visible)
@@ -42,6 +48,11 @@ def attend(
         hidden = hidden[:, None]  # (B, 1, T, S)
     form = _fast if training and fast() else attend_plainly
     return form(query, key, value, hidden, seed, rate)
+
+
+def _is_16_bits(x: Tensor) -> bool:
+    """Whether a tensor core takes it: of float32 it would make less."""
+    return keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
 
 
 def attend_plainly(

@@ -72,24 +72,27 @@ def attend(
     documents: Documents,
     seed: Tensor | None = None,
     rate: float = 0.0,
-    interpret: bool = False,
+    interpret: bool | None = None,
 ) -> Tensor:
     """dropped(softmax(query · keyᵀ)) · value among those that `documents` lets see each other.
 
     query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), seed (2,) int → (B, N, T,
     H) in value's dtype, softmax in float32. A query that sees nothing gets 0. The same weights are
-    dropped as by `kernels.attention.attend_plainly`.
+    dropped as by `kernels.attention.attend_plainly`. Interpreted is what no GPU would run; unset,
+    where there is none.
     """
+    import jax
     import jax.numpy as jnp
 
+    interpret = jax.default_backend() != "gpu" if interpret is None else interpret
     rows, heads, length, size = query.shape
     settings = Settings(length, key.shape[2], heads, float(rate), interpret)
     block_q, block_k = _block(length), _block(key.shape[2])
     features = max(LEAST, _power_of_two(size))
     of_queries, of_keys = ranges(documents)
     tokens = Tokens(
-        *(_whole(x, block_q) for x in (documents.query_ids, documents.query_ranks)),
-        *(_whole(x, block_k) for x in (documents.key_ids, documents.key_ranks)),
+        *_numbered(documents.query_ids, documents.query_ranks, block_q),
+        *_numbered(documents.key_ids, documents.key_ranks, block_k),
         *_blocks(of_queries, block_q, block_k, settings.keys),
         *_blocks(of_keys, block_k, block_q, settings.queries),
         rows=jnp.arange(rows, dtype="int32"),
@@ -117,6 +120,15 @@ def _whole(x: Tensor, block: int, fill: int = 0) -> Tensor:
     import jax.numpy as jnp
 
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % block)), constant_values=fill)
+
+
+def _numbered(ids: Tensor, ranks: Tensor | None, block: int) -> tuple[Tensor, Tensor]:
+    """Ids and ranks (B, T) int32 in whole blocks; what pads has id 0: nobody sees it."""
+    import jax.numpy as jnp
+
+    ranks = jnp.zeros(ids.shape, "int32") if ranks is None else jnp.broadcast_to(ranks, ids.shape)
+    ids, ranks = (_whole(x.astype("int32"), block) for x in (ids, ranks))
+    return ids, ranks
 
 
 def _blocks(tokens: Ranges, block: int, other: int, size: int) -> tuple[Tensor, Tensor]:
@@ -241,7 +253,7 @@ def _called(
         out_shape=[jax.ShapeDtypeStruct(*result) for result in results],
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
         interpret=settings.interpret,
-        name=kernel.__name__.strip("_"),
+        name=f"block_attention_{kernel.__name__.removeprefix('_')}",
     )(*arguments)
 
 

@@ -15,33 +15,36 @@ from roformer_tf.kernels.forms import Tensor
 class Documents(NamedTuple):
     """Which key each query may look at: where ids are equal and not 0, and the key's rank no higher.
 
-    All (B, T) or (B, S) int32. Ranks order the tokens of a document: all 0, every token sees all;
-    its place in the row, only what stands up to it.
+    ids (B, T) or (B, S) int, ranks the same or (1, T). Ranks order the tokens of a document, such
+    as by their place: then each sees what stands up to it. Without ranks all see all.
     """
 
     query_ids: Tensor
-    query_ranks: Tensor
+    query_ranks: Tensor | None
     key_ids: Tensor
-    key_ranks: Tensor
+    key_ranks: Tensor | None
 
     def mask(self) -> Tensor:
         """The same as one bit for each pair: (B, T, S) bool, query before key."""
         query, key = self.query_ids[:, :, None], self.key_ids[:, None, :]
-        ordered = self.key_ranks[:, None, :] <= self.query_ranks[:, :, None]
         # Of equal ids one is 0 only if both are: asking the key alone hides padding from everyone.
-        return (query == key) & (key != 0) & ordered
+        same = (query == key) & (key != 0)
+        if self.query_ranks is None or self.key_ranks is None:
+            return same
+        return same & (self.key_ranks[:, None, :] <= self.query_ranks[:, :, None])
 
     def at(self, positions: Tensor) -> "Documents":
         """As the queries at positions (B, P) int32 alone see it."""
-        ids, ranks = (
-            ops.take_along_axis(x, positions, axis=1) for x in (self.query_ids, self.query_ranks)
-        )
-        return Documents(ids, ranks, self.key_ids, self.key_ranks)
+        ids = ops.take_along_axis(self.query_ids, positions, axis=1)
+        ranks = self.query_ranks
+        if ranks is not None:
+            ranks = ops.broadcast_to(ranks, ops.shape(self.query_ids))
+            ranks = ops.take_along_axis(ranks, positions, axis=1)
+        return self._replace(query_ids=ids, query_ranks=ranks)
 
 
 def documents_of(sequence_ids: Tensor, ranks: Tensor | None = None) -> Documents:
-    """Tokens that look at each other: sequence_ids, 0 for padding, and ranks, (B, T) int32."""
-    ranks = ops.zeros_like(sequence_ids) if ranks is None else ops.cast(ranks, "int32")
+    """Of tokens that look at each other: sequence_ids (B, T) int, 0 for padding, and their ranks."""
     return Documents(sequence_ids, ranks, sequence_ids, ranks)
 
 

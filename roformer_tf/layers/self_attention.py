@@ -9,12 +9,13 @@ from keras import ops
 from roformer_tf.internals import set_attention_dropout
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cache import Past
+from roformer_tf.kernels.documents import Documents
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
+from roformer_tf.layers.masks import both, gather_positions, same_sequence, seen_from, within
 from roformer_tf.layers.rotary import angles, rotate
 
 FUSED_OPTIONS = {
@@ -78,6 +79,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     ) -> Any:
         """Attend, as the parent does, in the fused form where it can.
 
+        The mask may be told as `Documents`, which kernels take that skip what nobody sees.
         With `past`, x (B, T, D) are tokens behind those that its cache holds: their keys and values
         are kept there, too, each key rotated, and `attention_mask` is (B, T, S) of all S slots.
         """
@@ -88,6 +90,12 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
         special = return_attention_scores or use_causal_mask or bool(others)
         special |= any(mask is not None for mask in masks)
+        if isinstance(attention_mask, Documents):
+            if to_itself and not special and sequence_ids is None and self._fuses():
+                if positions is not None:
+                    positions = within(positions, ops.shape(query)[1])
+                return self._fused(query, attention_mask, positions, training)
+            attention_mask = attention_mask.mask()
         special |= attention_mask is not None and len(attention_mask.shape) != 3
         if to_itself and not special and self._fuses():
             if sequence_ids is not None:
@@ -138,7 +146,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def _fused(
         self,
         x: Tensor,
-        visible: Tensor | None,
+        visible: Tensor | Documents | None,
         positions: Tensor | None,
         training: bool | None,
     ) -> Tensor:
@@ -151,7 +159,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             key, value = self._project(x, ("key", "value"), everywhere, training)
             there = gather_positions(x, positions)
             (query,) = self._project(there, ("query",), positions, training)
-            visible = None if visible is None else gather_positions(visible, positions)
+            visible = None if visible is None else seen_from(visible, positions)
         rate = self.dropout if training else 0.0
         seed = self.drop.seed_generator.next() if rate else None
         return self._merge(attend(query, key, value, visible, seed, rate, training), training)

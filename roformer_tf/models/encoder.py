@@ -8,8 +8,8 @@ from keras import ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
-from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.masks import visible_keys
+from roformer_tf.kernels.forms import Tensor, attention_form
+from roformer_tf.layers.masks import visible_documents
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
 
@@ -74,8 +74,11 @@ class RoFormerEncoder(PretrainedModel):
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        # Once for all layers and heads, (B, T, T): every layer has the same view.
-        visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
+        # Once for all layers and heads: every layer has the same view. As a mask (B, T, T), but for
+        # kernels that skip what nobody sees.
+        visible = visible_documents(self.config.attention_type, sequences(inputs), segment_ids)
+        if attention_form() not in ("blocks", "packed"):
+            visible = visible.mask()
         states = [self.embeddings(token_ids, segment_ids, training=training)]
         for layer in self.layer_stack:
             # Below the last layer every position is looked at; only what it gives may be left out.
