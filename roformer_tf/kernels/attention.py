@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from roformer_tf.kernels import block_attention, flash, packed_attention
-from roformer_tf.kernels.documents import Documents
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.dropout import drop, dropped_plainly
 from roformer_tf.kernels.forms import Tensor, attention_form, fast, island, wide, with_gradient
 
@@ -19,7 +19,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    visible: Tensor | Documents | None = None,
+    visible: Tensor | PackedMask | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
     training: bool | None = None,
@@ -27,13 +27,14 @@ def attend(
     """dropped(softmax(query · keyᵀ)) · value.
 
     query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool, or
-    told as Documents, seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees
-    nothing gets the mean of all values, of documents 0.
-    Documents go to a kernel that skips what nobody sees, if numbers have 16 bits. The fast form, in training, stores the weights before dropout for its gradient and draws the
-    mask again; without dropout, JAX on a GPU may take flash attention where T = S, but for float64,
-    of which it would make less.
+    told as PackedMask, seed (2,) int for dropout → (B, N, T, H) in value's dtype. A query that sees
+    nothing gets the mean of all values; under a PackedMask it may get 0.
+    A PackedMask goes to a kernel that skips what nobody sees, if numbers have 16 bits. The fast
+    form, in training, stores the weights before dropout for its gradient and draws the mask again;
+    without dropout, JAX on a GPU may take flash attention where T = S, but for float64, of which it
+    would make less.
     """
-    if isinstance(visible, Documents):
+    if isinstance(visible, PackedMask):
         if _is_16_bits(query):
             kernel = packed_attention if attention_form() == "packed" else block_attention
             return kernel.attend(query, key, value, visible, seed, rate)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from roformer_tf.kernels.documents import Documents, Ranges, ranges
+from roformer_tf.kernels.documents import PackedMask, Ranges, ranges
 from roformer_tf.kernels.dropout import kept_at, mixed_seed
 from roformer_tf.kernels.forms import Tensor
 
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 class Tokens(NamedTuple):
     """What the kernels read beside queries, keys and values."""
 
-    query_ids: Tensor  # (B, T), as in Documents; what pads to whole blocks has id 0
+    query_ids: Tensor  # (B, T), as in PackedMask; what pads to whole blocks has id 0
     query_ranks: Tensor
     key_ids: Tensor  # (B, S)
     key_ranks: Tensor
@@ -69,7 +69,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    documents: Documents,
+    documents: PackedMask,
     seed: Tensor | None = None,
     rate: float = 0.0,
     interpret: bool | None = None,
@@ -381,7 +381,7 @@ def _dropped(
     key: Any,
     keys_first: bool = False,
 ) -> Tensor:
-    """Drop of a block whose first query and key have these places in the row; or of its gradient."""
+    """Drop of the weights of a block, or of their gradient; query, key: the places of the first."""
     if not settings.rate:
         return weights
     import jax.numpy as jnp

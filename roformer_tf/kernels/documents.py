@@ -12,8 +12,8 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor
 
 
-class Documents(NamedTuple):
-    """Which key each query may look at: where ids are equal and not 0, and the key's rank no higher.
+class PackedMask(NamedTuple):
+    """Which key a query may look at: where ids are equal and not 0, and the key's rank no higher.
 
     ids (B, T) or (B, S) int, ranks the same or (1, T). Ranks order the tokens of a document, such
     as by their place: then each sees what stands up to it. Without ranks all see all.
@@ -33,7 +33,7 @@ class Documents(NamedTuple):
             return same
         return same & (self.key_ranks[:, None, :] <= self.query_ranks[:, :, None])
 
-    def at(self, positions: Tensor) -> "Documents":
+    def at(self, positions: Tensor) -> "PackedMask":
         """As the queries at positions (B, P) int32 alone see it."""
         ids = ops.take_along_axis(self.query_ids, positions, axis=1)
         ranks = self.query_ranks
@@ -43,9 +43,9 @@ class Documents(NamedTuple):
         return self._replace(query_ids=ids, query_ranks=ranks)
 
 
-def documents_of(sequence_ids: Tensor, ranks: Tensor | None = None) -> Documents:
-    """Of tokens that look at each other: sequence_ids (B, T) int, 0 for padding, and their ranks."""
-    return Documents(sequence_ids, ranks, sequence_ids, ranks)
+def documents_of(sequence_ids: Tensor, ranks: Tensor | None = None) -> PackedMask:
+    """Of tokens that look at each other: sequence_ids (B, T) int, 0 for padding, and ranks."""
+    return PackedMask(sequence_ids, ranks, sequence_ids, ranks)
 
 
 class Ranges(NamedTuple):
@@ -59,7 +59,7 @@ class Ranges(NamedTuple):
     ends: Tensor
 
 
-def ranges(documents: Documents) -> tuple[Ranges, Ranges]:
+def ranges(documents: PackedMask) -> tuple[Ranges, Ranges]:
     """Of each query (B, T) the stretch of keys that it sees, of each key (B, S) that of queries.
 
     Documents need not lie in one piece, nor queries in order. XLA compares and reduces in one pass

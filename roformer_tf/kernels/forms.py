@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 import keras
 
 from roformer_tf.errors import InputError
-
 from roformer_tf.internals import device_scope
 
 AttentionForm = Literal["blocks", "packed", "masked", "plain"]

@@ -11,7 +11,7 @@ from keras import ops
 
 from roformer_tf.internals import packed_dot_product_attention
 from roformer_tf.kernels import block_attention
-from roformer_tf.kernels.documents import Documents
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor
 
 SHORTEST = 8
@@ -22,7 +22,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    documents: Documents,
+    documents: PackedMask,
     seed: Tensor | None = None,
     rate: float = 0.0,
 ) -> Tensor:
@@ -41,8 +41,8 @@ def attend(
     most = max(2, ids.shape[1] // SHORTEST)  # JAX takes a single one for rows that are not packed
     return jax.lax.cond(
         fits(ids, most),
-        lambda *x: _packed(*x, ids, most),
-        lambda *x: block_attention.attend(*x, documents),
+        lambda query, key, value: _packed(query, key, value, ids, most),
+        lambda query, key, value: block_attention.attend(query, key, value, documents),
         *(query, key, value),
     )
 
@@ -52,13 +52,14 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, ids: Tensor, most: int) -
     # cuDNN leaves unwritten what is padding, here and in the gradients: what is chosen from before
     # and behind has zeros there, and 0 for a gradient.
     query, key, value = (ops.where(real, x, ops.zeros((), x.dtype)) for x in (query, key, value))
-    rows = (ops.swapaxes(x, 1, 2) for x in (query, key, value))  # (B, T, N, H)
-    attended = packed_dot_product_attention(*rows, *lengths_and_offsets(ids, most))
+    query, key, value = (ops.swapaxes(x, 1, 2) for x in (query, key, value))  # (B, T, N, H)
+    lengths, offsets = lengths_and_offsets(ids, most)
+    attended = packed_dot_product_attention(query, key, value, lengths, offsets)
     return ops.where(real, ops.swapaxes(attended, 1, 2), ops.zeros((), value.dtype))
 
 
 def pieces(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a piece of one document begins, (B, T) bool, and which piece of the row each token is of.
+    """Where a piece of a document begins, (B, T) bool, and which of the row's each token is of.
 
     The second (B, T) int32, from 0; of padding, those of the piece before.
     """

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.documents import Documents, documents_of
+from roformer_tf.kernels.documents import PackedMask, documents_of
 from roformer_tf.kernels.forms import Tensor
 
 
@@ -20,7 +20,7 @@ def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: 
 
 def visible_documents(
     attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor
-) -> Documents:
+) -> PackedMask:
     """Which token may look at which, without a bit for each pair: (B, T) int twice.
 
     Within its document a token sees everything ("bidirectional", or unset), what stands up to it
@@ -71,9 +71,9 @@ def within(positions: Tensor, length: Any) -> Tensor:
     return ops.clip(ops.cast(positions, "int32"), 0, length - 1)
 
 
-def seen_from(visible: Tensor | Documents, positions: Tensor) -> Any:
+def seen_from(visible: Tensor | PackedMask, positions: Tensor) -> Any:
     """What the queries at positions (B, P) int32 alone see, told in the same way."""
-    if isinstance(visible, Documents):
+    if isinstance(visible, PackedMask):
         return visible.at(positions)
     return gather_positions(visible, positions)
 

@@ -9,7 +9,7 @@ from keras import ops
 from roformer_tf.internals import set_attention_dropout
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cache import Past
-from roformer_tf.kernels.documents import Documents
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
@@ -79,7 +79,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     ) -> Any:
         """Attend, as the parent does, in the fused form where it can.
 
-        The mask may be told as `Documents`, which kernels take that skip what nobody sees.
+        The mask may be told as `PackedMask`, which kernels take that skip what nobody sees.
         With `past`, x (B, T, D) are tokens behind those that its cache holds: their keys and values
         are kept there, too, each key rotated, and `attention_mask` is (B, T, S) of all S slots.
         """
@@ -90,7 +90,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
         special = return_attention_scores or use_causal_mask or bool(others)
         special |= any(mask is not None for mask in masks)
-        if isinstance(attention_mask, Documents):
+        if isinstance(attention_mask, PackedMask):
             if to_itself and not special and sequence_ids is None and self._fuses():
                 if positions is not None:
                     positions = within(positions, ops.shape(query)[1])
@@ -146,7 +146,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def _fused(
         self,
         x: Tensor,
-        visible: Tensor | Documents | None,
+        visible: Tensor | PackedMask | None,
         positions: Tensor | None,
         training: bool | None,
     ) -> Tensor:

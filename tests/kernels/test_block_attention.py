@@ -1,10 +1,8 @@
-"""Attention in blocks, interpreted: against NumPy in float64, the plain form's gradients, and CUDA's
-compiler as far as it goes without a GPU."""
+"""Attention in blocks, interpreted: against NumPy in float64, and the plain form's gradients."""
 
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from roformer_tf.kernels import block_attention
 from roformer_tf.kernels.attention import attend_plainly
@@ -29,7 +27,7 @@ def small_blocks(monkeypatch):
 
 
 def packed(kind=None):
-    """Two rows of documents: short and long ones, one in pieces, with padding behind and between."""
+    """Two rows of documents, short and long, one in pieces, with padding behind and between."""
     rows = [[1] * 3 + [2] * 20 + [3] * 12 + [0] * 6, [1] * 17 + [0] * 2 + [2] * 9 + [1] * 13]
     ids = np.array(rows, "int32")
     segments = np.arange(LENGTH)[None] % 7 == 3  # several begin in each document
@@ -118,9 +116,9 @@ def test_what_pads_gives_and_gets_nothing():
     *tensors, _ = inputs(documents)
     padding = np.asarray(documents.key_ids == 0)
     everywhere = np.ones(tensors[0].shape, "float32")
-    for x in with_gradients(lambda *x: attend(*x, documents), everywhere, *tensors):
-        assert np.isfinite(x).all()
-        assert not x.swapaxes(1, 2)[padding].any()
+    for found in with_gradients(lambda *x: attend(*x, documents), everywhere, *tensors):
+        assert np.isfinite(found).all()
+        assert not found.swapaxes(1, 2)[padding].any()
 
 
 def test_a_block_that_nobody_sees_is_never_read():
@@ -154,7 +152,9 @@ def test_within_a_block_no_document_knows_of_another():
 def test_it_is_translated_for_a_gpu_and_keeps_no_scores(monkeypatch, rate):
     """To Triton's language, whose limits (sizes, operations) show here; XLA goes on from there."""
     monkeypatch.undo()  # blocks as large as users have them
-    documents = visible_documents("causal", jnp.ones((2, 512), "int32"), jnp.ones((2, 512), "int32"))
+    documents = visible_documents(
+        "causal", jnp.ones((2, 512), "int32"), jnp.ones((2, 512), "int32")
+    )
     *tensors, upstream = inputs(documents, 64, "bfloat16")
 
     def total(*tensors):

@@ -60,7 +60,9 @@ def test_at_positions_it_is_theirs(kind):
 @each_kind
 def test_ranges_are_the_first_and_the_last_that_are_seen(kind):
     documents = visible_documents(kind, ops.array(IDS), ops.array(SEGMENTS))
-    for found, visible in zip(ranges(documents), (mask(kind), mask(kind).swapaxes(1, 2)), strict=True):
+    for found, visible in zip(
+        ranges(documents), (mask(kind), mask(kind).swapaxes(1, 2)), strict=True
+    ):
         for row, token in np.ndindex(IDS.shape):
             seen = np.flatnonzero(visible[row, token])
             want = (seen[0], seen[-1] + 1) if len(seen) else (IDS.shape[1], 0)

@@ -379,8 +379,13 @@ def test_without_a_gpu_attention_is_plain():
 
 @pytest.mark.parametrize(
     ("capability", "want"),
-    [("9.0", "blocks"), ("8.0", "blocks"), ("12.1", "blocks"), ("7.5", "masked"),
-     ("gfx942", "masked")],
+    [
+        ("9.0", "blocks"),
+        ("8.0", "blocks"),
+        ("12.1", "blocks"),
+        ("7.5", "masked"),
+        ("gfx942", "masked"),
+    ],
 )
 def test_a_gpu_skips_blocks_if_it_can(jax_gpu, capability, want):
     jax_gpu(capability)

@@ -31,7 +31,12 @@ IDS = np.array(
 def test_each_document_is_told_once_with_its_place():
     lengths, offsets = (np.asarray(x) for x in lengths_and_offsets(jnp.array(IDS), 4))
     assert lengths.tolist() == [[9, 8, 7, -1], [3, 11, -1, -1], [19, -1, -1, -1], [-1] * 4]
-    assert offsets.tolist() == [[0, 9, 17, -1, -1], [0, 7, -1, -1, -1], [5, -1, -1, -1, -1], [-1] * 5]
+    assert offsets.tolist() == [
+        [0, 9, 17, -1, -1],
+        [0, 7, -1, -1, -1],
+        [5, -1, -1, -1, -1],
+        [-1] * 5,
+    ]
     assert lengths.dtype == offsets.dtype == "int32"
 
 

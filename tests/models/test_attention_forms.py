@@ -37,8 +37,10 @@ def batch():
 
 def losses_and_gradients(model, inputs, real):
     """Each label's loss where `real`, and the gradient of their sum to every weight."""
-    weights, others = ([x.value for x in each] for each in
-                       (model.trainable_variables, model.non_trainable_variables))
+    weights, others = (
+        [x.value for x in each]
+        for each in (model.trainable_variables, model.non_trainable_variables)
+    )
 
     def total(weights):
         losses, _ = model.stateless_call(weights, others, inputs, training=True)
@@ -71,8 +73,12 @@ def blocks(monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "rate", "rematerialize"),
-    [("bidirectional", 0.3, False), ("bidirectional", 0.3, True), ("causal", 0.0, False),
-     ("unilm", 0.3, False)],
+    [
+        ("bidirectional", 0.3, False),
+        ("bidirectional", 0.3, True),
+        ("causal", 0.0, False),
+        ("unilm", 0.3, False),
+    ],
 )
 def test_losses_and_gradients_are_those_of_the_mask(blocks, kind, rate, rematerialize):
     keras.utils.set_random_seed(0)
