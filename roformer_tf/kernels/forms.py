@@ -97,6 +97,15 @@ def attention_form() -> AttentionForm:
     return asked or "blocks"
 
 
+def spares_logits() -> bool:
+    """Whether losses over a vocabulary are made in pieces wherever their logits are large: on JAX.
+
+    Their product is made again for the gradients, some hundredths of a step, so that memory does
+    not grow with the vocabulary. On a processor that is no slower by JAX; TensorFlow loses time.
+    """
+    return keras.backend.backend() == "jax" and not _plain.get()
+
+
 def _has_tensor_cores_for_bfloat16(device: Any) -> bool:
     """Whether a device of JAX is an NVIDIA GPU of compute capability 8.0 or more."""
     try:
