@@ -74,7 +74,7 @@ def _piecewise() -> Callable[..., Tensor]:
     import jax.numpy as jnp
 
     def logits_of(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-        return jnp.einsum("bpe,ve->bpv", x, table, preferred_element_type=bias.dtype) + bias
+        return product_with_rows(x, table).astype(bias.dtype) + bias  # rounded as all at once
 
     def forward(x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         table = table.astype(x.dtype)
