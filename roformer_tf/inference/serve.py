@@ -61,6 +61,7 @@ from roformer_tf.inference.service import (
     promised,
 )
 from roformer_tf.inference.writing_questions import WritingLimits
+from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import FILE, Prediction, Task
@@ -138,7 +139,8 @@ def serve(config: ServeConfig) -> None:
                 "knows no passwords and no encryption. Put it behind a proxy that does.",
                 file=sys.stderr,
             )
-        print(f"serving {name} at {url(address, port)} (Ctrl+C ends it)", flush=True)
+        where = url(address, port)
+        print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C ends it)", flush=True)
         server.run(sockets=[at])
 
 
