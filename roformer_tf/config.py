@@ -304,9 +304,13 @@ class RoFormerConfig:
     def to_dict(self) -> dict[str, Any]:
         """All keys, for a JSON file: of `_FORMS` those that were chosen, and the unknown ones."""
         values = dataclasses.asdict(self)
-        usual = _usual_forms()
-        values = {key: x for key, x in values.items() if key not in usual or x != usual[key]}
-        return dict(values.pop("unknown")) | values
+        values = {key: x for key, x in values.items() if key not in _FORMS}
+        return dict(values.pop("unknown")) | values | self.chosen_forms()
+
+    def chosen_forms(self) -> dict[str, Any]:
+        """The keys of `_FORMS` that are not what a RoFormer has, such as {"rotary_share": 0.25}."""
+        values = dataclasses.asdict(self)
+        return {key: values[key] for key, usual in _usual_forms().items() if values[key] != usual}
 
     def replace(self, **changes: Any) -> "RoFormerConfig":
         """Copy the config with some keys changed. Raises InputError for a key that it lacks.
