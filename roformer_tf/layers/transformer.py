@@ -7,7 +7,6 @@ Axes: B batch, T length, E embedding size, H hidden size, F intermediate size.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
@@ -95,9 +94,8 @@ class RoFormerEmbeddings(layers.Layer):
             )
             for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
-        self.position = added_positions(
-            config, partial(_initializer, config, size), self.dtype_policy
-        )
+        words = self.word.embeddings_initializer
+        self.position = added_positions(config, words, self.dtype_policy)
         self.norm = norm(config, "norm", self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = None

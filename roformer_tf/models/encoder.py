@@ -31,7 +31,8 @@ class RoFormerEncoder(PretrainedModel):
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)
         self.embeddings = RoFormerEmbeddings(config, name="embeddings", dtype=self.dtype_policy)
-        self.relative_attention_bias = relative_bias(config, self.dtype_policy)
+        words = self.embeddings.word.embeddings_initializer
+        self.relative_attention_bias = relative_bias(config, words, self.dtype_policy)
         self.layer_stack = [
             RoFormerLayer(config, name=f"layer_{i}", dtype=self.dtype_policy)
             for i in range(config.num_hidden_layers)
