@@ -44,7 +44,9 @@ def loss_of(case: Case, model: Any, device: str) -> Any:
     mask = None
     if case.model.endswith("isolated"):
         same = documents[:, :, None] == documents[:, None, :]
-        mask = same[:, None] if case.model.startswith("bert") else same.long()
+        mask = same[:, None]  # as SDPA takes it; without, a number that is added to the scores
+        if not case.model.startswith("bert"):
+            mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
     encoder = model.bert if case.model.startswith("bert") else model.roformer
 
     def loss() -> Any:
