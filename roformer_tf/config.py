@@ -75,7 +75,8 @@ class RoFormerConfig:
     rotary_share: float = 1.0
     """Share of a head's features that turn, the first ones, as in GPT-J and GPT-NeoX."""
     rotary_value: bool = False
-    """Whether values turn, too."""
+    """Whether values turn, too: by their places in the row, packed or not. What a token takes from
+    others then knows more than distances."""
     rope_parameters: Mapping[str, Any] | None = None
     """How angles are scaled beyond the trained length, under transformers' keys: `rope_type`
     "linear", "dynamic" (NTK) or "yarn", `factor`, and those that YaRN has beside them."""

@@ -29,11 +29,13 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import attention_type, is_language_model
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Answer, Batcher, at_once
+from roformer_tf.inference.engines import int8_cost, open_finetuned
 from roformer_tf.inference.export import MEGABYTE
-from roformer_tf.inference.predict import InferencePrecision, predict
-from roformer_tf.inference.predictor import is_finetuned, open_finetuned
+from roformer_tf.inference.predict import KerasPrecision, predict
+from roformer_tf.inference.predictor import is_finetuned
 from roformer_tf.inference.questions import (
     SAMPLE,
     JsonObject,
@@ -95,9 +97,13 @@ class ServeConfig:
     """Port to listen at; 0 takes a free one."""
     batch_size: int = BATCH_SIZE
     """Most texts that are answered together; those of several requests are."""
-    precision: InferencePrecision = "float32"
-    """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
-    export keeps the precision that it has."""
+    precision: Precision | None = None
+    """bfloat16 is faster where the hardware has it, and probabilities move by some thousandths;
+    int8 is faster on any processor. Unset, bfloat16 for labels where --engine auto finds one that
+    multiplies it on this processor, else float32. An export keeps the precision that it has."""
+    engine: Engine = "auto"
+    """What computes: Keras on its backend, or on a processor ONNX Runtime or OpenVINO; auto, the
+    fastest that is installed and knows the model. Of a model that writes, Keras."""
     top_k: int | None = None
     """List so many labels in an answer, the likeliest; unset, all, or of more than 20 the likeliest
     5."""
@@ -155,19 +161,28 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
             pooling=config.pooling,
             hybrid=config.hybrid,
             rerank=config.rerank,
-            precision=config.precision,
+            precision=config.precision or "float32",
+            engine=config.engine,
             batch_size=size,
         )
         return vectors.name, make_vector_app(vectors, size, config.limits)
     if is_finetuned(config.model):
-        served = load_served(Path(config.model), size, config.precision, config.top_k)
+        served = load_served(
+            Path(config.model), size, config.precision, config.top_k, config.engine
+        )
         return served.name, make_app(served, size, config.limits)
     if config.top_k is not None:
         raise InputError(
             f"--top-k lists labels, but {config.model} is no fine-tuned model: it has no {FILE}. "
             "Of a model that writes, each request may have a top_k of its own."
         )
-    writer = load_served_writer(config.model, config.attention_type, config.precision)
+    if config.engine not in ("auto", "keras") or config.precision == "int8":
+        raise InputError(
+            f"{config.model} is no fine-tuned model, but one that writes, which Keras does, in "
+            "float32 or bfloat16. Leave --engine out."
+        )
+    precision: KerasPrecision = "bfloat16" if config.precision == "bfloat16" else "float32"
+    writer = load_served_writer(config.model, config.attention_type, precision)
     return writer.name, make_writing_app(writer, size, config.limits, config.writing_limits)
 
 
@@ -186,15 +201,20 @@ def _only_gives_vectors(source: str) -> bool:
 def load_served(
     folder: Path,
     batch_size: int = BATCH_SIZE,
-    precision: InferencePrecision = "float32",
+    precision: Precision | None = None,
     top_k: int | None = None,
+    engine: Engine = "auto",
 ) -> Served:
     """Load what `finetune` or `export` wrote, and have it answer before anyone asks.
 
     Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.
     """
-    model, tokenizer, task = open_finetuned(folder, precision)
-    task = task.with_top_k(top_k)
+    opened = open_finetuned(folder, engine, precision, lossy=True)
+    for said in (opened.choice.said, int8_cost(folder) if precision == "int8" else ""):
+        if said:
+            print(said, file=sys.stderr)
+    model, tokenizer = opened.model, opened.tokenizer
+    task = opened.task.with_top_k(top_k)
 
     def answer(examples: list[Example]) -> list[Prediction]:
         return predict(model, tokenizer, task, examples, batch_size)

@@ -7,6 +7,7 @@ Axes: B batch, T queries, S keys, N heads, E features, P positions that a table 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -168,12 +169,18 @@ def _lower_bounds(buckets: int, max_distance: int) -> np.ndarray:
     return np.array(bounds, "int32")
 
 
-def added_positions(config: RoFormerConfig, initializer: Any, dtype: Any) -> layers.Layer | None:
-    """What is added to the embeddings for their places, a layer of ([B,] T) int, if anything."""
+def added_positions(
+    config: RoFormerConfig, initializer: Callable[[], Any], dtype: Any
+) -> layers.Layer | None:
+    """What is added to the embeddings for their places, a layer of ([B,] T) int, if anything.
+
+    The initializer is made where there is a table alone: each one draws a seed, and a model without
+    it is to begin with the weights that it always had.
+    """
     size = config.embedding_size
     if config.position_embedding_type == "learned":
         return LearnedPositions(
-            config.max_position_embeddings, size, initializer, name="position", dtype=dtype
+            config.max_position_embeddings, size, initializer(), name="position", dtype=dtype
         )
     if config.position_embedding_type == "sinusoidal":
         return SinusoidalPositions(size, name="position", dtype=dtype)

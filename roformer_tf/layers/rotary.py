@@ -37,7 +37,7 @@ class Rotation:
     share: float = 1.0
     """Of each head's features, the first ones: from 0, which turns nothing, to 1."""
     value: bool = False
-    """Whether values turn, too."""
+    """Whether values turn, too, by their places in the row: no longer by distances alone."""
     parameters: Mapping[str, Any] | None = None
     """How angles are scaled beyond the trained length: transformers' `rope_parameters`."""
     trained_length: int = 0

@@ -7,6 +7,7 @@ Axes: B batch, T length, E embedding size, H hidden size, F intermediate size.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -93,7 +94,9 @@ class RoFormerEmbeddings(layers.Layer):
             )
             for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
-        self.position = added_positions(config, _initializer(config, size), self.dtype_policy)
+        self.position = added_positions(
+            config, partial(_initializer, config, size), self.dtype_policy
+        )
         self.norm = norm(config, "norm", self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = None
@@ -230,11 +233,14 @@ def recomputed(
     weights = [ops.copy(variable) for variable in layer.trainable_variables]
     before = [ops.copy(variable) for variable in layer.non_trainable_variables]
 
-    def call(x: Tensor, bias: Tensor | None, *weights: Tensor) -> Any:
-        inputs = (x, visible, positions)
-        return layer.stateless_call(list(weights), before, *inputs, training=True, bias=bias)
+    biases = () if bias is None else (bias,)  # a value, too: it has a gradient
 
-    y, after = keras.remat(call)(x, bias, *weights)
+    def call(x: Tensor, *values: Tensor) -> Any:
+        given = {"bias": values[0]} if biases else {}
+        weights, rows = list(values[len(biases) :]), (x, visible, positions)
+        return layer.stateless_call(weights, before, *rows, training=True, **given)
+
+    y, after = keras.remat(call)(x, *biases, *weights)
     for variable, value in zip(layer.non_trainable_variables, after, strict=True):
         variable.assign(value)
     return y
