@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -55,6 +55,8 @@ DOCUMENTS_AT_ONCE = 64  # are tokenized
 RESAMPLES = 1000
 MOST_SPANS = 16  # of positions that are told apart in the longest rows
 
+Scaling: TypeAlias = Literal["none", "linear", "dynamic", "yarn", "log-n"]
+
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Figures: TypeAlias = dict[str, Any]
 
@@ -81,6 +83,13 @@ class EvaluateCorpusConfig(CorpusConfig):
     that it kept for evaluation are read then. Unset: all."""
     only_long: bool = False
     """Leave out documents that are shorter than the longest row instead of joining them."""
+    scalings: tuple[Scaling, ...] = ()
+    """Judge the model once with each: its angles pressed together ("linear"), slowed by a larger
+    base ("dynamic": NTK) or pair by pair ("yarn"), so that the longest row fits into what it was
+    trained on; scores sharpened ("log-n"); or "none" of it. Unset: the model as it is."""
+    trained_length: int | None = None
+    """Longest row that the model was trained on, where scaling begins. Unset: what its config
+    says, trained_length or max_position_embeddings."""
     objective: ObjectiveName | None = None
     """What is to be told: "masked" words, or "causal", each next token. Unset: what the model was
     trained to tell."""
@@ -103,10 +112,13 @@ class EvaluateCorpusConfig(CorpusConfig):
             raise InputError("give --corpus: files of text, or patterns such as 'data/*.jsonl'.")
         for length in self.lengths:
             check_length(length)
-        if twice := [x for x in self.lengths if self.lengths.count(x) > 1]:
-            raise InputError(f"--lengths has {twice[0]} twice. Leave one.")
-        if self.max_tokens < 1:
-            raise InputError(f"max_tokens is {self.max_tokens}, but must be at least 1.")
+        for name in ("lengths", "scalings"):
+            given: Sequence[Any] = getattr(self, name)
+            if twice := [x for x in given if given.count(x) > 1]:
+                raise InputError(f"--{name} has {twice[0]} twice. Leave one.")
+        for name in ("max_tokens", "trained_length"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise InputError(f"{name} is {number}, but must be at least 1.")
         if self.held_out is not None and not 0 < self.held_out < 1:
             raise InputError(
                 f"held_out is {self.held_out}, but must be a share above 0 and below 1."
@@ -153,15 +165,19 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
             "ending in .json."
         )
     files = find_files(config.corpus)
-    model, tokenizer, objective = open_language_model(
-        config.model, config.objective, choose_precision(config.precision)
-    )
-    trained = model.config.max_position_embeddings
+    precision = choose_precision(config.precision)
+    model, tokenizer, objective = open_language_model(config.model, config.objective, precision)
+    trained = model.config.trained_length or model.config.max_position_embeddings
     lengths = tuple(sorted(config.lengths)) or (min(USUAL, trained),)
     read = CorpusReport()
     texts = read_texts(config, files, tokenizer, max(lengths) - SPECIALS, read)
     told = predicted_texts(texts, objective, tokenizer, config.masking, config.seed)
-    judged = judge(model, tokenizer, objective, told, lengths)
+    found: dict[str, Figures] = {}
+    for scaling in config.scalings or ("",):
+        if scaling:
+            changes = scaled(scaling, max(lengths), config.trained_length or trained)
+            model, *_ = open_language_model(config.model, objective, precision, changes)
+        found[scaling] = figures(judge(model, tokenizer, objective, told, lengths, scaling))
     report = {
         "model": config.model,
         "corpus": list(config.corpus),
@@ -169,21 +185,41 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
         "documents": read.documents,
         "texts": len(texts),
         "tokens": sum(len(text.token_ids) for text in texts),
-        **figures(judged),
+        **next(iter(found.values())),
+        **({"by_scaling": found} if config.scalings else {}),
     }
     if config.output is not None and plot is not None:
         text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
         write_text(config.output, text.encode("utf-8", "backslashreplace").decode())
-        plot_lengths({"": report}, plot)
+        plot_lengths(found, plot)
     print("\n".join([read.summary(), *lines(report, shutil.get_terminal_size(FALLBACK).columns)]))
 
 
+def scaled(scaling: Scaling, longest: int, trained: int) -> dict[str, Any]:
+    """The keys of the config by which rows of so many tokens are read by what was trained on less.
+
+    >>> scaled("linear", 2048, 512)
+    {'trained_length': 512, 'rope_parameters': {'rope_type': 'linear', 'factor': 4.0}}
+    """
+    changes: dict[str, Any] = {"trained_length": trained}
+    if scaling == "log-n":
+        return changes | {"use_logn_attn": True}
+    if scaling == "none":
+        return changes
+    factor = max(1.0, longest / trained)
+    return changes | {"rope_parameters": {"rope_type": scaling, "factor": factor}}
+
+
 def open_language_model(
-    source: str, objective: ObjectiveName | None, precision: str
+    source: str,
+    objective: ObjectiveName | None,
+    precision: str,
+    changes: Mapping[str, Any] | None = None,
 ) -> tuple[PretrainedLM, RoFormerTokenizer, ObjectiveName]:
     """Open a model with its tokenizer, and say what it tells: as asked for, or as it was trained.
 
-    Raises InputError for one that is no language model, or has no vocabulary.
+    `changes` of its config. Raises InputError for one that is no language model, or has no
+    vocabulary.
     """
     with OpenedSource(source) as opened:
         checkpoint = opened.checkpoint()
@@ -199,8 +235,10 @@ def open_language_model(
                 f"{opened.name} reads from left to right, but masked words are told from both "
                 "sides. Leave --objective out, or give another model."
             )
-        changes = {"attention_type": "causal"} if objective == "causal" else {}
-        model = MODELS[objective].from_source(opened, dtype=precision, **changes)
+        overrides = dict(changes or {})
+        if objective == "causal":
+            overrides["attention_type"] = "causal"
+        model = MODELS[objective].from_source(opened, dtype=precision, **overrides)
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.vocab_size > model.config.vocab_size:
         raise InputError(f"{source} has no vocab.txt that fits it: put the one there that does.")
@@ -286,14 +324,17 @@ def judge(
     objective: ObjectiveName,
     texts: Sequence[PredictedText],
     lengths: Sequence[int],
+    name: str = "",
 ) -> JudgedTokens:
-    """Have the same tokens told in rows of every length."""
+    """Have the same tokens told in rows of every length; `name` is shown while it is done."""
     losses, hits = {}, {}
     rows = {length: make_rows(texts, length, tokenizer, objective) for length in lengths}
     sizes = {length: max(1, TOKENS_AT_ONCE[objective] // length) for length in lengths}
     batches = {length: -(-len(rows[length]["labels"]) // sizes[length]) for length in lengths}
     total = sum(batches[length] * sizes[length] * length for length in lengths)
-    with Progress(total=total, desc="evaluate", unit=" tokens", unit_scale=True) as bar:
+    with Progress(
+        total=total, desc=f"evaluate {name}".strip(), unit=" tokens", unit_scale=True
+    ) as bar:
         for length, inputs in rows.items():
             size = sizes[length]
             padding = size * batches[length] - len(inputs["labels"])  # no other shape is compiled
@@ -425,8 +466,6 @@ def lines(report: Mapping[str, Any], width: int) -> Iterator[str]:
         ]
         for length, one in report["by_length"].items()
     ]
-    yield ""
-    yield from table([head, *rows], width)
     longest = max(map(int, report["by_length"]))
     spans = [
         [
@@ -437,5 +476,33 @@ def lines(report: Mapping[str, Any], width: int) -> Iterator[str]:
         ]
         for one in report["by_position"]
     ]
+    several = report.get("by_scaling", {})
+    if len(several) > 1:
+        yield ""
+        yield from table(_by_scaling(several, "by_length", "row length"), width)
+        yield ""
+        yield from table(_by_scaling(several, "by_position", f"in rows of {longest:,}"), width)
+        return
+    yield ""
+    yield from table([head, *rows], width)
     yield ""
     yield from table([[f"in rows of {longest:,}", "loss", "accuracy", kind], *spans], width)
+
+
+def _by_scaling(several: Mapping[str, Figures], key: str, title: str) -> list[list[str]]:
+    """A row of losses for each length, or span of positions, with a column for each scaling."""
+    first = next(iter(several.values()))[key]
+    if key == "by_length":
+        cells = [
+            [f"{int(length):,}", *(f"{one[key][length]['loss']:.4f}" for one in several.values())]
+            for length in first
+        ]
+    else:
+        cells = [
+            [
+                f"{span['from']:,}–{span['to']:,}",
+                *(f"{one[key][number]['loss']:.4f}" for one in several.values()),
+            ]
+            for number, span in enumerate(first)
+        ]
+    return [[title, *(f"loss, {name}" for name in several)], *cells]

@@ -1,6 +1,7 @@
 """`evaluate --corpus`: the same tokens at several lengths, counted one by one in float64."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -220,6 +221,36 @@ def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
         assert json.loads(output.read_text(encoding="utf-8"))["tokens"] == found
 
 
+def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, capsys):
+    """What is found equals that of a checkpoint whose own config says so."""
+    words = ("--corpus", corpus, "--lengths", 10, 40, "--output", tmp_path / "x.json")
+    scalings = ("none", "linear", "dynamic", "yarn", "log-n")
+    evaluated(models["masked"], *words, "--trained-length", 10, "--scalings", *scalings)
+    out = capsys.readouterr().out
+    report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    found = report["by_scaling"]
+    assert list(found) == list(scalings)
+    assert report["by_length"] == found["none"]["by_length"]
+    losses = {name: one["by_length"]["40"]["loss"] for name, one in found.items()}
+    assert len({round(loss, 5) for loss in losses.values()}) == 5
+    for name, loss in losses.items():
+        assert f"loss, {name}" in out
+        assert f"{loss:.4f}" in out
+    assert found["dynamic"]["by_length"]["10"] == found["none"]["by_length"]["10"]
+    for name, keys in {
+        "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "trained_length": 10},
+        "log-n": {"use_logn_attn": True, "trained_length": 10},
+        "none": {},
+    }.items():
+        folder = shutil.copytree(models["masked"], tmp_path / name)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config | keys), encoding="utf-8")
+        evaluated(folder, *words)
+        alone = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+        assert "by_scaling" not in alone
+        assert alone["by_length"]["40"]["loss"] == pytest.approx(losses[name], abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -228,6 +259,8 @@ def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
         ("--lengths 2", "at least"),
         ("--lengths 12 12", "12 twice"),
         ("--max-tokens 0", "max_tokens is 0"),
+        ("--trained-length 0", "trained_length is 0"),
+        ("--scalings yarn yarn", "yarn twice"),
         ("--held-out 1", "held_out is 1"),
         ("--data x.tsv", "give either --corpus"),
         ("--output x.png", "the plot beside it"),
