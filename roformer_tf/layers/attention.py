@@ -8,6 +8,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.layers import axes
 from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
 from roformer_tf.layers.rotary import Rotation
 from roformer_tf.layers.scaling import sharpened
@@ -87,14 +88,16 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
 
         Two tokens see each other where their ids are equal and not 0, which is padding. All
         other masks narrow this further. With `positions` (B, P) int, 0 to T − 1, the output is
-        (B, P, D), that of the queries there; scores, where asked for, stay whole. `others` are
-        what a later Keras may take.
+        (B, P, D), that of the queries there; scores, where asked for, stay whole. Tokens stand one
+        behind the other, or at `rotary_positions` (T, A) or (B, T, A) int along A axes (T = S
+        then): `axes.axial_angles`. `others` are what a later Keras may take.
         Raises InputError for a position outside the row whose value is known; where a function is
         traced, the nearest in the row is taken.
         """
@@ -113,19 +116,20 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 if mask is not None:
                     attention_mask = both(attention_mask, mask[:, None, :])
             query_mask = value_mask = key_mask = None
-        answer = super().call(
-            query,
-            value,
-            key,
-            query_mask=query_mask,
-            value_mask=value_mask,
-            key_mask=key_mask,
-            attention_mask=attention_mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-            use_causal_mask=use_causal_mask,
-            **others,
-        )
+        with axes.rotary_positions(rotary_positions, self.rotation):
+            answer = super().call(
+                query,
+                value,
+                key,
+                query_mask=query_mask,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                use_causal_mask=use_causal_mask,
+                **others,
+            )
         if positions is None:
             return answer
         if return_attention_scores:
@@ -152,6 +156,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
 
     def _rotate(self, x: Tensor, length: Any) -> Tensor:
+        if (places := axes.given_positions()) is not None:
+            return axes.turn_along_axes(x, places, self.rotation)
         return self.rotation.turn(x, ops.arange(ops.shape(x)[1]), length)
 
     def compute_output_spec(
@@ -162,6 +168,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         *args: Any,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of what `call` gives, on Keras tensors."""

@@ -200,7 +200,7 @@ def test_hidden_states_are_those_of_plain_numpy(
     want = expected(encoder, inputs)
     got = to_float64(encoder(inputs))
     found = np.abs(got - want).max()
-    record_property("difference", (form[:15], attention_type, found, 5e-5))
+    record_property("difference", (form[:15], attention_type, float(found), 5e-5))
     assert found <= 5e-5
     # the forms of training, and only what is asked for
     np.testing.assert_allclose(to_float64(encoder(inputs, training=True)), want, atol=5e-5)
