@@ -39,8 +39,9 @@ RELIANCES = (
     Reliance(
         "keras",
         "MultiHeadAttention._compute_attention",
-        "call hands it the projected query (B, T, N, H) and key (B, S, N, H) first, by position, "
-        "and with a subclass' own never a causal mask that it has not put into attention_mask",
+        "call hands it the projected query (B, T, N, H), key (B, S, N, H) and value first, by "
+        "position, and with a subclass' own never a causal mask that it has not put into "
+        "attention_mask",
         "nothing: Keras' docstring offers it to subclasses, though under a private name",
         hook=True,
     ),

@@ -33,6 +33,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels"),
     "models": ("layers", "checkpoints", "tokenizers"),
+    "engines": ("checkpoints", "machine"),
     "readers": ("errors", "files"),
     "runs": ("models", "flags", "machine"),
     # west wing: a corpus
@@ -40,10 +41,10 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "pretraining": ("corpus", "models", "runs", "conversion", "flags"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
-    "tasks": ("labelled", "models"),
+    "tasks": ("labelled", "models", "engines"),
     "finetuning": ("tasks", "runs", "inference"),
     # the doors out
-    "inference": ("tasks", "models", "tokenizers", "readers", "checkpoints", "kernels"),
+    "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": (
         "errors",

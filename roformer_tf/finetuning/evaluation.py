@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, write_text
 from roformer_tf.finetuning.report import phrases, words
@@ -20,8 +21,8 @@ from roformer_tf.finetuning.report.analysis import (
 )
 from roformer_tf.finetuning.report.sections import each_label
 from roformer_tf.finetuning.report.warnings import warnings_of_answers
-from roformer_tf.inference.predict import InferencePrecision, predict_encoded
-from roformer_tf.inference.predictor import open_finetuned
+from roformer_tf.inference.engines import open_finetuned
+from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
@@ -43,7 +44,8 @@ class EvaluateConfig:
     """Judge a fine-tuned model by a labelled file, and say how far chance may move the figures.
 
     Columns have the names of training. Where the file has none such they are found, and said, as
-    `finetune` does it.
+    `finetune` does it. A language model is judged by text, with --corpus in the place of --data:
+    `roformer-tf evaluate --corpus --help` lists the flags of that.
     """
 
     model: str
@@ -56,9 +58,11 @@ class EvaluateConfig:
     columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
     batch_size: int = BATCH_SIZE
     """Most texts that the model reads at once; of long ones it reads fewer."""
-    precision: InferencePrecision = "float32"
-    """bfloat16 is faster where the hardware has it; probabilities move by some thousandths. An
-    export keeps the precision that it has."""
+    precision: Precision | None = None
+    """As `predict` has it: unset, what that takes by itself. An export keeps the precision that it
+    has."""
+    engine: Engine = "auto"
+    """As `predict` has it."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -69,7 +73,10 @@ def evaluate(config: EvaluateConfig) -> None:
     """Print how well the model answers, and write what is asked for."""
     if config.output is not None:
         check_writable(config.output)
-    model, tokenizer, task = open_finetuned(config.model, config.precision)
+    opened = open_finetuned(config.model, config.engine, config.precision, lossy=True)
+    if opened.choice.said:
+        print(f"{opened.choice.said}.")
+    model, tokenizer, task = opened.model, opened.tokenizer, opened.task
     layout, columns = find_columns(config.data, config.columns, task)
     print(layout.said)
     read = read_examples(config.data, layout, columns)
@@ -148,7 +155,7 @@ def judge(
 ) -> JsonObject:
     """Have the examples answered, and compare: what a report has of the set that it judges by.
 
-    `model` as `open_finetuned` gives it. → {"task": …, "judged": "test", "test": {"accuracy":
+    `model` as `Task.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
     0.93, …}, "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes":
     […], "warnings": […], …}
     """

@@ -7,9 +7,10 @@ How vectors are made stands in a folder's embedding.json. A source without one g
 pooler if it is a sim model, and else the mean of its hidden states.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -26,8 +27,11 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.checkpoints.whitening import Whitening, load_whitening
+from roformer_tf.engines.choice import Choice, Engine, Precision, choose
+from roformer_tf.engines.model import GraphModel, graph_model
+from roformer_tf.engines.network import Network, unsupported
 from roformer_tf.errors import InputError
-from roformer_tf.inference.predict import InferencePrecision
+from roformer_tf.inference.engines import keras_precision
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
 from roformer_tf.tokenizers.tokenizer import (
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
 
 CHUNK = 8192
 """Texts that are held at a time, those of like length together."""
+SHORTEST = 1e-12
+"""A vector below it is not made one long."""
 CHUNK_CHARACTERS = 1_000_000
 """Or fewer, if they are as long as that together."""
 WORDS = {
@@ -50,6 +56,48 @@ WORDS = {
     "cls": "its hidden states at the first token",
 }
 """What the vectors of each pooling are."""
+
+
+@dataclass(frozen=True, eq=False)
+class VectorGraph:
+    """A graph of an encoder and a pooling, as `models.embedder.SentenceEmbedder` is one of Keras.
+
+    Call: {"token_ids", "segment_ids"} int32 (B, T) → vectors (B, D) float32 of length 1.
+    """
+
+    pooled: GraphModel
+    """What the pooling makes of rows, (B, H)."""
+    hidden_size: int
+    dimensions: int | None = None
+    whitening: Whitening | None = None
+
+    @property
+    def whole_size(self) -> int:
+        """Numbers of a vector that is not cut."""
+        return self.hidden_size if self.whitening is None else self.whitening.matrix.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return self.dimensions or self.whole_size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a batch."""
+        return self.pooled.tokens
+
+    @property
+    def step(self) -> int:
+        """What lengths are multiples of."""
+        return self.pooled.step
+
+    def __call__(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Answer rows."""
+        vectors = self.pooled(rows)
+        if self.whitening is not None:
+            vectors = (vectors - self.whitening.mean) @ self.whitening.matrix
+        vectors = vectors[:, : self.size]
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SHORTEST)
 
 
 class Block(NamedTuple):
@@ -68,12 +116,14 @@ class TextEmbedder:
 
     source: str
     """What the user called it."""
-    model: "SentenceEmbedder"
+    model: "SentenceEmbedder | VectorGraph"
     tokenizer: RoFormerTokenizer
     config: EmbeddingConfig
     fingerprint: str
     """Equal for those that give equal vectors, wherever their weights lie and in which layout: of
     the weights in float32, the vocabulary, and what says how vectors are made."""
+    choice: Choice
+    """By what they are computed."""
 
     @property
     def size(self) -> int:
@@ -111,6 +161,8 @@ class TextEmbedder:
 
     def raw_blocks(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> Iterator[Block]:
         """The same with what the pooling gives, (N, H): neither whitened, cut nor made one long."""
+        if isinstance(self.model, VectorGraph):
+            return self._blocks(self.model.pooled, texts, batch_size)
         from roformer_tf.models.embedder import RawEmbedder
 
         return self._blocks(RawEmbedder(self.model), texts, batch_size)
@@ -164,9 +216,10 @@ def open_embedder(
     source: str | Path,
     pooling: Pooling | None = None,
     dimensions: int | None = None,
-    precision: InferencePrecision = "float32",
+    precision: Precision = "float32",
     max_length: int | None = None,
     whitened: bool = True,
+    engine: Engine = "auto",
 ) -> TextEmbedder:
     """Open any model for its vectors: a name, a zip, or a folder, fine-tuned or not.
 
@@ -178,7 +231,7 @@ def open_embedder(
     with OpenedSource(source) as opened:
         checkpoint = opened.checkpoint()
         return embedder_from(
-            opened, checkpoint, pooling, dimensions, precision, max_length, whitened
+            opened, checkpoint, pooling, dimensions, precision, max_length, whitened, engine
         )
 
 
@@ -187,31 +240,56 @@ def embedder_from(
     checkpoint: Checkpoint,
     pooling: Pooling | None = None,
     dimensions: int | None = None,
-    precision: InferencePrecision = "float32",
+    precision: Precision = "float32",
     max_length: int | None = None,
     whitened: bool = True,
+    engine: Engine = "auto",
 ) -> TextEmbedder:
     """What `open_embedder` gives, from a source that is open."""
-    from roformer_tf.models.embedder import load_embedder
-
     config = embedding_settings(checkpoint, source)
     if pooling is not None:
         check_pooling(pooling, checkpoint, f"--pooling {pooling} of {source.name}")
         config = replace(config, pooling=pooling)
     if max_length is not None:
         config = replace(config, max_length=max_length)
-    attention = attention_type(checkpoint, source)
-    if attention == "bidirectional" and is_called_gpt(checkpoint, source):
-        attention = "causal"
+    attention = attention_of(checkpoint, source)
     white = load_whitening(checkpoint, source, config.pooling) if whitened else None
     check_dimensions(dimensions, checkpoint.config.hidden_size, white, source.name)
     found = find_tokenizer(source)
     tokenizer = check_tokenizer(found, checkpoint.config.vocab_size, source.name)
-    model = load_embedder(
-        checkpoint, source.path, config.pooling, attention, dimensions, white, precision
-    )
+    choice = choose(engine, precision, unsupported=unsupported(checkpoint.config))
+    model: SentenceEmbedder | VectorGraph
+    if choice.engine == "keras":
+        from roformer_tf.models.embedder import load_embedder
+
+        taken = keras_precision(choice)
+        model = load_embedder(
+            checkpoint, source.path, config.pooling, attention, dimensions, white, taken
+        )
+    else:
+        network = dataclasses.replace(
+            vector_network(checkpoint, config.pooling, attention, source.name), part="pooled"
+        )
+        pooled = graph_model(network, choice.engine, choice.precision)
+        model = VectorGraph(pooled, checkpoint.config.hidden_size, dimensions, white)
     mark = fingerprint(checkpoint, tokenizer, config, attention, model.size, white)
-    return TextEmbedder(source.name, model, tokenizer, config, mark)
+    return TextEmbedder(source.name, model, tokenizer, config, mark, choice)
+
+
+def attention_of(checkpoint: Checkpoint, source: OpenedSource) -> str:
+    """The mask by which a model's vectors are made."""
+    attention = attention_type(checkpoint, source)
+    if attention == "bidirectional" and is_called_gpt(checkpoint, source):
+        return "causal"
+    return attention
+
+
+def vector_network(
+    checkpoint: Checkpoint, pooling: Pooling, attention: str, source: str
+) -> Network:
+    """The network that gives vectors of length 1, neither whitened nor cut."""
+    config = checkpoint.config.replace(attention_type=attention)
+    return Network(config, checkpoint.arrays, "vectors", pooling=pooling, source=source)
 
 
 def check_dimensions(
@@ -268,6 +346,7 @@ def fingerprint(
         "causal": attention == "causal",
         "size": size,
         **{key: getattr(model, key) for key in ARCHITECTURE},
+        **model.chosen_forms(),
         **{key: x for key, x in asdict(config).items() if key != "dimensions"},
     }
     digest.update(json.dumps(settings, sort_keys=True).encode())

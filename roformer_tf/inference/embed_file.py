@@ -14,10 +14,10 @@ from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
+from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
-from roformer_tf.inference.predict import InferencePrecision
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
 from roformer_tf.inference.vector_files import vector_file
 from roformer_tf.models.rows import BATCH_SIZE
@@ -57,8 +57,12 @@ class EmbedConfig:
     """Most tokens of a text that are read; unset, what the model was trained for."""
     batch_size: int = BATCH_SIZE
     """Most texts that the model reads at once; of long ones it reads fewer."""
-    precision: InferencePrecision = "float32"
-    """bfloat16 is faster where the hardware has it; cosines move by some thousandths."""
+    precision: Precision = "float32"
+    """bfloat16 is faster where the hardware has it, cosines move by some thousandths; int8 on any
+    processor, by some hundredths."""
+    engine: Engine = "auto"
+    """What computes: Keras on its backend, or on a processor ONNX Runtime or OpenVINO; auto, the
+    fastest that is installed and knows the model."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
@@ -89,9 +93,17 @@ def embed_file(config: EmbedConfig) -> None:
         return
     with checked_texts(config.input, config.reading) as texts:
         embedder = open_embedder(
-            config.model, config.pooling, config.dimensions, config.precision, config.max_length
+            config.model,
+            config.pooling,
+            config.dimensions,
+            config.precision,
+            config.max_length,
+            engine=config.engine,
         )
-        _say(texts.said, f"{embedder.described}.", _untrained_cut(embedder))
+        said = embedder.choice.said
+        _say(
+            texts.said, f"{embedder.described}.", f"{said}." * bool(said), _untrained_cut(embedder)
+        )
         began, cut = time.perf_counter(), 0
         with (
             vector_file(config.output, embedder) as out,
@@ -117,7 +129,11 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         )
     with checked_texts(path, config.reading) as texts:
         embedder = open_embedder(
-            config.model, config.pooling, max_length=config.max_length, whitened=False
+            config.model,
+            config.pooling,
+            max_length=config.max_length,
+            whitened=False,
+            engine=config.engine,
         )
         with Progress(desc="whiten", unit=" texts", total=min(len(texts), LEARNT_FROM)) as bar:
 

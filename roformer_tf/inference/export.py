@@ -1,8 +1,8 @@
 """A fine-tuned model → a folder that runs without this package: SavedModel, ONNX, int8 ONNX.
 
 savedmodel   saved_model.pb, variables/   for TensorFlow Serving, or `tf.saved_model.load`
-onnx         model.onnx                   for ONNX Runtime
-int8         model.onnx                   the same, its weights in 8 bits: for CPUs
+onnx         model.onnx                   for ONNX Runtime, in its fused operations
+int8         model.onnx                   the same, its kernels in 8 bits: for CPUs
 
 All take `token_ids` and `segment_ids` int32 (batch, length), whatever the batch and the length,
 and give `logits` and `probabilities` float32 (a regression: `value`). Beside them stand the
@@ -14,7 +14,6 @@ do not tell.
 
 import json
 import time
-import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,14 +24,18 @@ import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.model import onnx_session
+from roformer_tf.engines.network import Network, unsupported
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
+from roformer_tf.inference.engines import ONNX
 from roformer_tf.inference.export_card import ORDER_SCORES, export_card
 from roformer_tf.inference.predict import load_finetuned, predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import Forward
 from roformer_tf.tasks.base import FILE, Task
-from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -42,9 +45,7 @@ if TYPE_CHECKING:
 
 Format = Literal["savedmodel", "onnx", "int8"]
 
-ONNX = "model.onnx"
 INPUTS = ("token_ids", "segment_ids")
-AXES = ("batch", "length")
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))  # batch, length: what is fixed by mistake shows
 LARGEST_DIFFERENCE = 1e-4
 MEGABYTE = 1_000_000
@@ -81,10 +82,13 @@ def export(
     with folder_beside(output) as folder:
         if to == "savedmodel":
             write_saved_model(servable(model, task), folder)
-        elif to == "onnx":
-            _write_onnx(model, task, folder / ONNX)
         else:
-            _write_int8(model, tokenizer, task, folder / ONNX, examples)
+            with OpenedSource(model_folder) as source:
+                network = _network(source, task)
+                if to == "onnx":
+                    write_onnx(network, model, folder / ONNX)
+                else:
+                    _write_int8(network, model, tokenizer, task, folder / ONNX, examples)
         tokenizer.with_units(task.units).save_pretrained(folder)
         task.save(folder)
         if scores := task.order_scores():
@@ -96,22 +100,41 @@ def export(
 def check_export(to: Format, output: Path) -> None:
     """Raise InputError where an export cannot succeed; asked before hours of training.
 
-    That is: another backend than TensorFlow, missing packages, an output that cannot be written, or
-    something else in its place.
+    That is: for a SavedModel another backend than TensorFlow; missing packages, an output that
+    cannot be written, or something else in its place.
     """
     import keras
 
-    if keras.backend.backend() != "tensorflow":
+    if to == "savedmodel" and keras.backend.backend() != "tensorflow":
         raise InputError(
-            f"TensorFlow writes exports, but Keras runs on {keras.backend.backend()}. Models are "
-            "the same on every backend: set KERAS_BACKEND=tensorflow for the export."
+            f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
+            "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
-    needed = () if to == "savedmodel" else ("onnx", "tf2onnx", "onnxruntime")
+    needed = () if to == "savedmodel" else ("onnx", "onnxruntime")
     if missing := [name for name in needed if find_spec(name) is None]:
         raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")
     check_writable(output)
     if output.exists() and not _is_export(output):
         raise InputError(f"{output} exists, and is no earlier export. Choose another --output.")
+
+
+def _network(source: OpenedSource, task: Task) -> Network:
+    """The network of a fine-tuned model. Raises InputError where no graph can be written of it."""
+    checkpoint = source.checkpoint()
+    check_supported(checkpoint.config, source.name)
+    return Network(
+        checkpoint.config,
+        checkpoint.arrays,
+        task.graph_part,
+        task.graph_meaning(),
+        source=source.name,
+    )
+
+
+def check_supported(config: RoFormerConfig, name: str) -> None:
+    """Raise InputError for an architecture that no ONNX graph is written of."""
+    if reason := unsupported(config):
+        raise InputError(f"{name} cannot be written as ONNX: {reason}. Export it as a SavedModel.")
 
 
 def servable(model: "PretrainedModel", task: Task) -> "keras.Model":
@@ -121,29 +144,6 @@ def servable(model: "PretrainedModel", task: Task) -> "keras.Model":
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
     logits = model(inputs)
     return keras.Model(inputs, {"logits": logits, **task.graph_outputs(logits)})
-
-
-def load_exported(folder: str | Path) -> tuple[Forward, RoFormerTokenizer, Task]:
-    """Open an export to onnx or int8 on the CPU. Raises InputError where that cannot be done."""
-    folder = Path(folder)
-    task = load_task(folder)
-    return load_onnx(folder / ONNX), RoFormerTokenizer.from_pretrained(folder), task
-
-
-def load_onnx(path: str | Path, output: str = "logits") -> Forward:
-    """Open an exported model.onnx on the CPU, for one of its outputs.
-
-    Raises InputError where that cannot be done.
-    """
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
-        raise InputError(f"{path} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
-    try:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of many kinds, all its own, with no parent in common
-        raise InputError(f"cannot read {path}: {error}. Export it again.") from None
-    return lambda rows: session.run([output], {name: rows[name] for name in INPUTS})[0]
 
 
 def write_saved_model(graph: "keras.Model", folder: Path) -> None:
@@ -162,37 +162,33 @@ def signature() -> "list[dict[str, keras.InputSpec]]":
     return [{name: InputSpec("int32", (None, None), name=name) for name in INPUTS}]
 
 
-def _write_onnx(model: "PretrainedModel", task: Task, path: Path) -> None:
-    """Convert, and compare ONNX Runtime's logits with the model's at several lengths."""
-    write_onnx(servable(model, task), model, model.config.vocab_size, path)
-
-
-def write_onnx(
-    graph: "keras.Model", model: Forward, vocab_size: int, path: Path, output: str = "logits"
-) -> None:
-    """Convert a graph, and compare that output of it with what the model gives.
+def write_onnx(network: Network, model: Forward, path: Path) -> None:
+    """Write a network as ONNX, and compare what ONNX Runtime makes of it with a Keras model's.
 
     Raises DifferenceError where they differ.
     """
-    import onnx
+    from roformer_tf.engines.onnx_graph import onnx_model
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of names that NumPy once had
-        graph.export(path, "onnx", verbose=False, input_signature=signature())
-    converted = onnx.load(path)
-    for value in (*converted.graph.input, *converted.graph.output):
-        for dimension, name in zip(value.type.tensor_type.shape.dim, AXES, strict=False):
-            if dimension.dim_param:
-                dimension.dim_param = name
-    onnx.save(converted, path)
-    difference = largest_logit_difference(load_onnx(path, output), model, vocab_size)
+    path.write_bytes(onnx_model(network).SerializeToString())
+    found = onnx_session(path, network.output)
+    difference = largest_logit_difference(found, model, network.config.vocab_size)
     if not difference <= LARGEST_DIFFERENCE:
         raise DifferenceError(
-            f"ONNX Runtime's {output} are {difference:.1e} from the model's, where "
+            f"ONNX Runtime's {network.output} are {difference:.1e} from the model's, where "
             f"{LARGEST_DIFFERENCE:.0e} is allowed. Nothing was written."
         )
     lengths = ", ".join(str(length) for _, length in COMPARED_AT)
-    print(f"ONNX Runtime's {output} are at most {difference:.1e} from ours at lengths {lengths}.")
+    print(
+        f"ONNX Runtime's {network.output} are at most {difference:.1e} from ours at lengths "
+        f"{lengths}."
+    )
+
+
+def write_int8(network: Network, path: Path) -> None:
+    """Write a network as ONNX with kernels of int8, the same on every processor."""
+    from roformer_tf.engines.onnx_graph import SEVEN_BITS, onnx_model
+
+    path.write_bytes(onnx_model(network, SEVEN_BITS).SerializeToString())
 
 
 def largest_logit_difference(one: Forward, other: Forward, vocabulary_size: int) -> float:
@@ -212,19 +208,20 @@ def largest_logit_difference(one: Forward, other: Forward, vocabulary_size: int)
 
 
 def _write_int8(
+    network: Network,
     model: "PretrainedModel",
     tokenizer: RoFormerTokenizer,
     task: Task,
     path: Path,
     examples: Sequence[Example],
 ) -> None:
-    """Convert, make the weights int8, and print what that gains and what it costs."""
+    """Write both graphs, keep the one of int8, and print what it gains and what it costs."""
     examples = examples[:: -(-len(examples) // MOST_MEASURED)]
     encoded = task.encode(examples, tokenizer)
     labels = [example.label for example in examples if example.label is not None]
 
     def measure(file: Path) -> Measured:
-        run = load_onnx(file)
+        run = onnx_session(file, network.output)
         start = time.perf_counter()
         answers = predict_encoded(run, task, encoded)
         seconds = (time.perf_counter() - start) / len(labels)
@@ -232,31 +229,9 @@ def _write_int8(
 
     with TemporaryDirectory(dir=path.parent) as folder:
         exact = Path(folder) / ONNX
-        _write_onnx(model, task, exact)
-        quantize(exact, path)
+        write_onnx(network, model, exact)
+        write_int8(network, path)
         print("\n".join(describe_cost(measure(exact), measure(path), len(labels))))
-
-
-def quantize(source: Path, target: Path) -> None:
-    """Round the weights of an ONNX model to int8; activations are rounded as they come.
-
-    A scale for each column of a weight; and 7 bits of 8, for some older processors add products
-    of two full bytes in 16 bits, which overflow: the answers are then the same on all.
-    """
-    import onnx
-    from onnxruntime.quantization import quantize_dynamic
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    with TemporaryDirectory() as folder:
-        prepared = Path(folder) / ONNX
-        quant_pre_process(source, prepared, skip_symbolic_shape=True)
-        model = onnx.load(prepared)
-        for node in model.graph.node:
-            if node.op_type == "Gemm" and len(node.input) == 2:
-                # It weighs a third input, which these lack; 0, as it stands here, is skipped.
-                for beta in [a for a in node.attribute if a.name == "beta"]:
-                    node.attribute.remove(beta)
-        quantize_dynamic(model, target, per_channel=True, reduce_range=True)
 
 
 def describe_cost(exact: Measured, rounded: Measured, examples: int) -> list[str]:

@@ -4,6 +4,7 @@ A graph takes `token_ids` and `segment_ids` int32 (batch, length), and gives `ve
 (batch, D) of length 1: pooled, whitened and cut as the model's vectors are.
 """
 
+import dataclasses
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, write_text
-from roformer_tf.inference.embed import TextEmbedder, open_embedder
+from roformer_tf.inference.embed import (
+    TextEmbedder,
+    attention_of,
+    open_embedder,
+    vector_network,
+)
+from roformer_tf.inference.engines import ONNX
 from roformer_tf.inference.export import (
     INPUTS,
     MEGABYTE,
     MOST_MEASURED,
-    ONNX,
     Format,
     check_export,
-    load_onnx,
-    quantize,
+    check_supported,
+    write_int8,
     write_onnx,
     write_saved_model,
 )
@@ -56,26 +64,42 @@ def export_vectors(
             "int8 changes the vectors a little, and is written only where that is measured. Give "
             "--data, a file of texts like those that will be embedded."
         )
-    embedder = open_embedder(source, dimensions=dimensions)
+    embedder = open_embedder(source, dimensions=dimensions, engine="keras")
     print(f"{embedder.described}.")
-    graph, vocab_size = _graph(embedder), embedder.model.encoder.config.vocab_size
     with folder_beside(output) as folder:
         if to == "savedmodel":
-            write_saved_model(graph, folder)
-        elif to == "onnx":
-            write_onnx(graph, embedder.model, vocab_size, folder / ONNX, VECTORS)
+            write_saved_model(_graph(embedder), folder)
         else:
-            assert data is not None
-            with TemporaryDirectory(dir=folder) as scratch:
-                exact = Path(scratch) / ONNX
-                write_onnx(graph, embedder.model, vocab_size, exact, VECTORS)
-                quantize(exact, folder / ONNX)
-                print(_cost(embedder, exact, folder / ONNX, data))
+            with OpenedSource(source) as opened:
+                _write_graph(opened, embedder, to, folder, data)
         embedder.tokenizer.with_units(None).save_pretrained(folder)
         embedder.config.save(folder)
         write_text(folder / MODEL_CARD, vector_card(to, embedder.tokenizer, embedder.config))
     size = sum(path.stat().st_size for path in Path(output).rglob("*") if path.is_file())
     print(f"{output} is written: {to}, {size / MEGABYTE:.1f} MB.")
+
+
+def _write_graph(
+    source: OpenedSource, embedder: TextEmbedder, to: Format, folder: Path, data: str | None
+) -> None:
+    """Write model.onnx into a folder, and for int8 print what it costs."""
+    checkpoint, model = source.checkpoint(), embedder.model
+    check_supported(checkpoint.config, source.name)
+    attention = attention_of(checkpoint, source)
+    network = dataclasses.replace(
+        vector_network(checkpoint, embedder.config.pooling, attention, source.name),
+        whitening=model.whitening,
+        dimensions=model.dimensions,
+    )
+    if to == "onnx":
+        write_onnx(network, model, folder / ONNX)
+        return
+    assert data is not None
+    with TemporaryDirectory(dir=folder) as scratch:
+        exact = Path(scratch) / ONNX
+        write_onnx(network, model, exact)
+        write_int8(network, folder / ONNX)
+        print(_cost(embedder, exact, folder / ONNX, data))
 
 
 def _graph(embedder: TextEmbedder) -> "keras.Model":
@@ -91,7 +115,7 @@ def _cost(embedder: TextEmbedder, exact: Path, rounded: Path, data: str) -> str:
     with checked_texts(data, TextFileConfig()) as texts:
         step = -(-len(texts) // MOST_MEASURED)
         chosen = [text for number, text in enumerate(texts.texts()) if number % step == 0]
-    first, second = (_vectors(embedder, load_onnx(x, VECTORS), chosen) for x in (exact, rounded))
+    first, second = (_vectors(embedder, onnx_session(x, VECTORS), chosen) for x in (exact, rounded))
     cosines = np.einsum("nd,nd->n", first, second)
     sizes = [file.stat().st_size / MEGABYTE for file in (exact, rounded)]
     said = (

@@ -78,27 +78,42 @@ def load_masked_lm(source: str | Path) -> "RoFormerForMaskedLM":
         return RoFormerForMaskedLM.from_source(opened)
 
 
-def candidates(
-    model: "RoFormerForMaskedLM", texts: Sequence[str], top: int = 5
-) -> list[list[list[Candidate]]]:
+@dataclass(frozen=True)
+class MaskedModel:
+    """What scores the vocabulary at masks: a Keras model or a graph, and its tokenizer."""
+
+    model: Any
+    tokenizer: RoFormerTokenizer
+    vocab_size: int
+
+    @classmethod
+    def of(cls, model: "RoFormerForMaskedLM") -> "MaskedModel":
+        """Raises InputError for a model without a vocabulary that fits."""
+        tokenizer: RoFormerTokenizer | None = model.tokenizer
+        size = model.config.vocab_size
+        if tokenizer is None:
+            raise InputError(
+                "the model came without a vocab.txt: put the one that belongs to it there."
+            )
+        if tokenizer.vocab_size > size:
+            raise InputError(
+                f"the vocabulary has {tokenizer.vocab_size:,} ids, but the model only {size:,} "
+                "embeddings: put the vocab.txt that belongs to it there."
+            )
+        return cls(model, tokenizer, size)
+
+
+def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
     """Give for each text, for each of its masks, the `top` likeliest tokens.
 
     Special tokens such as [UNK] are no candidates; probabilities are those among the rest.
     Raises InputError for a text without a mask, and for a model without a vocabulary that fits.
     """
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise InputError(
-            "the model came without a vocab.txt: put the one that belongs to it there."
-        )
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise InputError(
-            f"the vocabulary has {tokenizer.vocab_size:,} ids, but the model only "
-            f"{model.config.vocab_size:,} embeddings: put the vocab.txt that belongs to it there."
-        )
+    masked: MaskedModel = model if isinstance(model, MaskedModel) else MaskedModel.of(model)
+    tokenizer = masked.tokenizer
     rows = [_encode(text, tokenizer) for text in texts]
-    logits = _logits(model, rows, tokenizer.mask_id)
-    allowed = _allowed(tokenizer, model.config.vocab_size)
+    logits = _logits(masked.model, rows, tokenizer.mask_id)
+    allowed = _allowed(tokenizer, masked.vocab_size)
     return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]
 
 
@@ -119,9 +134,7 @@ def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
     return [*ids, tokenizer.sep_id]
 
 
-def _logits(
-    model: "RoFormerForMaskedLM", rows: Sequence[Sequence[int]], mask_id: int
-) -> list[np.ndarray]:
+def _logits(model: Any, rows: Sequence[Sequence[int]], mask_id: int) -> list[np.ndarray]:
     """For each row of ids the scores at its masks, (masks, V) float32."""
     ids = [np.array(row, np.int32) for row in rows]
     places = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]
@@ -131,6 +144,7 @@ def _logits(
         most = max(len(places[row]) for row in chosen)
         inputs = {
             "token_ids": padded([ids[row] for row in chosen], shape),
+            "segment_ids": np.zeros(shape, np.int32),
             "masked_positions": padded([places[row] for row in chosen], (shape[0], most)),
         }
         for row, scores in zip(chosen, with_model.run(inputs), strict=False):

@@ -17,7 +17,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import one_line
-from roformer_tf.inference.predict import InferencePrecision
+from roformer_tf.inference.predict import KerasPrecision
 from roformer_tf.inference.text_files import TextRow
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
@@ -75,7 +75,7 @@ class GenerateConfig:
     """Print one text while it is written."""
     batch_size: int = ROWS
     """Texts that are written side by side."""
-    precision: InferencePrecision = "float32"
+    precision: KerasPrecision = "float32"
     """bfloat16 is faster where the hardware has it; another token may come out where two are alike
     likely."""
     text_columns: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ def generate(config: GenerateConfig) -> None:
 
 
 def load_writer(
-    source: str | Path, attention: str | None = None, precision: InferencePrecision = "float32"
+    source: str | Path, attention: str | None = None, precision: KerasPrecision = "float32"
 ) -> "Writer":
     """Read a model that writes: gpt, sim, or what `pretrain --objective causal` made.
 

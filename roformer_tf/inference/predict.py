@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
@@ -15,13 +16,13 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
 
-InferencePrecision = Literal["float32", "bfloat16"]
+KerasPrecision = Literal["float32", "bfloat16"]
 """Of weights and products; logits are float32. In bfloat16 a processor or GPU with instructions for
 it takes two thirds of the time, and probabilities move by some thousandths."""
 
 
 def load_finetuned(
-    folder: str | Path, precision: InferencePrecision = "float32"
+    folder: str | Path, precision: KerasPrecision = "float32"
 ) -> tuple["PretrainedModel", RoFormerTokenizer, Task]:
     """Read what `finetune` wrote: the model, its tokenizer and its task.
 
@@ -31,18 +32,21 @@ def load_finetuned(
     model = task.model_class().from_pretrained(folder, dtype=precision)
     if model.tokenizer is None:
         raise InputError(f"{folder} has no vocab.txt: put the one there that the model came with.")
-    size, vocabulary = model.config.vocab_size, model.tokenizer.vocab_size
-    if (model.config.crf, model.config.num_labels, size) != (
-        task.crf,
-        task.outputs,
-        max(size, vocabulary),
-    ):
+    check_together(folder, task, model.config, model.tokenizer)
+    return model, model.tokenizer, task
+
+
+def check_together(
+    folder: str | Path, task: Task, config: RoFormerConfig, tokenizer: RoFormerTokenizer
+) -> None:
+    """Raise InputError where a fine-tuned model's files are not of one model."""
+    size, vocabulary = config.vocab_size, tokenizer.vocab_size
+    if (config.crf, config.num_labels, size) != (task.crf, task.outputs, max(size, vocabulary)):
         raise InputError(
             f"the files in {folder} do not belong together: its task has {task.outputs} labels "
-            f"and its vocabulary {vocabulary:,} ids, but its model {model.config.num_labels} and "
+            f"and its vocabulary {vocabulary:,} ids, but its model {config.num_labels} and "
             f"{size:,}. Put back the files that `finetune` wrote."
         )
-    return model, model.tokenizer, task
 
 
 def predict(

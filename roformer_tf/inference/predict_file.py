@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
+from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import STANDARD, answer_file, check_format
 from roformer_tf.inference.answers import bad_cells, cell_names, cells, text_names
-from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict_encoded
+from roformer_tf.inference.engines import int8_cost, open_finetuned
+from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
@@ -66,8 +68,13 @@ class PredictConfig:
     """Stop, with nothing written, if a row is empty or cannot be read; all such rows are named."""
     batch_size: int = BATCH_SIZE
     """Most texts that the model reads at once; of long ones it reads fewer."""
-    precision: InferencePrecision = "float32"
-    """bfloat16 is faster where the hardware has it; probabilities move by some thousandths."""
+    precision: Precision | None = None
+    """bfloat16 is faster where the hardware has it, and probabilities move by some thousandths;
+    int8 is faster on any processor, and what it costs is said. Unset, bfloat16 where --engine auto
+    finds one that multiplies it on this processor, else float32."""
+    engine: Engine = "auto"
+    """What computes: Keras on its backend, or on a processor ONNX Runtime or OpenVINO; auto, the
+    fastest that is installed and knows the model."""
     encoding: str = "auto"
     """Of the input, such as utf-8 or gb18030; "auto" finds out."""
     first_line: FirstLine = "auto"
@@ -137,8 +144,13 @@ def predict_file(config: PredictConfig) -> None:
     if config.output != STANDARD:
         check_format(config.output)
         check_writable(config.output)
-    model, tokenizer, task = load_finetuned(config.model, config.precision)
-    task = task.with_top_k(config.top_k)
+    opened = open_finetuned(config.model, config.engine, config.precision, lossy=True)
+    if opened.choice.said:
+        print(f"{opened.choice.said}.", file=sys.stderr)
+    if config.precision == "int8":
+        print(int8_cost(config.model), file=sys.stderr)
+    model, tokenizer = opened.model, opened.tokenizer
+    task = opened.task.with_top_k(config.top_k)
     columns = ColumnsConfig(
         text_columns=config.text_columns,
         first_line=config.first_line,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -31,21 +31,27 @@ from roformer_tf.checkpoints.detection import (
 )
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.engines.model import graph_model
+from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, check_tokenizer, embedder_from
-from roformer_tf.inference.export import ONNX, load_exported
-from roformer_tf.inference.fill_mask import MASK, Candidate, candidates
-from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
+from roformer_tf.inference.engines import (
+    chosen_for,
+    classifier_graph,
+    int8_cost,
+    keras_precision,
+    open_finetuned,
+)
+from roformer_tf.inference.fill_mask import MASK, Candidate, MaskedModel, candidates
+from roformer_tf.inference.predict import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, runner
 from roformer_tf.tasks.base import FILE, Task
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.table import load_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-
-if TYPE_CHECKING:
-    pass
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +130,8 @@ class Predictor:
 def load(
     source: str | Path,
     *,
-    precision: InferencePrecision = "float32",
+    precision: Precision | None = None,
+    engine: Engine = "auto",
     batch_size: int = BATCH_SIZE,
     top: int | None = None,
 ) -> Predictor:
@@ -134,21 +141,28 @@ def load(
     its zip or folder, or a folder that transformers wrote. What was fine-tuned answers as
     `predict` and `serve` do. A masked language model fills the `[MASK]`s of a text, a sim model
     gives vectors; so does, by the mean of its hidden states, what has neither, and that is said.
-    precision: of weights and products; an export keeps its own. batch_size: most texts that the
-    model reads at once. top: tokens to give for each `[MASK]`, 5 unless it is said; or labels to
-    give scores of, the likeliest first: all unless it is said, but of more than 20 the likeliest 5.
+    engine: what computes, "keras", "onnx" or "openvino"; by itself, on a processor the fastest that
+    is installed and knows the model. precision: of weights and products; by itself bfloat16 where
+    that engine multiplies it, which is said, and float32 for vectors; an export keeps its own.
+    batch_size: most texts that the model reads at once. top: tokens to give for each `[MASK]`, 5
+    unless it is said; or labels to give scores of, the likeliest first: all unless it is said, but
+    of more than 20 the likeliest 5.
     Raises InputError where there is no model, a damaged one, or one without its vocabulary.
     """
     for name, value in (("batch_size", batch_size), ("top", top)):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}, but must be at least 1.")
     if is_finetuned(source):
-        model, tokenizer, task = open_finetuned(source, precision)
-        task = task.with_top_k(top if task.lists_labels else None)
+        found = open_finetuned(source, engine, precision, lossy=True)
+        _tell(source, found.choice)
+        if precision == "int8":
+            logger.warning("%s", int8_cost(source))
+        task = found.task.with_top_k(top if found.task.lists_labels else None)
         counts = (len(task.text_columns),)
-        return _warm(model, _of_task(model, tokenizer, task, counts, batch_size))
+        predictor = _of_task(found.model, found.tokenizer, task, counts, batch_size)
+        return _warm(found.model, predictor)
     with OpenedSource(source) as opened:
-        return _open_checkpoint(opened, precision, batch_size, top)
+        return _open_checkpoint(opened, engine, precision, batch_size, top)
 
 
 def is_finetuned(source: str | Path) -> bool:
@@ -159,44 +173,60 @@ def is_finetuned(source: str | Path) -> bool:
     return (Path(source) / FILE).is_file() and not load_task(source).texts_apart
 
 
-def open_finetuned(
-    folder: str | Path, precision: InferencePrecision = "float32"
-) -> tuple[Any, RoFormerTokenizer, Task]:
-    """Read what `finetune` wrote, or `export` to onnx or int8: what answers, and its parts.
-
-    The first is a Keras model or another `Forward`. Raises InputError as `load_finetuned` does.
-    """
-    if (Path(folder) / ONNX).is_file():
-        return load_exported(folder)
-    return load_finetuned(folder, precision)
+def _tell(source: str | Path, choice: Choice) -> None:
+    """Say what the user did not ask for."""
+    if choice.said:
+        logger.warning("%s: %s.", source, choice.said)
 
 
 def _open_checkpoint(
-    source: OpenedSource, precision: InferencePrecision, batch_size: int, top: int | None
+    source: OpenedSource,
+    engine: Engine,
+    precision: Precision | None,
+    batch_size: int,
+    top: int | None,
 ) -> Predictor:
     """Open what `finetune` did not write, for what its config and its parts speak for."""
-    from roformer_tf.models.heads import RoFormerForMaskedLM
-
+    exact: Precision = precision or "float32"  # of vectors
     if source.is_zip and source.read(FILE) is not None:
         raise InputError(f"{source.name} holds a fine-tuned model: unpack it, and give the folder.")
     checkpoint = source.checkpoint()
     held = parts(checkpoint)
     if source.read(embedding_config.FILE) is not None:
-        return _of_vectors(embedder_from(source, checkpoint, precision=precision), batch_size)
+        embedder = embedder_from(source, checkpoint, precision=exact, engine=engine)
+        return _of_vectors(embedder, batch_size)
     if held & {"classifier", "token_classifier"}:
         task = _task_of(checkpoint.config, "token_classifier" in held)
         task = task.with_top_k(top if task.lists_labels else None)
-        model = task.model_class().from_source(source, dtype=precision)
         counts = (1,) if task.has_units else (1, 2)  # nothing tells which of them it was trained on
-        tokenizer = check_tokenizer(model.tokenizer, model.config.vocab_size, source.name)
+        vocab_size = checkpoint.config.vocab_size
+        tokenizer = check_tokenizer(find_tokenizer(source), vocab_size, source.name)
+        choice = chosen_for(checkpoint.config, engine, precision, lossy=True)
+        _tell(source.name, choice)
+        model: Any
+        if choice.engine == "keras":
+            model = task.model_class().from_source(source, dtype=keras_precision(choice))
+        else:
+            model, task = classifier_graph(checkpoint, task, choice, source.name)
         return _warm(model, _of_task(model, tokenizer, task, counts, batch_size))
     attention = attention_type(checkpoint, source)
     reads_both_ways = attention == "bidirectional" and not is_called_gpt(checkpoint, source)
     if reads_both_ways and _scores_vocabulary(checkpoint):
-        masked = RoFormerForMaskedLM.from_source(source, dtype=precision)
-        check_tokenizer(masked.tokenizer, masked.config.vocab_size, source.name)
-        return _warm(masked, _of_masks(masked, top or TOKENS), MASK)
-    embedder = embedder_from(source, checkpoint, precision=precision)
+        vocab_size = checkpoint.config.vocab_size
+        tokenizer = check_tokenizer(find_tokenizer(source), vocab_size, source.name)
+        choice = chosen_for(checkpoint.config, engine, precision, lossy=True)
+        _tell(source.name, choice)
+        if choice.engine == "keras":
+            from roformer_tf.models.heads import RoFormerForMaskedLM
+
+            model = RoFormerForMaskedLM.from_source(source, dtype=keras_precision(choice))
+        else:
+            config = checkpoint.config.replace(attention_type="bidirectional")
+            network = Network(config, checkpoint.arrays, "masked", source=source.name)
+            model = graph_model(network, choice.engine, choice.precision)
+        masked = MaskedModel(model, tokenizer, vocab_size)
+        return _warm(model, _of_masks(masked, top or TOKENS), MASK)
+    embedder = embedder_from(source, checkpoint, precision=exact, engine=engine)
     if embedder.config.pooling == "mean":
         writes = _scores_vocabulary(checkpoint)
         kind = "a model that writes from left to right" if writes else "an encoder without a head"
@@ -246,7 +276,7 @@ def _of_task(
     return Predictor(answer, task.text_columns, text_counts)
 
 
-def _of_masks(model: Any, top: int) -> Predictor:
+def _of_masks(model: MaskedModel, top: int) -> Predictor:
     """The likeliest tokens of each mask, and the text with the likeliest of all."""
 
     def answer(texts: Sequence[Texts]) -> list[Answer]:

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roformer_tf.engines.choice import Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.index import SearchIndex
 from roformer_tf.inference.nearest import NONE, Found, best_of, fused
-from roformer_tf.inference.predict import InferencePrecision, load_finetuned, predict
+from roformer_tf.inference.predict import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
@@ -58,12 +60,13 @@ class Reranker:
         return np.array(values, np.float32)
 
 
-def load_reranker(folder: str, precision: InferencePrecision = "float32") -> Reranker:
+def load_reranker(folder: str, precision: Precision = "float32") -> Reranker:
     """Open a model that `finetune` made on pairs, with a label or a number for each.
 
     Raises InputError for another model, and where no label says that two texts belong together.
     """
-    model, tokenizer, task = load_finetuned(folder, precision)
+    opened = open_finetuned(folder, precision=precision)
+    model, tokenizer, task = opened.model, opened.tokenizer, opened.task
     if len(task.text_columns) != 2 or task.texts_apart:
         raise InputError(
             f"{folder} is fine-tuned for {task.name} of {len(task.text_columns)} text, but "

@@ -20,6 +20,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Batcher, Tell
 from roformer_tf.inference.embed import TextEmbedder
@@ -31,7 +32,7 @@ from roformer_tf.inference.generate import (
     load_writer,
     nearest_of,
 )
-from roformer_tf.inference.predict import InferencePrecision
+from roformer_tf.inference.predict import KerasPrecision
 from roformer_tf.inference.questions import SAMPLE, JsonObject, Limits, read_body
 from roformer_tf.inference.serve_vectors import ServedVectors, add_embed, vector_batcher
 from roformer_tf.inference.service import (
@@ -80,7 +81,7 @@ class ServedWriter(NamedTuple):
 def load_served_writer(
     source: str | Path,
     attention: str | None = None,
-    precision: InferencePrecision = "float32",
+    precision: KerasPrecision = "float32",
 ) -> ServedWriter:
     """Load a model that writes, and have it write before anyone asks.
 
@@ -229,7 +230,8 @@ def _vectors_of(served: ServedWriter) -> ServedVectors:
     model = served.model
     assert model.tokenizer is not None
     config = EmbeddingConfig("pooler", model.config.max_position_embeddings)
-    embedder = TextEmbedder(served.name, embedder_of(model), model.tokenizer, config, "")
+    choice = Choice("keras", "float32")  # at the precision that it writes in
+    embedder = TextEmbedder(served.name, embedder_of(model), model.tokenizer, config, "", choice)
     return ServedVectors(served.name, embedder)
 
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.inference.batching import Batcher, at_once
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.index import SearchIndex
-from roformer_tf.inference.predict import InferencePrecision
 from roformer_tf.inference.questions import (
     SAMPLE,
     JsonObject,
@@ -76,7 +76,8 @@ def load_served_vectors(
     pooling: Pooling | None = None,
     hybrid: bool = False,
     rerank: str | None = None,
-    precision: InferencePrecision = "float32",
+    precision: Precision = "float32",
+    engine: Engine = "auto",
     batch_size: int = BATCH_SIZE,
 ) -> ServedVectors:
     """Load a model for its vectors, and an index of documents, and have both answer once.
@@ -86,13 +87,18 @@ def load_served_vectors(
     path = Path(source).resolve()
     name = path.parent.name if path.name == "model" else path.name.removesuffix(".zip")
     if index is None:
-        embedder = open_embedder(source, pooling, precision=precision)
+        embedder = open_embedder(source, pooling, precision=precision, engine=engine)
         embedder.embed(["好" * 20, "好" * 40])  # TensorFlow's plan for the second serves for all
         return ServedVectors(name, embedder)
     opened = SearchIndex(index)
     made = opened.manifest
     embedder = open_embedder(
-        source, pooling or made.pooling, made.dimensions, precision, made.max_length
+        source,
+        pooling or made.pooling,
+        made.dimensions,
+        precision,
+        made.max_length,
+        engine=engine,
     )
     opened.check_model(embedder)
     reranker = None if rerank is None else load_reranker(rerank, precision)

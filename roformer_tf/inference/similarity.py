@@ -10,11 +10,11 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.engines.choice import Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.embed import CHUNK, TextEmbedder, open_embedder
-from roformer_tf.inference.predict import InferencePrecision
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
 from roformer_tf.inference.tsv import STANDARD, opened_tsv
 from roformer_tf.models.rows import BATCH_SIZE
@@ -51,7 +51,7 @@ class SimilarityConfig:
     """Most tokens of a text that are read; unset, what the model was trained for."""
     batch_size: int = BATCH_SIZE
     """Most texts that the model reads at once."""
-    precision: InferencePrecision = "float32"
+    precision: Precision = "float32"
     """bfloat16 is faster where the hardware has it; cosines move by some thousandths."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 

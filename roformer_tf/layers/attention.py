@@ -1,5 +1,6 @@
 """Multi-head attention that knows positions only through rotation."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -7,8 +8,10 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.layers import axes
 from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
-from roformer_tf.layers.rotary import pair_axis, rotate
+from roformer_tf.layers.rotary import Rotation
+from roformer_tf.layers.scaling import sharpened
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -18,9 +21,12 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     Axes: B batch, T queries, S keys, N heads, H head size (even), D features.
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
 
-    `rotary_style` and `rotary_base` are those of `rotary.rotate`; all other arguments are
-    Keras' own. Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown
-    style, and for inputs that are no rows of vectors.
+    `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the share of a
+    head's features that turn, the first ones, and with `rotary_value` the values turn, too.
+    `rope_parameters`, with transformers' keys, scale the angles beyond `trained_length`, and
+    `use_logn_attn` scales the scores (`scaling.log_n`). All other arguments are Keras' own.
+    Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown style or
+    scaling, and for inputs that are no rows of vectors.
     """
 
     def __init__(
@@ -30,16 +36,34 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         *,
         rotary_style: str = "interleaved",
         rotary_base: float = 10_000.0,
+        rotary_share: float = 1.0,
+        rotary_value: bool = False,
+        rope_parameters: Mapping[str, Any] | None = None,
+        use_logn_attn: bool = False,
+        trained_length: int = 0,
         **kwargs: Any,
     ) -> None:
         if key_dim % 2:
             raise InputError(
                 f"key_dim is {key_dim}, but rotation turns features in pairs. Give an even number."
             )
-        pair_axis(rotary_style)  # refuses an unknown one, before Keras makes anything
+        if rotary_value and kwargs.get("value_dim") not in (None, key_dim):
+            raise InputError(
+                f"value_dim is {kwargs['value_dim']}, but values that turn have key_dim features, "
+                f"{key_dim}. Leave value_dim out, or rotary_value."
+            )
+        # Before Keras makes anything: what cannot be turned is refused here.
+        turning = (rotary_style, rotary_base, rotary_share, rotary_value)
+        rotation = Rotation(key_dim, *turning, rope_parameters, trained_length)
+        if use_logn_attn and trained_length < 2:
+            raise InputError(
+                f"use_logn_attn scales scores beyond a trained_length, which is {trained_length}. "
+                "Give the longest row that was trained on."
+            )
         super().__init__(num_heads, key_dim, **kwargs)
-        self.rotary_style = rotary_style
-        self.rotary_base = rotary_base
+        self.rotation = rotation
+        self.rotary_style, self.rotary_base = rotary_style, rotary_base
+        self.use_logn_attn = use_logn_attn
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Make the projections."""
@@ -64,14 +88,16 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
 
         Two tokens see each other where their ids are equal and not 0, which is padding. All
         other masks narrow this further. With `positions` (B, P) int, 0 to T − 1, the output is
-        (B, P, D), that of the queries there; scores, where asked for, stay whole. `others` are
-        what a later Keras may take.
+        (B, P, D), that of the queries there; scores, where asked for, stay whole. Tokens stand one
+        behind the other, or at `rotary_positions` (T, A) or (B, T, A) int along A axes (T = S
+        then): `axes.axial_angles`. `others` are what a later Keras may take.
         Raises InputError for a position outside the row whose value is known; where a function is
         traced, the nearest in the row is taken.
         """
@@ -90,34 +116,49 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 if mask is not None:
                     attention_mask = both(attention_mask, mask[:, None, :])
             query_mask = value_mask = key_mask = None
-        answer = super().call(
-            query,
-            value,
-            key,
-            query_mask=query_mask,
-            value_mask=value_mask,
-            key_mask=key_mask,
-            attention_mask=attention_mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-            use_causal_mask=use_causal_mask,
-            **others,
-        )
+        with axes.rotary_positions(rotary_positions, self.rotation):
+            answer = super().call(
+                query,
+                value,
+                key,
+                query_mask=query_mask,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                use_causal_mask=use_causal_mask,
+                **others,
+            )
         if positions is None:
             return answer
         if return_attention_scores:
             return gather_positions(answer[0], positions), answer[1]
         return gather_positions(answer, positions)
 
-    def _compute_attention(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _compute_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         # The one hook, whose private name `internals.py` watches: after the projections, before
-        # the scores, and never the values (RoFormer, section 3.2.2).
-        query = self._rotate(query)  # (B, T, N, H)
-        key = self._rotate(key)  # (B, S, N, H)
-        return super()._compute_attention(query, key, *args, **kwargs)
+        # the scores, and the values as they are (RoFormer, section 3.2.2) unless told otherwise.
+        length = ops.shape(key)[1]
+        query = self._rotate(query, length)  # (B, T, N, H)
+        key = self._rotate(key, length)  # (B, S, N, H)
+        value = self._rotate(value, length) if self.rotation.value else value  # (B, S, N, V)
+        if self.use_logn_attn:
+            query = sharpened(query, attention_mask, length, self.rotation.trained_length)
+        return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
 
-    def _rotate(self, x: Tensor) -> Tensor:
-        return rotate(x, ops.arange(ops.shape(x)[1]), self.rotary_base, self.rotary_style)
+    def _rotate(self, x: Tensor, length: Any) -> Tensor:
+        if (places := axes.given_positions()) is not None:
+            return axes.turn_along_axes(x, places, self.rotation)
+        return self.rotation.turn(x, ops.arange(ops.shape(x)[1]), length)
 
     def compute_output_spec(
         self,
@@ -127,6 +168,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         *args: Any,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of what `call` gives, on Keras tensors."""
@@ -140,6 +182,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     def get_config(self) -> dict[str, Any]:
         """Everything needed to make the layer again."""
         return super().get_config() | {
-            "rotary_style": self.rotary_style,
-            "rotary_base": self.rotary_base,
+            "rotary_style": self.rotation.style,
+            "rotary_base": self.rotation.base,
+            "rotary_share": self.rotation.share,
+            "rotary_value": self.rotation.value,
+            "rope_parameters": self.rotation.parameters,
+            "use_logn_attn": self.use_logn_attn,
+            "trained_length": self.rotation.trained_length,
         }

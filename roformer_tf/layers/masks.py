@@ -11,6 +11,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.documents import PackedMask, documents_of
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.kernels.local_attention import block_length, in_blocks, with_neighbours
 
 
 def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:
@@ -39,6 +40,25 @@ def visible_documents(
 def same_sequence(sequence_ids: Tensor) -> Tensor:
     """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
     return documents_of(sequence_ids).mask()
+
+
+def visible_band(
+    attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor, window: int
+) -> Tensor:
+    """What `visible_keys` allows within a window, in blocks: (B, T) int twice → (B, M, C, K) bool.
+
+    A token sees those at most `window` away from it. Blocks of C queries see the K keys that
+    `kernels.local_attention` lays beside them; without those ahead in a "causal" model.
+    """
+    rows, ahead = block_length(window), attention_type != "causal"
+    place = ops.broadcast_to(ops.arange(ops.shape(sequence_ids)[1]), ops.shape(sequence_ids))
+    order = ops.cumsum(segment_ids, axis=1) if attention_type == "unilm" else place
+    query = [in_blocks(x, rows, 1)[..., None] for x in (sequence_ids, place, order)]
+    key = [with_neighbours(in_blocks(x, rows, 1), 1, ahead) for x in (sequence_ids, place, order)]
+    (ids, here, rank), (key_ids, there, key_rank) = query, [x[..., None, :] for x in key]
+    # Of what fills blocks up the ids are 0, as padding's are: nobody sees it.
+    visible = (ids == key_ids) & (key_ids != 0) & (ops.abs(here - there) <= window)
+    return visible & (key_rank <= rank) if attention_type in ("causal", "unilm") else visible
 
 
 def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -30,16 +30,21 @@ class Runner(NamedTuple):
     """Of a batch, padding included; rows of more come alone."""
     compiled: bool = False
     """Whether every new shape is compiled, so that there should be few."""
+    step: int = STEP
+    """Lengths of batches are multiples of it; 1 where padding is work like any other."""
 
 
 def runner(model: Any) -> Runner:
     """How to run a Keras model on the device at hand; another `Forward` is a processor's.
 
+    A graph (`engines.model.GraphModel`) knows itself what batches it is fastest with.
+
     TensorFlow makes a plan for the first shape of a batch, and then one or two others, which
     serve for all shapes; XLA, which Keras chooses on a GPU, would compile each for seconds.
     """
     if not hasattr(model, "predict_on_batch"):
-        return Runner(model)
+        tokens, step = getattr(model, "tokens", Runner(model).tokens), getattr(model, "step", STEP)
+        return Runner(model, tokens, step=step)
     import keras
 
     if keras.backend.backend() == "tensorflow":
@@ -99,7 +104,8 @@ def batches(
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     while len(order):
         longest = int(lengths[order[0]])
-        length = bucket(longest) if runner.compiled else -(-longest // STEP) * STEP
+        step = runner.step
+        length = bucket(longest) if runner.compiled else -(-longest // step) * step
         full = max(1, min(batch_size, runner.tokens // length))
         rows, order = order[:full], order[full:]
         filled = 1 << (len(rows) - 1).bit_length() if runner.compiled else len(rows)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from roformer_tf.engines.network import Meaning, Part
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.labelled.batches import RowBatches, TrainingData
@@ -87,6 +88,8 @@ class Task(ABC):
     """Rows that an example is trained on, if no text is read in windows."""
     pipeline_tag: ClassVar[str] = "text-classification"
     """What Hugging Face's hub files such models under."""
+    graph_part: ClassVar[Part] = "classifier"
+    """What of a network gives the logits, where a graph answers in the place of Keras."""
     pooling: ClassVar[str] = "cls"
     """What a text's answer is read from unless asked otherwise: its first token, or all."""
     poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
@@ -380,9 +383,15 @@ class Task(ABC):
         """
         return {}
 
-    def with_weights(self, model: Any) -> "Self":
-        """The task with what answers depend on, beside logits, of a model's weights."""
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> "Self":
+        """The task with what answers depend on, beside logits, of weights by their names."""
         return self
+
+    def with_weights(self, model: Any) -> "Self":
+        """The same of a model's weights; one without any, such as a graph, tells nothing."""
+        if not hasattr(model, "named_variables"):
+            return self
+        return self.with_arrays(model.named_variables())
 
     @abstractmethod
     def answer(self, logits: np.ndarray) -> Prediction:
@@ -441,11 +450,20 @@ class Task(ABC):
         """An answer as what was chosen since has it."""
         return prediction
 
+    def graph_meaning(self) -> Meaning | None:
+        """What a graph gives beside its logits: what they mean; None where they do not tell."""
+        return Meaning("probabilities", "softmax")
+
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
-        """What an exported model gives beside its logits: what they mean."""
+        """The same of a Keras model that is exported: by its name, if there is any."""
         from keras import ops
 
-        return {"probabilities": ops.softmax(logits)}
+        meaning = self.graph_meaning()
+        if meaning is None:
+            return {}
+        if meaning.function == "linear":
+            return {meaning.name: logits * meaning.scale + meaning.offset}
+        return {meaning.name: getattr(ops, meaning.function)(logits)}
 
     # Answers → metrics
 

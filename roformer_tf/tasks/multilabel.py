@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.engines.network import Meaning
 from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
@@ -155,11 +156,9 @@ class Multilabel(Task):
         """An answer by these thresholds."""
         return prediction._replace(label=self.likely(prediction.scores))
 
-    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+    def graph_meaning(self) -> Meaning:
         """The probability of each label."""
-        from keras import ops
-
-        return {"probabilities": ops.sigmoid(logits)}
+        return Meaning("probabilities", "sigmoid")
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         """Micro and macro F1, and the share of examples with every label right."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.engines.network import Meaning
 from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
@@ -111,11 +112,9 @@ class Ranking(Task):
         """The one whose row has the higher logit."""
         return Prediction(RANKED[int(np.argmax(logits))], sigmoid(logits))
 
-    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+    def graph_meaning(self) -> Meaning:
         """How likely the texts of a row are near."""
-        from keras import ops
-
-        return {"probabilities": ops.sigmoid(logits)}
+        return Meaning("probabilities", "sigmoid")
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         """Accuracy by the triple."""

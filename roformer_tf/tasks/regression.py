@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.engines.network import Meaning
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.columns import LabelSample
@@ -144,9 +145,9 @@ class Regression(Task):
         value = logits.astype(np.float32) * self.deviation + self.mean
         return Prediction(float(value[0]), value)
 
-    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+    def graph_meaning(self) -> Meaning:
         """The number."""
-        return {"value": logits * self.deviation + self.mean}
+        return Meaning("value", "linear", self.deviation, self.mean)
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         """Correlations of the numbers and of their ranks, and errors in the labels' unit."""

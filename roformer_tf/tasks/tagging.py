@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.engines.network import Meaning, Part
 from roformer_tf.labelled.encoding import (
     EncodedTexts,
     Rows,
@@ -41,7 +42,6 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
 F1 = Metric(
@@ -85,6 +85,7 @@ class Tagging(Task):
     title: ClassVar[str] = "序列标注 · Sequence tagging"
     metrics: ClassVar[tuple[Metric, ...]] = (F1, PRECISION, RECALL, ACCURACY)
     has_units: ClassVar[bool] = True
+    graph_part: ClassVar[Part] = "token_classifier"
     released: ClassVar[str] = "chinese_roformer-char-base"
     pipeline_tag: ClassVar[str] = "token-classification"
     long_texts_fixed: ClassVar[str] = "all is read, in windows."
@@ -190,12 +191,11 @@ class Tagging(Task):
         """Logits of tokens (T, C) → of units (units, C)."""
         return first_tokens(row_logits, encoded, self.outputs)
 
-    def with_weights(self, model: Any) -> "Self":
-        """What a conditional random field scores; a model without, such as a graph, has none."""
-        if not self.crf or not hasattr(model, "named_variables"):
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> "Self":
+        """What a conditional random field scores."""
+        if not self.crf:
             return self
-        variables = model.named_variables()
-        rows = np.vstack([np.asarray(variables[name]) for name in CRF_WEIGHTS])
+        rows = np.vstack([np.asarray(arrays[name]) for name in CRF_WEIGHTS])
         return dataclasses.replace(self, transitions=tuple(map(tuple, rows.tolist())))
 
     @property
@@ -256,9 +256,9 @@ class Tagging(Task):
             paths[i] = path
         return paths
 
-    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+    def graph_meaning(self) -> Meaning | None:
         """Probabilities, but where logits alone do not tell them."""
-        return {} if self.crf else super().graph_outputs(logits)
+        return None if self.crf else super().graph_meaning()
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         """F1, precision and recall of whole entities, accuracy by the unit.

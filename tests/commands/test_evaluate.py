@@ -39,7 +39,7 @@ def models(tmp_path_factory):
 def opened_once():
     """Each model is opened once for all tests: that takes longer than they do."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((evaluation, "open_finetuned"), (predict_file, "load_finetuned")):
+        for module, name in ((evaluation, "open_finetuned"), (predict_file, "open_finetuned")):
             patch.setattr(module, name, cache(getattr(module, name)))
         yield
 

@@ -478,7 +478,7 @@ def test_quantized_it_answers_as_keras_projections_do(kind, mode, bound, positio
 @each_layer
 def test_a_subclass_rotation_is_what_runs(kind):
     class Unrotated(kind):
-        def _rotate(self, x):
+        def _rotate(self, x, length):
             return x
 
     x = tensor(1, 6, 8)

@@ -1,0 +1,414 @@
+"""A checkpoint's arrays → the network of a model that answers, whatever writes it down.
+
+This is the one description of both families and of every head: `write` walks through it and asks a
+`Graph` for one operation after the other. `onnx_graph` and `openvino_graph` are such graphs. A new
+family, or a new head, is described here once; no Keras and no tracing has part in it.
+
+Axes: B rows, T tokens, P positions, E embedding, H hidden, N heads, K head size, V vocabulary,
+C labels, D numbers of a vector.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+
+Node: TypeAlias = Any
+"""What a graph calls a tensor that is not known yet."""
+Array: TypeAlias = np.ndarray
+
+Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked"]
+"""What a network gives: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B, D)
+of length 1, what pooling makes of each row (B, H), or the vocabulary's logits (B, P, V) at
+`masked_positions`."""
+OUTPUTS: dict[Part, str] = {
+    "hidden": "hidden_states",
+    "classifier": "logits",
+    "token_classifier": "logits",
+    "vectors": "vectors",
+    "pooled": "vectors",
+    "masked": "logits",
+}
+"""Name of that output."""
+PRECISION = "precision"
+"""Key of what an ONNX model of ours says of itself: float32 or int8."""
+
+
+class Meaning(NamedTuple):
+    """What a graph gives beside logits: what they mean, by one function of them."""
+
+    name: str
+    function: Literal["softmax", "sigmoid", "linear"]
+    scale: float = 1.0
+    offset: float = 0.0
+
+
+class Norm(NamedTuple):
+    """A layer norm, or, without weights, RoFormerV2's: x / √(mean of x² + ε)."""
+
+    size: int
+    epsilon: float
+    gamma: Array | None = None
+    beta: Array | None = None
+
+
+class Dense(NamedTuple):
+    """A product with a kernel (in, out), and what follows it."""
+
+    name: str
+    kernel: Array
+    bias: Array | None = None
+    activation: str | None = None
+    """As `hidden_act` has it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What is to be written: an architecture, its arrays by our names, and what it answers."""
+
+    config: RoFormerConfig
+    arrays: Mapping[str, Array]
+    part: Part = "hidden"
+    meaning: Meaning | None = None
+    pooling: Pooling = "mean"
+    """Of vectors."""
+    whitening: Whitening | None = None
+    dimensions: int | None = None
+    """How many numbers of a vector are kept; None for all."""
+    source: str = "the checkpoint"
+    """Where the arrays are from, for messages."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what it is called with: int32 (B, T), and (B, P) of `masked_positions`."""
+        return ("token_ids", "segment_ids", *["masked_positions"] * (self.part == "masked"))
+
+    @property
+    def output(self) -> str:
+        """Name of what it gives."""
+        return OUTPUTS[self.part]
+
+
+class Graph(ABC):
+    """The operations that a network is made of; a node is the answer of an earlier one."""
+
+    @abstractmethod
+    def input(self, name: str) -> Node:
+        """One of the network's inputs."""
+
+    @abstractmethod
+    def visible(self, attention_type: str | None, token_ids: Node, segment_ids: Node) -> Node:
+        """Which token may look at which, as `layers.masks.visible_keys` has it.
+
+        A row is one document, token 0 is padding, and the first token always counts.
+        """
+
+    @abstractmethod
+    def lookup(self, name: str, table: Array, ids: Node) -> Node:
+        """table (…, E), ids (B, T) → (B, T, E)."""
+
+    @abstractmethod
+    def dense(self, x: Node, layer: Dense) -> Node:
+        """(B, T, in) → (B, T, out)."""
+
+    @abstractmethod
+    def add_norm(self, name: str, x: Node, y: Node, norm: Norm, bias: Array | None = None) -> Node:
+        """The norm of x + y + bias, over the last axis."""
+
+    @abstractmethod
+    def norm(self, name: str, x: Node, norm: Norm) -> Node:
+        """The norm of x, over the last axis."""
+
+    @abstractmethod
+    def attend(
+        self,
+        query: Node,
+        key: Node,
+        value: Node,
+        heads: int,
+        base: float,
+        visible: Node,
+        positions: Node | None,
+    ) -> Node:
+        """Rotate query and key, (B, P, H) and (B, T, H), then weigh the values: (B, P, H).
+
+        Features m and m + K/2 of a head are a pair. `positions` (B, P): where the queries stand;
+        None, at all T places.
+        """
+
+    @abstractmethod
+    def split(self, x: Node, parts: int) -> list[Node]:
+        """x in equal parts of its last axis."""
+
+    @abstractmethod
+    def first(self) -> Node:
+        """The positions of the first tokens."""
+
+    @abstractmethod
+    def gather(self, x: Node, positions: Node) -> Node:
+        """x (B, T, H) at positions (B, P) → (B, P, H)."""
+
+    @abstractmethod
+    def only(self, x: Node) -> Node:
+        """x (B, 1, H) → (B, H)."""
+
+    @abstractmethod
+    def mean_of_tokens(self, x: Node, token_ids: Node) -> Node:
+        """The mean over the tokens that are no padding: (B, T, H) → (B, H)."""
+
+    @abstractmethod
+    def product_with_rows(self, name: str, x: Node, table: Array, bias: Array | None) -> Node:
+        """x (B, P, E) by the rows of a table (V, E) that is looked up in, too: (B, P, V)."""
+
+    @abstractmethod
+    def unit(self, x: Node, whitening: Whitening | None, dimensions: int | None) -> Node:
+        """x (B, H) whitened, cut, and made one long: (B, D)."""
+
+    @abstractmethod
+    def meaning(self, x: Node, meaning: Meaning) -> Node:
+        """What logits mean."""
+
+
+def write(network: Network, graph: Graph) -> dict[str, Node]:
+    """Walk through the network: its outputs by name.
+
+    Raises InputError for weights that are missing, and for some of its parts that it knows nothing
+    of: a graph without them would answer something else.
+    """
+    arrays = _Asked(network.arrays, network.source)
+    network = dataclasses.replace(network, arrays=arrays)
+    outputs = {network.output: _PARTS[network.part](network, graph)}
+    arrays.check()
+    if network.meaning is not None:
+        outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
+    return outputs
+
+
+class _Asked(Mapping[str, Array]):
+    """Arrays that remember which of them were asked for."""
+
+    def __init__(self, arrays: Mapping[str, Array], source: str) -> None:
+        self._arrays, self._source = arrays, source
+        self._asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Array:
+        self._asked.add(name)
+        if name not in self._arrays:
+            raise InputError(
+                f"{self._source} lacks weights, such as {name}. Give a complete checkpoint."
+            )
+        return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def check(self) -> None:
+        """Raise InputError for an array of a part that was used, if nobody asked for it."""
+        used = {name.split("/")[0] for name in self._asked}
+        left = [n for n in self if n.split("/")[0] in used and n not in self._asked]
+        if left:
+            raise InputError(
+                f"{self._source} holds {left[0]}, of which no graph knows: it can be answered with "
+                "by Keras alone. Give --engine keras."
+            )
+
+
+def unsupported(config: RoFormerConfig) -> str:
+    """Why no graph can be written of an architecture; "" where it can."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        known = KNOWN.get(field.name, (field.default,))
+        if known is not ANY and value not in known:
+            return f"its config has {field.name} {value!r}, which only Keras computes"
+    return ""
+
+
+ANY: tuple[Any, ...] = ()
+KNOWN: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        (
+            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+            *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
+            *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
+            *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
+        ),
+        ANY,
+    ),
+    "hidden_act": ("gelu", "gelu_new", "relu"),
+    "rotary_style": ("interleaved", "half"),
+    "norm_type": ("layer_norm", "rms_norm"),
+    "use_bias": (True, False),
+    "attention_type": (None, "bidirectional", "causal", "unilm"),
+    "pooling": ("cls", "mean", "pooler"),
+    "crf": (False, True),
+}
+"""What of a config this description knows. A field that came later is known at its default alone,
+so that no graph leaves out what a new architecture has."""
+
+
+def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> Node:
+    """The last layer's hidden states, at the positions or everywhere."""
+    config, arrays = network.config, network.arrays
+    token_ids, segment_ids = graph.input("token_ids"), graph.input("segment_ids")
+    visible = graph.visible(config.attention_type, token_ids, segment_ids)
+    where = "encoder/embeddings"
+    words, segments = (
+        graph.lookup(f"{where}/{name}", arrays[f"{where}/{name}/embeddings"], ids)
+        for name, ids in (("word", token_ids), ("segment", segment_ids))
+    )
+    x = graph.add_norm(f"{where}/norm", words, segments, _norm(network, f"{where}/norm"))
+    if config.embedding_size != config.hidden_size:
+        x = graph.dense(x, _dense(network, f"{where}/projection"))
+    last = config.num_hidden_layers - 1
+    for number in range(config.num_hidden_layers):
+        # Below the last layer every position is looked at; only what it gives may be left out.
+        needed = positions if number == last else None
+        x = _layer(network, graph, f"encoder/layer_{number}", x, visible, needed)
+    return x
+
+
+def _layer(
+    network: Network, graph: Graph, name: str, x: Node, visible: Node, positions: Node | None
+) -> Node:
+    """norm(x + attention(x)), then norm(x + feed_forward(x)): x (B, T, H) → (B, T or P, H)."""
+    config = network.config
+    layers = [_projection(network, f"{name}/attention", role) for role in ROLES]
+    if positions is None:
+        # one product for all three: each by itself is too narrow to keep a processor busy
+        parts = graph.split(graph.dense(x, _joined("qkv", layers)), 3)
+    else:
+        parts = graph.split(graph.dense(x, _joined("kv", layers[1:])), 2)
+        x = graph.gather(x, positions)
+        parts = [graph.dense(x, layers[0]), *parts]
+    heads, base = config.num_attention_heads, config.rotary_base
+    query, key, value = parts
+    attended = graph.attend(query, key, value, heads, base, visible, positions)
+    output = _dense(network, f"{name}/attention/attention_output")
+    output = output._replace(kernel=output.kernel.reshape(config.hidden_size, -1))
+    norm = f"{name}/attention_norm"
+    x = graph.add_norm(
+        norm,
+        graph.dense(attended, output._replace(bias=None)),
+        x,
+        _norm(network, norm),
+        output.bias,
+    )
+    inner = _dense(network, f"{name}/intermediate", config.hidden_act)
+    output = _dense(network, f"{name}/output")
+    fed = graph.dense(graph.dense(x, inner), output._replace(bias=None))
+    norm = f"{name}/output_norm"
+    return graph.add_norm(norm, fed, x, _norm(network, norm), output.bias)
+
+
+def _classifier(network: Network, graph: Graph) -> Node:
+    """Two dense layers on the first token ("cls"), or one on the mean of all."""
+    if network.config.pooling == "cls":
+        x = _hidden(network, graph, graph.first())
+        x = graph.dense(x, _dense(network, "classifier/dense", network.config.hidden_act))
+        return graph.only(graph.dense(x, _dense(network, "classifier/out_proj")))
+    mean = graph.mean_of_tokens(_hidden(network, graph), graph.input("token_ids"))
+    return graph.dense(mean, _dense(network, "classifier/out_proj"))
+
+
+def _token_classifier(network: Network, graph: Graph) -> Node:
+    """One dense layer on every token."""
+    return graph.dense(_hidden(network, graph), _dense(network, "token_classifier"))
+
+
+def _pooled(network: Network, graph: Graph) -> Node:
+    """The pooler's answer, the mean of all tokens, or the first, of any length."""
+    if network.pooling == "mean":
+        return graph.mean_of_tokens(_hidden(network, graph), graph.input("token_ids"))
+    x = _hidden(network, graph, graph.first())
+    if network.pooling == "pooler":
+        x = graph.dense(x, _dense(network, "pooler/dense"))
+    return graph.only(x)
+
+
+def _vectors(network: Network, graph: Graph) -> Node:
+    """What pooling gives, whitened, cut, and of length 1."""
+    return graph.unit(_pooled(network, graph), network.whitening, network.dimensions)
+
+
+def _masked(network: Network, graph: Graph) -> Node:
+    """The head of a masked language model; RoFormerV2 has no more than the decoder."""
+    arrays = network.arrays
+    x = _hidden(network, graph, graph.input("masked_positions"))
+    words, bias = "encoder/embeddings/word", None
+    if not network.config.is_v2:
+        x = graph.dense(x, _dense(network, "mlm/dense", network.config.hidden_act))
+        x = graph.norm("mlm/norm", x, _norm(network, "mlm/norm"))
+        bias = arrays["mlm/bias"]
+    return graph.product_with_rows(words, x, arrays[f"{words}/embeddings"], bias)
+
+
+_PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
+    "hidden": _hidden,
+    "classifier": _classifier,
+    "token_classifier": _token_classifier,
+    "vectors": _vectors,
+    "pooled": _pooled,
+    "masked": _masked,
+}
+ROLES = ("query", "key", "value")
+
+
+def _dense(network: Network, name: str, activation: str | None = None) -> Dense:
+    """A layer by its name; RoFormerV2's have no bias, but those of its heads."""
+    bias = f"{name}/bias"
+    arrays = network.arrays
+    return Dense(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
+
+
+def _projection(network: Network, where: str, role: str) -> Dense:
+    """Queries', keys' or values' layer: (H, H); pairs of features are halves of a head.
+
+    Scores are the same for any order of features that queries and keys share.
+    """
+    layer, config = _dense(network, f"{where}/{role}"), network.config
+    kernel, bias = layer.kernel, layer.bias  # (H, N, K) and (N, K)
+    if role != "value" and config.rotary_style == "interleaved":
+        order = np.arange(config.head_size).reshape(-1, 2).T.reshape(-1)
+        kernel = kernel[..., order]
+        bias = None if bias is None else bias[..., order]
+    flat = kernel.reshape(config.hidden_size, config.hidden_size)
+    return Dense(layer.name, flat, None if bias is None else bias.reshape(-1))
+
+
+def _joined(name: str, layers: Sequence[Dense]) -> Dense:
+    """Layers of one input side by side."""
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    where = layers[0].name.rpartition("/")[0]
+    kernel = np.concatenate([layer.kernel for layer in layers], axis=1)
+    return Dense(f"{where}/{name}", kernel, np.concatenate(biases) if biases else None)
+
+
+def _norm(network: Network, name: str) -> Norm:
+    config, arrays = network.config, network.arrays
+    of_embeddings = name.startswith(("encoder/embeddings", "mlm"))
+    size = config.embedding_size if of_embeddings else config.hidden_size
+    weights = (_optional(arrays, f"{name}/{weight}") for weight in ("gamma", "beta"))
+    return Norm(size, config.layer_norm_eps, *weights)
+
+
+def _optional(arrays: Mapping[str, Array], name: str) -> Array | None:
+    return _float32(arrays[name]) if name in arrays else None
+
+
+def _float32(array: Array) -> Array:
+    """Weights in float32, whatever the file's dtype."""
+    return np.ascontiguousarray(array, np.float32)

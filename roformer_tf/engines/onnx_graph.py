@@ -1,0 +1,310 @@
+"""A network as an ONNX model, in ONNX Runtime's fused operations.
+
+RotaryEmbedding, MultiHeadAttention, SkipLayerNormalization and BiasGelu (domain com.microsoft) do
+in one pass each what a traced graph spells out in dozens of nodes. In int8 the kernels of dense
+layers have 8 bits, a scale for each column, and activations are rounded as they come, with a scale
+for each call; embeddings, norms and biases are kept.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.engines.network import (
+    PRECISION,
+    Array,
+    Dense,
+    Graph,
+    Meaning,
+    Network,
+    Norm,
+    write,
+)
+
+OPSET, IR_VERSION = 18, 10  # what ONNX Runtime 1.20 reads
+MICROSOFT = "com.microsoft"
+UNSEEN = -10_000.0
+"""Added to the score of a key that may not be seen: e to it is 0 in float32."""
+BYTE, SEVEN_BITS = 127, 63
+"""Largest of a kernel's numbers in int8. Some older processors add products of two full bytes in 16
+bits, which overflow: in 7 bits of 8 the answers are the same on all."""
+
+
+def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
+    """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
+    graph = OnnxGraph(network.config.head_size, largest)
+    outputs = write(network, graph)
+    for name, value in outputs.items():
+        graph.node("Identity", value, output=name)
+    places = {"hidden": "length", "token_classifier": "length", "masked": "positions"}
+    shape = ["batch", *filter(None, [places.get(network.part)]), None]
+    made = helper.make_graph(
+        graph.nodes,
+        "roformer",
+        [_value(name, TensorProto.INT32, _axes(name)) for name in network.inputs],
+        [_value(name, TensorProto.FLOAT, shape) for name in outputs],
+        list(graph.constants.values()),
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(
+        made, ir_version=IR_VERSION, opset_imports=opsets, producer_name="roformer_tf"
+    )
+    helper.set_model_props(model, {PRECISION: "int8" if largest else "float32"})
+    return model
+
+
+def rounded(kernel: Array, largest: int) -> tuple[Array, Array]:
+    """A kernel (in, out) → int8 of at most `largest`, and the scale of each column (out,)."""
+    scales = np.abs(kernel).max(axis=0).astype(np.float32) / np.float32(largest)
+    scales = np.where(scales > 0, scales, np.float32(1))
+    return np.rint(kernel / scales).astype(np.int8), scales
+
+
+def _axes(name: str) -> list[str]:
+    return ["batch", "positions" if name == "masked_positions" else "length"]
+
+
+def _value(name: str, kind: int, shape: Sequence[str | None]) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+class OnnxGraph(Graph):
+    """Nodes and constants of an ONNX graph; a tensor is its name."""
+
+    def __init__(self, head_size: int, largest: int | None = None) -> None:
+        self.head_size, self.largest = head_size, largest
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, TensorProto] = {}
+        self._tables: tuple[str, ...] = ()
+
+    def node(
+        self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
+    ) -> str:
+        """Add a node with one output: its name."""
+        output = output or f"{kind}_{len(self.nodes)}"
+        self.nodes.append(
+            helper.make_node(kind, inputs, [output], domain=domain, name=output, **attributes)
+        )
+        return output
+
+    def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """A node of ONNX Runtime's own operations."""
+        return self.node(kind, *inputs, domain=MICROSOFT, **attributes)
+
+    def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
+        """A constant by its name, under which there is one value throughout."""
+        if name not in self.constants:
+            array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+            self.constants[name] = numpy_helper.from_array(array, name)
+        return name
+
+    def optional(self, name: str, values: Array | None) -> str:
+        """A constant, or "", which stands for an input that is left out."""
+        return "" if values is None else self.constant(name, values)
+
+    def integers(self, *values: int) -> str:
+        """An int64 constant: axes, starts, shapes."""
+        return self.constant(f"int64_{'_'.join(map(str, values))}", values, np.int64)
+
+    def input(self, name: str) -> str:
+        """Inputs are called as the network calls them."""
+        return name
+
+    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> "SeenKeys":
+        """Keys that are no padding; or, where more is hidden, a bias for all scores."""
+        counted = self._counted(token_ids)
+        if attention_type not in ("causal", "unilm"):
+            return SeenKeys(keys=self.node("Cast", counted, to=TensorProto.INT32))
+        order = segment_ids
+        if attention_type == "causal":
+            zeros = self.node("Mul", token_ids, self.scalar("0", 0))
+            order = self.node("Add", zeros, self.scalar("1", 1))
+        rank = self.node("CumSum", order, self.scalar("1", 1))  # how many tokens or segments began
+        seen = self.node(
+            "LessOrEqual",
+            self.node("Unsqueeze", rank, self.integers(1)),
+            self.node("Unsqueeze", rank, self.integers(2)),
+        )  # (B, T, T), query before key
+        seen = self.node("And", seen, self.node("Unsqueeze", counted, self.integers(1)))
+        zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
+        return SeenKeys(bias=self.node("Where", seen, zero, unseen))
+
+    def scalar(self, name: str, value: int) -> str:
+        """An int32 constant without axes."""
+        return self.constant(f"int32_{name}", value, np.int32)
+
+    def _counted(self, token_ids: str) -> str:
+        """Which tokens are no padding: (B, T) bool; the first one always counts."""
+        is_padding = self.node("Equal", token_ids, self.scalar("0", 0))
+        place = self._places(token_ids)
+        later = self.node("Greater", place, self.constant("first", 0, np.int64))
+        return self.node("Not", self.node("And", is_padding, later))
+
+    def _places(self, token_ids: str) -> str:
+        """0 … T − 1, int64 (T,)."""
+        length = self.node("Shape", token_ids, start=1, end=2)
+        length = self.node("Squeeze", length)
+        return self.node(
+            "Range", self.constant("first", 0, np.int64), length, self.constant("step", 1, np.int64)
+        )
+
+    def lookup(self, name: str, table: Array, ids: str) -> str:
+        """One Gather."""
+        return self.node("Gather", self.constant(f"{name}/embeddings", table), ids)
+
+    def dense(self, x: str, layer: Dense) -> str:
+        """A product; bias and activation in one pass."""
+        name, act = layer.name, layer.activation
+        gelu = {"gelu": "BiasGelu", "gelu_new": "FastGelu"}.get(act or "")
+        if gelu:
+            bias = np.zeros(layer.kernel.shape[1], np.float32) if layer.bias is None else layer.bias
+            product = self._product(x, layer._replace(bias=None))
+            return self.fused(gelu, product, self.constant(f"{name}/bias", bias))
+        y = self._product(x, layer)
+        return self.node("Relu", y) if act == "relu" else y
+
+    def _product(self, x: str, layer: Dense) -> str:
+        """x · kernel + bias; in int8 x is rounded as it comes."""
+        name, kernel = layer.name, f"{layer.name}/kernel"
+        bias = self.optional(f"{name}/bias", layer.bias)
+        if self.largest is None:
+            y = self.node("MatMul", x, self.constant(kernel, layer.kernel))
+            return self.node("Add", y, bias) if bias else y
+        values, scales = rounded(layer.kernel, self.largest)
+        kernel = self.constant(kernel, values, np.int8)
+        scale = self.constant(f"{name}/scales", scales)
+        return self.fused("DynamicQuantizeMatMul", x, kernel, scale, "", bias)
+
+    def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
+        """SkipLayerNormalization, or the same without a mean and without weights."""
+        bias_name = self.optional(f"{name}/bias", bias)
+        if norm.gamma is None:
+            kind, weights = "SkipSimplifiedLayerNormalization", [self._ones(norm.size)]
+        else:
+            kind, weights = "SkipLayerNormalization", self._weights(name, norm)
+        return self.fused(kind, x, y, *weights, bias_name, epsilon=norm.epsilon)
+
+    def norm(self, name: str, x: str, norm: Norm) -> str:
+        """ONNX' own LayerNormalization; no head has RoFormerV2's."""
+        return self.node("LayerNormalization", x, *self._weights(name, norm), epsilon=norm.epsilon)
+
+    def _weights(self, name: str, norm: Norm) -> list[str]:
+        return [
+            self.constant(f"{name}/gamma", norm.gamma),
+            self.constant(f"{name}/beta", norm.beta),
+        ]
+
+    def _ones(self, size: int) -> str:
+        return self.constant(f"ones_{size}", np.ones(size))
+
+    def attend(
+        self,
+        query: str,
+        key: str,
+        value: str,
+        heads: int,
+        base: float,
+        visible: "SeenKeys",
+        positions: str | None,
+    ) -> str:
+        """RotaryEmbedding twice, and MultiHeadAttention."""
+        tables = self._rotation(base)
+        zero = self.integers(0)
+        key = self.fused("RotaryEmbedding", key, zero, *tables, num_heads=heads)
+        if positions is None:
+            query = self.fused("RotaryEmbedding", query, zero, *tables, num_heads=heads)
+        elif positions != FIRST:  # whose angle is 0
+            # as rows of one token each: of more the operation takes no more than the table has
+            places = self.node("Cast", positions, to=TensorProto.INT64)
+            places = self.node("Reshape", places, self.integers(-1, 1))
+            shape = self.node("Shape", query)
+            alone = self.node("Reshape", query, self.integers(-1, 1, heads * self.head_size))
+            alone = self.fused("RotaryEmbedding", alone, places, *tables, num_heads=heads)
+            query = self.node("Reshape", alone, shape)
+        bias = visible.bias
+        if bias:
+            bias = bias if positions is None else self.gather(bias, positions)
+            bias = self.node("Unsqueeze", bias, self.integers(1))  # for all heads
+        inputs = [query, key, value, "", visible.keys, bias]
+        return self.fused("MultiHeadAttention", *inputs, num_heads=heads)
+
+    def _rotation(self, base: float) -> tuple[str, ...]:
+        """Cosines and sines of all angles (T, K/2): computed, so that no row is too long."""
+        if not self._tables:
+            places = self.node("Cast", self._places("token_ids"), to=TensorProto.FLOAT)
+            pairs = np.arange(0, self.head_size, 2) / self.head_size
+            frequencies = self.constant("frequencies", base**-pairs)
+            places = self.node("Unsqueeze", places, self.integers(1))
+            angles = self.node("Mul", places, frequencies)
+            self._tables = self.node("Cos", angles), self.node("Sin", angles)
+        return self._tables
+
+    def split(self, x: str, parts: int) -> list[str]:
+        """One Split."""
+        names = [f"Split_{len(self.nodes)}_{part}" for part in range(parts)]
+        self.nodes.append(helper.make_node("Split", [x], names, axis=-1, num_outputs=parts))
+        return names
+
+    def first(self) -> str:
+        """No tensor: what is gathered there is a slice."""
+        return FIRST
+
+    def gather(self, x: str, positions: str) -> str:
+        """A slice, or GatherND."""
+        if positions == FIRST:
+            return self.node("Slice", x, self.integers(0), self.integers(1), self.integers(1))
+        places = self.node("Unsqueeze", positions, self.integers(2))
+        places = self.node("Cast", places, to=TensorProto.INT64)
+        return self.node("GatherND", x, places, batch_dims=1)
+
+    def only(self, x: str) -> str:
+        """Without the axis of positions."""
+        return self.node("Squeeze", x, self.integers(1))
+
+    def mean_of_tokens(self, x: str, token_ids: str) -> str:
+        """Weights of 1 and 0, and their sum, which is 1 at least."""
+        weights = self.node("Cast", self._counted(token_ids), to=TensorProto.FLOAT)
+        weights = self.node("Unsqueeze", weights, self.integers(2))
+        total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
+        return self.node(
+            "Div", total, self.node("ReduceSum", weights, self.integers(1), keepdims=0)
+        )
+
+    def product_with_rows(self, name: str, x: str, table: Array, bias: Array | None) -> str:
+        """The table as it is looked up in, its axes exchanged within the product."""
+        words = self.constant(f"{name}/embeddings", table)
+        y = self.fused("FusedMatMul", x, words, transB=1)
+        return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
+
+    def unit(self, x: str, whitening: Whitening | None, dimensions: int | None) -> str:
+        """A product at most, a slice at most, and one norm."""
+        if whitening is not None:
+            x = self.node("Sub", x, self.constant("whitening/mean", whitening.mean))
+            x = self.node("MatMul", x, self.constant("whitening/matrix", whitening.matrix))
+        if dimensions is not None:
+            ends = self.integers(dimensions)
+            x = self.node("Slice", x, self.integers(0), ends, self.integers(1))
+        return self.node("LpNormalization", x, axis=-1, p=2)
+
+    def meaning(self, x: str, meaning: Meaning) -> str:
+        """Softmax, Sigmoid, or a line."""
+        if meaning.function == "softmax":
+            return self.node("Softmax", x, axis=-1)
+        if meaning.function == "sigmoid":
+            return self.node("Sigmoid", x)
+        scaled = self.node("Mul", x, self.constant("scale", meaning.scale))
+        return self.node("Add", scaled, self.constant("offset", meaning.offset))
+
+
+class SeenKeys(NamedTuple):
+    """What attention may look at: `keys` seen by all (B, T), or a `bias` for its scores."""
+
+    keys: str = ""
+    bias: str = ""
+
+
+FIRST = "first"
+"""In the place of positions: the first token of each row."""

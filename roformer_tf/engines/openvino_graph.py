@@ -1,0 +1,247 @@
+"""A network as an OpenVINO model, from the same description as the ONNX one.
+
+Written with OpenVINO's own operations, of which the processor's plugin makes its fused ones. A
+graph that is converted from ONNX costs it twice the nodes and half the speed.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.engines.network import Array, Dense, Graph, Meaning, Network, Norm, write
+
+COSINES, SINES = "cosines", "sines"
+"""Inputs beside those of the network: of all angles, (1, 1, T, K) float32. They are not computed in
+the graph: in bfloat16 that could not tell position 257 from 256."""
+UNSEEN = -10_000.0
+"""Added to the score of a key that may not be seen: e to it is 0 in float32 and in bfloat16."""
+
+
+def openvino_model(network: Network) -> ov.Model:
+    """Write a network."""
+    graph = OpenVinoGraph(network)
+    outputs = write(network, graph)
+    results = []
+    for name, node in outputs.items():
+        result = ops.result(ops.convert(node, "f32"))
+        result.output(0).set_names({name})
+        results.append(result)
+    return ov.Model(results, list(graph.inputs.values()), "roformer")
+
+
+def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array]:
+    """Cosines and sines of so many positions' angles, twice side by side."""
+    frequencies = base ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
+    angles = np.arange(length, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
+    angles = np.tile(angles, 2)[None, None]
+    return {COSINES: np.cos(angles), SINES: np.sin(angles)}
+
+
+class ScoreBias(NamedTuple):
+    """What is added to the scores of attention, (B, 1, 1 or T, T)."""
+
+    bias: Any
+    of_queries: bool
+    """Whether it differs from query to query."""
+
+
+class OpenVinoGraph(Graph):
+    """Nodes of an OpenVINO model."""
+
+    def __init__(self, network: Network) -> None:
+        head = network.config.head_size
+        self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
+        for name in (COSINES, SINES):
+            self.inputs[name] = _parameter(name, [1, 1, -1, head], ov.Type.f32)
+        self.head_size = head
+        self._constants: dict[str, Any] = {}
+
+    def constant(self, name: str, values: Any, dtype: Any = np.float32) -> Any:
+        """A constant by its name, under which there is one value throughout."""
+        if name not in self._constants:
+            array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+            self._constants[name] = ops.constant(array, name=name)
+        return self._constants[name]
+
+    def integers(self, *values: int) -> Any:
+        """An int64 constant: axes, starts, shapes."""
+        return self.constant(f"int64_{'_'.join(map(str, values))}", values, np.int64)
+
+    def scalar(self, value: int) -> Any:
+        """An int32 constant without axes."""
+        return self.constant(f"int32_{value}", value, np.int32)
+
+    def axis(self, value: int) -> Any:
+        """An int64 constant without axes."""
+        return self.constant(f"axis_{value}", value, np.int64)
+
+    def input(self, name: str) -> Any:
+        """A parameter of the model."""
+        return self.inputs[name]
+
+    def visible(self, attention_type: str | None, token_ids: Any, segment_ids: Any) -> ScoreBias:
+        """A bias of all scores."""
+        seen = self._unsqueezed(self._counted(token_ids), 1)  # (B, 1, T)
+        ordered = attention_type in ("causal", "unilm")
+        if ordered:
+            order = segment_ids
+            if attention_type == "causal":
+                order = ops.add(ops.multiply(token_ids, self.scalar(0)), self.scalar(1))
+            rank = ops.cum_sum(order, self.axis(1))  # how many tokens or segments began
+            keys, queries = self._unsqueezed(rank, 1), self._unsqueezed(rank, 2)
+            seen = ops.logical_and(seen, ops.less_equal(keys, queries))
+        zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
+        return ScoreBias(ops.select(seen, zero, unseen), ordered)
+
+    def _counted(self, token_ids: Any) -> Any:
+        """Which tokens are no padding: (B, T) bool; the first one always counts."""
+        length = ops.gather(ops.shape_of(token_ids, "i32"), self.axis(1), self.axis(0))
+        places = ops.range(self.scalar(0), length, self.scalar(1), "i32")
+        first = ops.equal(places, self.scalar(0))
+        return ops.logical_or(ops.not_equal(token_ids, self.scalar(0)), first)
+
+    def _unsqueezed(self, x: Any, axis: int) -> Any:
+        return ops.unsqueeze(x, self.integers(axis))
+
+    def lookup(self, name: str, table: Array, ids: Any) -> Any:
+        """One Gather."""
+        return ops.gather(self.constant(f"{name}/embeddings", table), ids, self.axis(0))
+
+    def dense(self, x: Any, layer: Dense) -> Any:
+        """A product with the kernel's transpose, as the plugin lays weights out, and the rest."""
+        kernel = self.constant(f"{layer.name}/kernel", layer.kernel.T)
+        y = ops.matmul(x, kernel, False, True)
+        if layer.bias is not None:
+            y = ops.add(y, self.constant(f"{layer.name}/bias", layer.bias))
+        if layer.activation is None:
+            return y
+        if layer.activation == "relu":
+            return ops.relu(y)
+        return ops.gelu(y, {"gelu": "erf", "gelu_new": "tanh"}[layer.activation])
+
+    def add_norm(self, name: str, x: Any, y: Any, norm: Norm, bias: Array | None = None) -> Any:
+        """Sums, which the plugin puts into the product before them, and the norm."""
+        x = x if bias is None else ops.add(x, self.constant(f"{name}/bias", bias))
+        return self.norm(name, ops.add(x, y), norm)
+
+    def norm(self, name: str, x: Any, norm: Norm) -> Any:
+        """MVN, or the root of the mean square."""
+        last = self.integers(-1)
+        if norm.gamma is None:
+            mean = ops.reduce_mean(ops.multiply(x, x), last, keep_dims=True)
+            root = ops.sqrt(ops.add(mean, self.constant("epsilon", norm.epsilon)))
+            return ops.divide(x, root)
+        x = ops.mvn(x, last, True, norm.epsilon, "inside_sqrt")
+        x = ops.multiply(x, self.constant(f"{name}/gamma", norm.gamma))
+        return ops.add(x, self.constant(f"{name}/beta", norm.beta))
+
+    def attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        heads: int,
+        base: float,
+        visible: ScoreBias,
+        positions: Any | None,
+    ) -> Any:
+        """Rotate, and scaled_dot_product_attention."""
+        query, key, value = (self._heads(x, heads) for x in (query, key, value))
+        bias = visible.bias
+        if positions is not None and visible.of_queries:
+            bias = self.gather(bias, positions)
+        key = self._rotated(key, None)
+        query = query if positions is FIRST else self._rotated(query, positions)
+        attended = ops.scaled_dot_product_attention(
+            query, key, value, self._unsqueezed(bias, 1), causal=False
+        )
+        joined = ops.transpose(attended, self.integers(0, 2, 1, 3))
+        return ops.reshape(joined, self.integers(0, 0, -1), True)
+
+    def _heads(self, x: Any, heads: int) -> Any:
+        """(B, T, H) → (B, N, T, K)."""
+        x = ops.reshape(x, self.integers(0, 0, heads, self.head_size), True)
+        return ops.transpose(x, self.integers(0, 2, 1, 3))
+
+    def _rotated(self, x: Any, positions: Any | None) -> Any:
+        """(a, b) → (a cos − b sin, b cos + a sin), a and b being halves of a head."""
+        # spelled as in GPT-NeoX, which the plugin knows as one operation
+        cosines, sines = (self._table(name, positions) for name in (COSINES, SINES))
+        half = self.head_size // 2
+        a, b = ops.variadic_split(x, self.axis(3), self.integers(half, half)).outputs()
+        turned = ops.concat([ops.multiply(b, self.constant("minus_one", -1.0)), a], -1)
+        return ops.add(ops.multiply(x, cosines), ops.multiply(turned, sines))
+
+    def _table(self, name: str, positions: Any | None) -> Any:
+        """Of all places (1, 1, T, K), or of some (B, 1, P, K)."""
+        table = self.inputs[name]
+        if positions is None:
+            return table
+        rows = ops.squeeze(table, self.integers(0, 1))
+        return self._unsqueezed(ops.gather(rows, positions, self.axis(0)), 1)
+
+    def split(self, x: Any, parts: int) -> list[Any]:
+        """One split."""
+        return list(ops.split(x, self.axis(-1), parts).outputs())
+
+    def first(self) -> Any:
+        """No tensor: what is gathered there is a slice."""
+        return FIRST
+
+    def gather(self, x: Any, positions: Any) -> Any:
+        """A slice, or a gather within each row."""
+        if positions is FIRST:
+            zero, one = self.integers(0), self.integers(1)
+            return ops.slice(x, zero, one, one, one)
+        return ops.gather(x, positions, self.axis(1), 1)
+
+    def only(self, x: Any) -> Any:
+        """Without the axis of positions."""
+        return ops.squeeze(x, self.integers(1))
+
+    def mean_of_tokens(self, x: Any, token_ids: Any) -> Any:
+        """Weights of 1 and 0, and their sum, which is 1 at least."""
+        weights = self._unsqueezed(ops.convert(self._counted(token_ids), "f32"), 2)
+        total = ops.reduce_sum(ops.multiply(x, weights), self.integers(1))
+        return ops.divide(total, ops.reduce_sum(weights, self.integers(1)))
+
+    def product_with_rows(self, name: str, x: Any, table: Array, bias: Array | None) -> Any:
+        """The table as it is looked up in."""
+        y = ops.matmul(x, self.constant(f"{name}/embeddings", table), False, True)
+        return y if bias is None else ops.add(y, self.constant("decoder/bias", bias))
+
+    def unit(self, x: Any, whitening: Whitening | None, dimensions: int | None) -> Any:
+        """A product at most, a slice at most, and one norm."""
+        if whitening is not None:
+            x = ops.subtract(x, self.constant("whitening/mean", whitening.mean))
+            x = ops.matmul(x, self.constant("whitening/matrix", whitening.matrix), False, False)
+        if dimensions is not None:
+            zero, one = self.integers(0), self.integers(1)
+            x = ops.slice(x, zero, self.integers(dimensions), one, one)
+        return ops.normalize_l2(x, self.integers(1), 1e-24, "max")
+
+    def meaning(self, x: Any, meaning: Meaning) -> Any:
+        """Softmax, sigmoid, or a line."""
+        if meaning.function == "softmax":
+            return ops.softmax(x, -1)
+        if meaning.function == "sigmoid":
+            return ops.sigmoid(x)
+        scaled = ops.multiply(x, self.constant("scale", meaning.scale))
+        return ops.add(scaled, self.constant("offset", meaning.offset))
+
+
+class _First:
+    """In the place of positions: the first token of each row."""
+
+
+FIRST = _First()
+
+
+def _parameter(name: str, shape: Sequence[int], dtype: Any) -> Any:
+    made = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
+    made.output(0).set_names({name})
+    return made

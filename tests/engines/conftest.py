@@ -1,0 +1,41 @@
+"""Graphs that several tests of engines ask for."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from roformer_tf.engines.choice import MODULES
+
+ENGINES = [
+    pytest.param(
+        engine,
+        marks=pytest.mark.skipif(
+            not all(map(find_spec, MODULES[engine])), reason=f"needs the packages of {engine}"
+        ),
+    )
+    for engine in ("onnx", "openvino")
+]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    """Each engine that writes graphs, where it is installed."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def rows_of():
+    """rows_of(batch, length, vocabulary) → int32 rows; some end in padding, one is empty."""
+
+    def make(batch, length, vocabulary):
+        chance = np.random.default_rng([batch, length])
+        ids = chance.integers(1, vocabulary, (batch, length), "int32")
+        segments = np.broadcast_to(np.arange(length) > length // 2, ids.shape).astype("int32")
+        if batch > 1:
+            ids[-1] = 0  # an empty text
+            for row in range(1, batch - 1):
+                ids[row, chance.integers(1, length + 1) :] = 0
+        return {"token_ids": ids, "segment_ids": segments}
+
+    return make

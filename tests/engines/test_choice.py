@@ -1,0 +1,88 @@
+"""Which engine and precision are taken, whatever this machine has."""
+
+import pytest
+
+from roformer_tf.engines import choice
+from roformer_tf.engines.choice import Choice, choose
+from roformer_tf.errors import InputError
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """machine("onnx", native=True) → only these engines are installed, bfloat16 is multiplied."""
+
+    def have(*engines, native=False, accelerator=False):
+        modules = {name for engine in engines for name in choice.MODULES[engine]}
+        monkeypatch.setattr(choice, "find_spec", lambda name: name if name in modules else None)
+        monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: native)
+        monkeypatch.setattr(choice, "has_accelerator", lambda: accelerator)
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("engines", "native", "lossy", "asked", "want"),
+    [
+        ((), True, True, None, ("keras", "float32")),
+        (("onnx",), True, True, None, ("onnx", "float32")),
+        (("openvino",), False, True, None, ("openvino", "float32")),
+        (("onnx", "openvino"), True, True, None, ("openvino", "bfloat16")),
+        (("onnx", "openvino"), True, False, None, ("onnx", "float32")),
+        (("onnx", "openvino"), False, True, None, ("onnx", "float32")),
+        (("onnx", "openvino"), True, True, "float32", ("onnx", "float32")),
+        (("onnx", "openvino"), True, False, "bfloat16", ("openvino", "bfloat16")),
+        (("onnx",), True, True, "bfloat16", ("keras", "bfloat16")),
+        (("onnx", "openvino"), True, True, "int8", ("onnx", "int8")),
+    ],
+)
+def test_auto_takes_the_fastest_that_is_there(machine, engines, native, lossy, asked, want):
+    machine(*engines, native=native)
+    found = choose("auto", asked, lossy=lossy)
+    assert (found.engine, found.precision) == want
+    unasked = want == ("openvino", "bfloat16") and asked is None
+    assert found.said == (
+        "OpenVINO answers in bfloat16 (--precision float32 for all digits)" if unasked else ""
+    )
+
+
+def test_bfloat16_falls_back_to_float32_and_says_so(machine):
+    machine("onnx", "openvino", native=False)
+    for engine, want in (("auto", "onnx"), ("openvino", "openvino")):
+        found = choose(engine, "bfloat16", lossy=True)
+        assert (found.engine, found.precision) == (want, "float32")
+        assert "no instructions that multiply bfloat16: float32 is taken" in found.said
+    assert choose("keras", "bfloat16") == Choice("keras", "bfloat16")
+
+
+def test_a_model_that_no_graph_knows_is_answered_by_keras(machine):
+    machine("onnx", "openvino", native=True)
+    found = choose("auto", None, unsupported="its config has x 1", lossy=True)
+    assert (found.engine, found.precision) == ("keras", "float32")
+    assert "its config has x 1" in found.said
+    with pytest.raises(InputError, match="does not know this model: its config has x 1"):
+        choose("onnx", unsupported="its config has x 1")
+    with pytest.raises(InputError, match="int8 cannot be had: its config"):
+        choose("auto", "int8", unsupported="its config has x 1")
+
+
+def test_an_accelerator_is_keras(machine):
+    machine("onnx", "openvino", native=True, accelerator=True)
+    assert choose(lossy=True) == Choice("keras", "float32")
+    assert choose("onnx", "float32").engine == "onnx"
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "said"),
+    [
+        ("keras", "int8", "keras has no int8"),
+        ("onnx", "bfloat16", "onnx has no bfloat16 on processors"),
+        ("openvino", "int8", "openvino has no int8"),
+        ("openvino", "float32", r"needs openvino: `pip install 'roformer-tf\[fast\]'`"),
+        ("auto", "int8", r"needs onnx, onnxruntime: `pip install 'roformer-tf\[onnx\]'`"),
+    ],
+)
+def test_what_cannot_be_had_is_said(machine, engine, precision, said):
+    installed = ("onnx", "openvino") if "has no" in said else ()
+    machine(*installed, native=True)
+    with pytest.raises(InputError, match=said):
+        choose(engine, precision)

@@ -1,0 +1,233 @@
+"""Graphs against what bert4keras and transformers recorded, and against Keras at other shapes."""
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.model import graph_model
+from roformer_tf.engines.network import Meaning, Network, unsupported
+from roformer_tf.errors import InputError
+from roformer_tf.models.embedder import SentenceEmbedder
+from roformer_tf.models.heads import (
+    RoFormerForMaskedLM,
+    RoFormerForSentenceSimilarity,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+BOUND = 1e-5
+SHAPES = ((1, 1), (1, 7), (64, 9), (3, 64))
+
+
+def real(token_ids):
+    """Which tokens are no padding; the first always counts."""
+    found = token_ids != 0
+    found[:, 0] = True
+    return found
+
+
+def network_of(path, part="hidden", **more):
+    with OpenedSource(path) as source:
+        checkpoint = source.checkpoint()
+        config = checkpoint.config.replace(**more.pop("config", {}))
+        arrays = {name: checkpoint.arrays[name] for name in checkpoint.arrays}
+    return Network(config, arrays, part, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "bound"),
+    [
+        *(("word", None, BOUND), ("char", None, BOUND), ("word_project", None, BOUND)),
+        *(("v2_char", None, BOUND), ("gpt_char", "causal", BOUND), ("sim_char", "unilm", BOUND)),
+        *(("word_long", None, 2e-5), ("hf_word", None, BOUND), ("word_adam", None, BOUND)),
+    ],
+)
+def test_hidden_states_are_the_recorded_ones(name, attention, bound, engine, released, recorded):
+    arrays = recorded(name)
+    network = network_of(released(name), config={"attention_type": attention})
+    run = graph_model(network, engine, "float32")
+    rows = {key: arrays[key].astype("int32") for key in ("token_ids", "segment_ids")}
+    want = arrays["hidden_last"] if "hidden_last" in arrays else arrays["hidden"][-1]
+    seen = real(rows["token_ids"])
+    np.testing.assert_allclose(run(rows)[seen], want[seen], rtol=0, atol=bound)
+    if "edge_token_ids" in arrays:  # padding inside and in front
+        rows = {key: arrays[f"edge_{key}"].astype("int32") for key in rows}
+        want, seen = arrays["edge_hidden_last"], real(rows["token_ids"])
+        np.testing.assert_allclose(run(rows)[seen], want[seen], rtol=0, atol=bound)
+
+
+def test_a_classification_is_the_one_transformers_recorded(engine, released, recorded):
+    arrays = recorded("hf_word_seqcls")
+    run = graph_model(network_of(released("hf_word_seqcls"), "classifier"), engine, "float32")
+    rows = {key: arrays[key].astype("int32") for key in ("token_ids", "segment_ids")}
+    np.testing.assert_allclose(run(rows), arrays["logits"], rtol=0, atol=BOUND)
+
+
+def test_a_sentence_vector_is_the_recorded_one(engine, released, recorded):
+    arrays = recorded("sim_char")
+    network = network_of(released("sim_char"), "vectors", pooling="pooler")
+    rows = {key: arrays[f"sentence_{key}"].astype("int32") for key in network.inputs}
+    got = graph_model(network, engine, "float32")(rows)
+    np.testing.assert_allclose(got, arrays["sentence_unit"], rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        *(("word", "bidirectional"), ("word_project", "causal"), ("v2_char", "unilm")),
+        *(("v2_char", "bidirectional"), ("gpt_char", "causal"), ("sim_char", "unilm")),
+    ],
+)
+def test_masked_positions_score_the_vocabulary_as_keras(name, attention, engine, released, rows_of):
+    changes = {"attention_type": attention}
+    network = network_of(released(name), "masked", config=changes)
+    run = graph_model(network, engine, "float32")
+    model = RoFormerForMaskedLM.from_pretrained(released(name), **changes)
+    chance = np.random.default_rng(0)
+    for batch, length in SHAPES:
+        rows = rows_of(batch, length, model.config.vocab_size)
+        # within each text, several in one place, and more of them than a row has tokens
+        last = np.maximum(1, (rows["token_ids"] != 0).sum(axis=1, keepdims=True))
+        rows["masked_positions"] = (chance.integers(0, length, (batch, 9)) % last).astype("int32")
+        np.testing.assert_allclose(run(rows), np.asarray(model(rows)), rtol=0, atol=BOUND)
+
+
+FAMILIES = {
+    "v1": {},
+    "v2": {"norm_type": "rms_norm", "use_bias": False},
+    "half": {"rotary_style": "half", "rotary_base": 1000.0, "hidden_act": "gelu_new"},
+    "projected": {"embedding_size": 8, "hidden_act": "relu", "layer_norm_eps": 1e-3},
+    "causal": {"attention_type": "causal"},
+    "unilm": {"attention_type": "unilm"},
+}
+
+
+def config_of(family, **more):
+    sizes = {"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    return RoFormerConfig(
+        **sizes, intermediate_size=40, initializer_range=0.3, **FAMILIES[family] | more
+    )
+
+
+def drawn(model, seed=0):
+    """The model with every weight drawn anew, biases and norms, too; and its arrays."""
+    chance = np.random.default_rng(seed)
+    for name, variable in model.named_variables().items():
+        scale = 0.5 if name.endswith("kernel") else 0.2
+        values = chance.normal(size=variable.shape) * scale / np.sqrt(max(variable.shape[0], 8) / 8)
+        variable.assign(values + name.endswith("gamma"))
+    return model, {name: np.asarray(x) for name, x in model.named_variables().items()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
+def test_every_head_answers_as_keras(family, pooling, engine, rows_of):
+    part = "token_classifier" if pooling == "tokens" else "classifier"
+    if pooling == "tokens":
+        model, arrays = drawn(RoFormerForTokenClassification(config_of(family), num_labels=5))
+    else:
+        model, arrays = drawn(
+            RoFormerForSequenceClassification(config_of(family), num_labels=5, pooling=pooling)
+        )
+    run = graph_model(Network(model.config, arrays, part), engine, "float32")
+    for shape in SHAPES:
+        rows = rows_of(*shape, 40)
+        seen = real(rows["token_ids"]) if part == "token_classifier" else slice(None)
+        np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
+
+
+@pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
+def test_vectors_are_pooled_whitened_cut_and_made_one_long(pooling, engine, rows_of):
+    model, arrays = drawn(RoFormerForSentenceSimilarity(config_of("v1")))
+    chance = np.random.default_rng(1)
+    white = Whitening(
+        chance.normal(size=24).astype("float32"),
+        chance.normal(size=(24, 20)).astype("float32"),
+        pooling,
+    )
+    for whitening, dimensions in ((None, None), (white, 7)):
+        keras_model = SentenceEmbedder(model.encoder, model.pooler, pooling, dimensions, whitening)
+        network = Network(
+            model.config,
+            arrays,
+            "vectors",
+            pooling=pooling,
+            whitening=whitening,
+            dimensions=dimensions,
+        )
+        run = graph_model(network, engine, "float32")
+        for shape in SHAPES[:3]:
+            rows = rows_of(*shape, 40)
+            np.testing.assert_allclose(run(rows), np.asarray(keras_model(rows)), atol=BOUND)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["v1", "v2"])
+def test_rows_of_any_length_are_answered_as_by_keras(family, engine, rows_of):
+    model, arrays = drawn(RoFormerForTokenClassification(config_of(family), num_labels=5))
+    run = graph_model(Network(model.config, arrays, "token_classifier"), engine, "float32")
+    chance = np.random.default_rng(5)
+    for length in (*chance.integers(1, 2001, 12), 2000, 2001, 1537):
+        rows = rows_of(int(chance.integers(1, 1 + 64 * 2000 // (40 * length + 2000))), length, 40)
+        seen = real(rows["token_ids"])
+        np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
+
+
+@pytest.mark.parametrize("engine", ["openvino"])
+def test_bfloat16_tells_far_positions_apart(engine, rows_of):
+    """A wrong angle would show: rows of 2,000 tokens are as near to float32 as rows of 20."""
+    pytest.importorskip("openvino")
+    model, arrays = drawn(RoFormerForTokenClassification(config_of("v1"), num_labels=5))
+    network = Network(model.config, arrays, "token_classifier")
+    exact, rounded = (graph_model(network, engine, x) for x in ("float32", "bfloat16"))
+    found = []
+    for length in (20, 2000):
+        rows = rows_of(1, length, 40)
+        found.append(np.abs(exact(rows) - rounded(rows)).mean())
+    assert found[1] <= 2 * found[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "want"),
+    [
+        ("softmax", lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
+        ("sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("linear", lambda x: 1.5 * x + 3.0),
+    ],
+)
+def test_logits_mean_what_the_task_says(function, want, rows_of, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from roformer_tf.engines.onnx_graph import onnx_model
+
+    model, arrays = drawn(RoFormerForSequenceClassification(config_of("v1"), num_labels=3))
+    network = Network(model.config, arrays, "classifier", Meaning("x", function, 1.5, 3.0))
+    session = onnxruntime.InferenceSession(onnx_model(network).SerializeToString())
+    assert [(one.name, one.shape) for one in session.get_inputs()] == [
+        ("token_ids", ["batch", "length"]),
+        ("segment_ids", ["batch", "length"]),
+    ]
+    logits, meant = session.run(["logits", "x"], rows_of(3, 8, 40))
+    np.testing.assert_allclose(meant, want(logits.astype("float64")), rtol=1e-5)
+
+
+def test_weights_that_are_missing_or_unknown_are_refused(engine):
+    model, arrays = drawn(RoFormerForSequenceClassification(config_of("v1"), num_labels=3))
+    name = "encoder/layer_1/output/kernel"
+    fewer = {key: x for key, x in arrays.items() if key != name}
+    with pytest.raises(InputError, match=f"here lacks weights, such as {name}"):
+        graph_model(Network(model.config, fewer, "classifier", source="here"), engine, "float32")
+    more = arrays | {"encoder/layer_0/attention/distance": np.zeros(3, "float32")}
+    with pytest.raises(InputError, match="holds encoder/layer_0/attention/distance"):
+        graph_model(Network(model.config, more, "classifier"), engine, "float32")
+    other = arrays | {"mlm/bias": np.zeros(3, "float32")}  # of a part that has no share in it
+    assert graph_model(Network(model.config, other, "classifier"), engine, "float32")
+
+
+def test_what_a_graph_does_not_know_is_left_to_keras(monkeypatch):
+    config = config_of("v2")
+    assert unsupported(config) == ""
+    object.__setattr__(config, "hidden_act", "swish")
+    assert "hidden_act 'swish'" in unsupported(config)
