@@ -73,24 +73,20 @@ COMMANDS = {
     "predict": Command(
         "roformer_tf.inference.predict_file:predict_file",
         "answer for each text of a file, with a fine-tuned model",
-        _MODELS,
         alone="model",
     ),
     "embed": Command(
         "roformer_tf.inference.embed_file:embed_file",
         "write a vector for each text of a file",
-        _MODELS,
         alone="model",
     ),
     "similarity": Command(
         "roformer_tf.inference.similarity:similarity",
         "say how alike texts are: the cosine of their vectors",
-        _MODELS,
     ),
     "search": Command(
         "roformer_tf.inference.search:search",
         "find the documents that answer queries",
-        _MODELS,
     ),
     "evaluate": Command(
         "roformer_tf.finetuning.evaluation:evaluate",
@@ -116,7 +112,6 @@ COMMANDS = {
     "serve": Command(
         "roformer_tf.inference.serve:serve",
         "answer over HTTP with a fine-tuned model, write, or search",
-        _MODELS,
         alone="model",
     ),
     "fill-mask": Command(

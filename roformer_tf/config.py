@@ -227,19 +227,22 @@ class RoFormerConfig:
         """Share of a head's features that turn: `rotary_share`, where positions are rotary."""
         return self.rotary_share if self.position_embedding_type == "rotary" else 0.0
 
+    def chosen_forms(self) -> dict[str, Any]:
+        """The keys of `_FORMS` that are not as a RoFormer has them."""
+        values = {name: getattr(self, name) for name in _FORMS}
+        return {name: x for name, x in values.items() if x != _usual_forms()[name]}
+
     def unusual_form(self, learned: bool = False, value: bool = False) -> str | None:
         """What of `_FORMS` makes this another model than a RoFormer: key and value, for a message.
 
         `learned`, `value`: whether learned positions and turned values are understood.
         """
-        understood: dict[str, tuple[Any, ...]] = {
-            "position_embedding_type": ("rotary", "learned") if learned else ("rotary",),
-            "rotary_value": (False, True) if value else (False,),
-        }
-        for name, usual in _usual_forms().items():
-            if (chosen := getattr(self, name)) not in understood.get(name, (usual,)):
-                return f"{name} {chosen!r}"
-        return None
+        chosen = self.chosen_forms()
+        if value:
+            chosen.pop("rotary_value", None)
+        if learned and chosen.get("position_embedding_type") == "learned":
+            del chosen["position_embedding_type"]
+        return next((f"{name} {x!r}" for name, x in chosen.items()), None)
 
     @property
     def is_v2(self) -> bool:
@@ -303,9 +306,11 @@ class RoFormerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """All keys, for a JSON file: of `_FORMS` those that were chosen, and the unknown ones."""
+        chosen = self.chosen_forms()
         values = dataclasses.asdict(self)
-        usual = _usual_forms()
-        values = {key: x for key, x in values.items() if key not in usual or x != usual[key]}
+        values = {key: x for key, x in values.items() if key not in _FORMS or key in chosen}
+        if self.unknown.get("model_type") == "bert":  # which else would mean learned positions
+            values["position_embedding_type"] = self.position_embedding_type
         return dict(values.pop("unknown")) | values
 
     def replace(self, **changes: Any) -> "RoFormerConfig":

@@ -110,8 +110,7 @@ def write(
     kind = model_type(config, arrays)
     if kind == "bert":
         tensors = {re.sub(r"^roformer\.", "bert.", name): x for name, x in tensors.items()}
-        architecture = architecture.replace("RoFormer", "Bert")
-        architecture = "BertLMHeadModel" if architecture == "BertForCausalLM" else architecture
+        architecture = bert_class(architecture)
     elif config.position_embedding_type == "rotary":
         tensors[POSITIONS] = _position_table(config)
     with file_beside(folder / WEIGHTS) as beside:
@@ -127,6 +126,11 @@ def write(
     else:
         remove(folder / GENERATION_CONFIG)  # of an earlier model in its place
     write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+
+def bert_class(name: str) -> str:
+    """What transformers calls the class of a BERT that has the head of this one of a RoFormer."""
+    return "BertLMHeadModel" if name == CAUSAL else name.replace("RoFormer", "Bert")
 
 
 def model_card(config: RoFormerConfig) -> str:
@@ -232,8 +236,7 @@ def model_type(config: RoFormerConfig, arrays: Iterable[str]) -> str:
     """
     if config.crf:
         return CRF_TYPE
-    if form := config.unusual_form(learned=True, value=True):
-        assert form
+    if config.unusual_form(learned=True, value=True):
         return FORM_TYPE
     if config.position_embedding_type == "rotary":
         return "roformer"

@@ -39,24 +39,57 @@ class GraphModel:
         return self.run(rows)
 
 
-def graph_model(network: Network, engine: Engine, precision: Precision) -> GraphModel:
+def graph_model(
+    network: Network, engine: Engine, precision: Precision, threads: int | None = None
+) -> GraphModel:
     """Write a network down, and have an engine read it.
 
-    Raises InputError for weights that are missing or unknown.
+    threads: how many compute; unset, one for each core that the process may use. Raises InputError
+    for weights that are missing or unknown.
     """
     if engine == "openvino":
-        return _openvino(network, precision)
+        return _openvino(network, precision, threads)
+    return onnx_session(_onnx_bytes(network, precision), network.output, threads=threads)
+
+
+def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
+    """Write a network so that several processes share its weights: the graph's file.
+
+    As ONNX Runtime has optimized it for this processor, with kernels as its products want them:
+    whoever opens it maps them into memory, and is ready at once. It is for this machine alone.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    target = folder / "model.onnx"
+    options.optimized_model_filepath = str(target)
+    for key, value in (
+        ("optimized_model_external_initializers_file_name", "weights"),
+        ("optimized_model_external_initializers_min_size_in_bytes", "1024"),
+        ("save_external_prepacked_constant_initializers", "1"),
+    ):
+        options.add_session_config_entry(f"session.{key}", value)
+    onnxruntime.InferenceSession(
+        _onnx_bytes(network, precision), options, providers=["CPUExecutionProvider"]
+    )
+    return target
+
+
+def _onnx_bytes(network: Network, precision: Precision) -> bytes:
     from roformer_tf.engines.onnx_graph import BYTE, SEVEN_BITS, onnx_model
 
     largest = None
     if precision == "int8":
         largest = BYTE if instructions() & set(WITHOUT_OVERFLOW) else SEVEN_BITS
-    written = onnx_model(network, largest).SerializeToString()
-    return onnx_session(written, network.output)
+    return onnx_model(network, largest).SerializeToString()
 
 
 def onnx_session(
-    graph: bytes | str | Path, output: str, precision: Precision = "float32"
+    graph: bytes | str | Path,
+    output: str,
+    precision: Precision = "float32",
+    threads: int | None = None,
 ) -> GraphModel:
     """Open an ONNX model on the cores that the process may use, for one of its outputs.
 
@@ -70,7 +103,7 @@ def onnx_session(
         name = "an ONNX model" if isinstance(graph, bytes) else graph
         raise InputError(f"{name} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = usable_cores(), 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads or usable_cores(), 1
     options.log_severity_level = 3  # errors
     try:
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -88,7 +121,7 @@ def onnx_session(
     return GraphModel(run, "onnx", precision, 1 if precision == "int8" else TOKENS)
 
 
-def _openvino(network: Network, precision: Precision) -> GraphModel:
+def _openvino(network: Network, precision: Precision, threads: int | None) -> GraphModel:
     """Compile for OpenVINO, all cores on one request."""
     import openvino
 
@@ -96,7 +129,7 @@ def _openvino(network: Network, precision: Precision) -> GraphModel:
 
     settings: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
-        "INFERENCE_NUM_THREADS": usable_cores(),
+        "INFERENCE_NUM_THREADS": threads or usable_cores(),
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # a tenth slower where others use the cores, too

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Generic, TypeAlias, TypeVar
 
 from roformer_tf.labelled.examples import Example
@@ -34,12 +35,12 @@ def at_once(
 
 
 class Batcher(Generic[Question, Reply]):
-    """Puts the requests that wait at the same time into one batch, in one thread.
+    """Puts the requests that wait at the same time into one batch, in one thread or several.
 
-    Models are not made for several threads; this one alone asks it. A request that comes while
-    the model is idle is answered at once; while it works others gather, so that batches grow
-    with the load and nobody waits on a clock. A request is answered as soon as its own questions
-    are, whatever else the batch still has to do.
+    Models are not made for several threads; one alone asks it, or as many as there are workers. A
+    request that comes while the model is idle is answered at once; while it works others gather, so
+    that batches grow with the load and nobody waits on a clock. A request is answered as soon as
+    its own questions are, whatever else the batch still has to do.
 
     answer: called with the questions of a batch and whom to tell each answer. width: how much of
     a batch's size a question takes; a batch is larger than that only where one request is.
@@ -51,13 +52,15 @@ class Batcher(Generic[Question, Reply]):
         batch_size: int,
         max_waiting: int,
         width: Callable[[Question], int] = lambda _: 1,
+        threads: int = 1,
     ) -> None:
         self._answer = answer
         self._batch_size = batch_size
         self._max_waiting = max_waiting
         self._width = width
         self._waiting: deque[_Waiting[Question, Reply]] = deque()
-        self._thread = ThreadPoolExecutor(1, "model")
+        self._taking = Lock()
+        self._thread = ThreadPoolExecutor(threads, "model")
 
     def ask(self, questions: list[Question]) -> "Future[list[Reply]]":
         """Promise answers. Raises OverloadedError where too many wait already."""
@@ -78,7 +81,8 @@ class Batcher(Generic[Question, Reply]):
 
     def _work(self) -> None:
         """Answer the next requests, unless an earlier call has answered them."""
-        batch = self._next_batch()
+        with self._taking:
+            batch = self._next_batch()
         if not batch:
             return
         owners = [(asked, place) for asked in batch for place in range(len(asked.questions))]

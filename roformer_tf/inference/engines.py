@@ -12,7 +12,7 @@ from typing import Any
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import Choice, Engine, Precision, choose
-from roformer_tf.engines.model import GraphModel, graph_model, onnx_session
+from roformer_tf.engines.model import GraphModel, graph_model, onnx_session, share_onnx
 from roformer_tf.engines.network import Network, unsupported
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
@@ -44,14 +44,17 @@ def open_finetuned(
     precision: Precision | None = None,
     *,
     lossy: bool = False,
+    threads: int | None = None,
+    shared: Path | None = None,
 ) -> Finetuned:
     """Read what `finetune` wrote, or `export` to onnx or int8.
 
-    lossy: whether bfloat16 may be taken unasked. Raises InputError as `load_finetuned` and
+    lossy: whether bfloat16 may be taken unasked. threads: of a graph; unset, all cores. shared: the
+    graph itself, if `share_weights` has written it. Raises InputError as `load_finetuned` and
     `choose` do.
     """
     if (Path(folder) / ONNX).is_file():
-        return _exported(Path(folder), engine, precision)
+        return _exported(Path(folder), engine, precision, threads)
     task = load_task(folder)
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
@@ -65,14 +68,33 @@ def open_finetuned(
                 )
             check_together(folder, task, config, tokenizer)
             task = task.with_arrays(checkpoint.arrays)
+            if shared is not None:
+                model = onnx_session(shared, "logits", choice.precision, threads)
+                return Finetuned(model, tokenizer, task, choice)
             network = Network(config, checkpoint.arrays, task.graph_part, source=str(folder))
-            model = graph_model(network, choice.engine, choice.precision)
+            model = graph_model(network, choice.engine, choice.precision, threads)
             return Finetuned(model, tokenizer, task, choice)
     found = load_finetuned(folder, keras_precision(choice))
     return Finetuned(*found, choice)
 
 
-def _exported(folder: Path, engine: Engine, precision: Precision | None) -> Finetuned:
+def share_weights(folder: str | Path, choice: Choice, room: Path) -> Path | None:
+    """Write the graph of a fine-tuned model into `room`, so that processes share its weights.
+
+    None where they cannot: OpenVINO lays them out anew for itself, and an export has its own file.
+    """
+    if choice.engine != "onnx" or (Path(folder) / ONNX).is_file():
+        return None
+    task = load_task(folder)
+    with OpenedSource(folder) as source:
+        checkpoint = source.checkpoint()
+        network = Network(checkpoint.config, checkpoint.arrays, task.graph_part, source=str(folder))
+        return share_onnx(network, choice.precision, room)
+
+
+def _exported(
+    folder: Path, engine: Engine, precision: Precision | None, threads: int | None
+) -> Finetuned:
     """An export answers by ONNX Runtime, in the precision that it was written in."""
     if engine not in ("auto", "onnx") or precision == "bfloat16":
         asked = f"--engine {engine}" if engine not in ("auto", "onnx") else "bfloat16"
@@ -80,15 +102,18 @@ def _exported(folder: Path, engine: Engine, precision: Precision | None) -> Fine
             f"{folder} is an export, which ONNX Runtime answers by in its own precision, not by "
             f"{asked}. Give the model/ folder that it was exported from, or leave it out."
         )
-    model, tokenizer, task = load_exported(folder)
+    model, tokenizer, task = load_exported(folder, threads)
     return Finetuned(model, tokenizer, task, Choice("onnx", model.precision))
 
 
-def load_exported(folder: str | Path) -> tuple[GraphModel, RoFormerTokenizer, Task]:
+def load_exported(
+    folder: str | Path, threads: int | None = None
+) -> tuple[GraphModel, RoFormerTokenizer, Task]:
     """Open an export to onnx or int8 on the CPU. Raises InputError where that cannot be done."""
     folder = Path(folder)
     task = load_task(folder)
-    return onnx_session(folder / ONNX, "logits"), RoFormerTokenizer.from_pretrained(folder), task
+    model = onnx_session(folder / ONNX, "logits", threads=threads)
+    return model, RoFormerTokenizer.from_pretrained(folder), task
 
 
 def keras_precision(choice: Choice) -> KerasPrecision:

@@ -19,20 +19,28 @@ import ipaddress
 import logging
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import attention_type, is_language_model
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.engines.choice import Engine, Precision
+from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Answer, Batcher, at_once
-from roformer_tf.inference.engines import int8_cost, open_finetuned
+from roformer_tf.inference.engines import (
+    ONNX,
+    Finetuned,
+    int8_cost,
+    open_finetuned,
+    share_weights,
+)
 from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.predict import KerasPrecision, predict
 from roformer_tf.inference.predictor import is_finetuned
@@ -60,8 +68,11 @@ from roformer_tf.inference.service import (
     make_service,
     promised,
 )
+from roformer_tf.inference.workers import Workers
 from roformer_tf.inference.writing_questions import WritingLimits
+from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
+from roformer_tf.machine import usable_cores
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import FILE, Prediction, Task
 
@@ -69,6 +80,8 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
+SERVED_TOKENS = 2048
+"""About so many are answered together: twice what keeps a processor busy."""
 NEEDED = ("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
 
 
@@ -97,6 +110,9 @@ class ServeConfig:
     """Port to listen at; 0 takes a free one."""
     batch_size: int = BATCH_SIZE
     """Most texts that are answered together; those of several requests are."""
+    workers: int = 1
+    """Processes that answer, of a fine-tuned model; they share its weights, and each has its part
+    of the cores. More than one answers several short requests side by side."""
     precision: Precision | None = None
     """bfloat16 is faster where the hardware has it, and probabilities move by some thousandths;
     int8 is faster on any processor. Unset, bfloat16 for labels where --engine auto finds one that
@@ -114,6 +130,10 @@ class ServeConfig:
     writing_limits: WritingLimits = field(default_factory=WritingLimits)
 
 
+def _nothing() -> None:
+    """What there is to end where the process itself answers."""
+
+
 class Served(NamedTuple):
     """What a service answers with."""
 
@@ -122,6 +142,10 @@ class Served(NamedTuple):
     answer: Answer
     sample: JsonObject | None = None
     """The model's answer to `sample_question`."""
+    workers: int = 1
+    """How many batches are answered at a time."""
+    close: Callable[[], None] = _nothing
+    """Ends what answers, when the service ends."""
 
 
 def serve(config: ServeConfig) -> None:
@@ -138,7 +162,8 @@ def serve(config: ServeConfig) -> None:
                 "knows no passwords and no encryption. Put it behind a proxy that does.",
                 file=sys.stderr,
             )
-        print(f"serving {name} at {url(address, port)} (Ctrl+C ends it)", flush=True)
+        where = url(address, port)
+        print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C ends it)", flush=True)
         server.run(sockets=[at])
 
 
@@ -168,7 +193,7 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
         return vectors.name, make_vector_app(vectors, size, config.limits)
     if is_finetuned(config.model):
         served = load_served(
-            Path(config.model), size, config.precision, config.top_k, config.engine
+            Path(config.model), size, config.precision, config.top_k, config.engine, config.workers
         )
         return served.name, make_app(served, size, config.limits)
     if config.top_k is not None:
@@ -204,6 +229,7 @@ def load_served(
     precision: Precision | None = None,
     top_k: int | None = None,
     engine: Engine = "auto",
+    workers: int = 1,
 ) -> Served:
     """Load what `finetune` or `export` wrote, and have it answer before anyone asks.
 
@@ -213,11 +239,10 @@ def load_served(
     for said in (opened.choice.said, int8_cost(folder) if precision == "int8" else ""):
         if said:
             print(said, file=sys.stderr)
-    model, tokenizer = opened.model, opened.tokenizer
     task = opened.task.with_top_k(top_k)
-
-    def answer(examples: list[Example]) -> list[Prediction]:
-        return predict(model, tokenizer, task, examples, batch_size)
+    answer, close = answering(opened, task, batch_size), _nothing
+    if workers > 1:
+        answer, close = _by_workers(folder, opened, task, batch_size, workers)
 
     def answered(text: str, count: int) -> JsonObject:
         example = as_example([text] * len(task.text_columns), task)
@@ -226,7 +251,47 @@ def load_served(
     answered("好" * 100, 2)
     path = folder.resolve()
     name = path.parent.name if path.name == "model" else path.name
-    return Served(name, task, answer, answered(SAMPLE, 1))
+    return Served(name, task, answer, answered(SAMPLE, 1), workers, close)
+
+
+def answering(opened: Finetuned, task: Task, batch_size: int) -> Answer:
+    """What answers examples by an open model."""
+
+    def answer(examples: list[Example]) -> list[Prediction]:
+        return predict(opened.model, opened.tokenizer, task, examples, batch_size)
+
+    return answer
+
+
+def _by_workers(
+    folder: Path, opened: Finetuned, task: Task, batch_size: int, count: int
+) -> tuple[Answer, Callable[[], None]]:
+    """What answers by processes of its own, and what ends them."""
+    if opened.choice.engine == "keras":
+        raise InputError(
+            "--workers are processes that answer by a graph, but Keras answers for this model on "
+            "this machine. Leave --workers out."
+        )
+    room = TemporaryDirectory()
+    shared = share_weights(folder, opened.choice, Path(room.name))
+    threads = max(1, usable_cores() // count)
+    open_model = partial(_worker_answer, folder, opened.choice, task, batch_size, threads, shared)
+    workers = Workers(open_model, count)
+
+    def close() -> None:
+        workers.close()
+        room.cleanup()
+
+    return workers.answer, close
+
+
+def _worker_answer(
+    folder: Path, choice: Choice, task: Task, batch_size: int, threads: int, shared: Path | None
+) -> Answer:
+    """Open the model in a worker's process."""
+    precision = None if (folder / ONNX).is_file() else choice.precision
+    opened = open_finetuned(folder, choice.engine, precision, threads=threads, shared=shared)
+    return answering(opened, task, batch_size)
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -292,11 +357,20 @@ def make_app(
     question = question_type(task, limits)
     metrics = ServiceMetrics(served.name, task.name)
     answers = at_once(metrics.count_batches(served.answer))
-    batcher = Batcher(answers, batch_size, limits.max_waiting)
+    # by tokens, of which a character is about one: a batch of long texts makes all of them wait
+    batcher = Batcher(
+        answers,
+        SERVED_TOKENS,
+        limits.max_waiting,
+        width=lambda example: max(sum(map(len, example.texts)), SERVED_TOKENS // batch_size),
+        threads=served.workers,
+    )
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
     of_task = {"task": task.name} | {name: getattr(task, name) for name in names}
     health = of_task | {"limits": asdict(limits)}
-    app = make_service(served.name, task.title, "predict.js", health, metrics, batcher)
+    app = make_service(
+        served.name, task.title, "predict.js", health, metrics, batcher, at_end=served.close
+    )
 
     @app.post(
         "/predict",

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -45,11 +45,12 @@ def make_service(
     health: Mapping[str, Any],
     metrics: "ServiceMetrics",
     *batchers: Batcher[Any, Any],
+    at_end: Callable[[], None] | None = None,
 ) -> "FastAPI":
     """An application that answers nothing yet but what is asked of the service itself.
 
     title: what it does. script: that of the page, a file beside page.html. health: what /health
-    says of it. batchers: what its requests wait for, until the service ends.
+    says of it. batchers: what its requests wait for, until the service ends; at_end is called then.
     """
     from fastapi import FastAPI
     from fastapi.responses import HTMLResponse, JSONResponse
@@ -68,6 +69,8 @@ def make_service(
         yield
         for batcher in batchers:
             batcher.close()
+        if at_end is not None:
+            at_end()
 
     async def say(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException):

@@ -5,9 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from roformer_tf.kernels import flash
+from roformer_tf.kernels import block_attention, flash, packed_attention
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.dropout import drop, dropped_plainly
-from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
+from roformer_tf.kernels.forms import Tensor, attention_form, fast, island, wide, with_gradient
 
 HIDDEN = {"float16": -3e4}
 """Added to scores of what must not be seen, so that its weight is exactly 0; elsewhere −1e9."""
@@ -18,7 +19,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    visible: Tensor | None = None,
+    visible: Tensor | PackedMask | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
     training: bool | None = None,
@@ -26,13 +27,20 @@ def attend(
 ) -> Tensor:
     """dropped(softmax(query · keyᵀ + bias)) · value.
 
-    query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool,
-    seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's dtype. A query that
-    sees nothing gets the mean of all values, leaning as the bias does.
-    The fast form, in training, stores the weights before dropout for its gradient and draws the
-    mask again; without dropout, JAX on a GPU may take flash attention where T = S, but for float64,
-    of which it would make less.
+    query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool, or
+    told as PackedMask, seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's
+    dtype. A query that sees nothing gets the mean of all values, leaning as the bias does; under a
+    PackedMask it may get 0.
+    A PackedMask goes to a kernel that skips what nobody sees, if numbers have 16 bits and there is
+    no bias. The fast form, in training, stores the weights before dropout for its gradient and
+    draws the mask again; without dropout, JAX on a GPU may take flash attention where T = S, but
+    for float64, of which it would make less.
     """
+    if isinstance(visible, PackedMask):
+        if _is_16_bits(query) and bias is None:
+            kernel = packed_attention if attention_form() == "packed" else block_attention
+            return kernel.attend(query, key, value, visible, seed, rate)
+        visible = visible.mask()
     flashes = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
     if flashes and bias is None and flash.may_flash(query.shape[2]):
         return flash.attend(query, key, value, visible)
@@ -43,6 +51,11 @@ def attend(
         hidden = hidden[:, None]  # (B, 1, T, S)
     form = _fast if training and fast() else attend_plainly
     return form(query, key, value, hidden, seed, rate, bias)
+
+
+def _is_16_bits(x: Tensor) -> bool:
+    """Whether a tensor core takes it: of float32 it would make less."""
+    return keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
 
 
 def attend_plainly(

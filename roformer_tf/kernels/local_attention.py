@@ -60,7 +60,7 @@ def block_length(window: int) -> int:
 def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:
     """Cut an axis (…, T, …) into blocks (…, M, C, …) of so many rows, the last filled up with 0."""
     shape = list(ops.shape(x))
-    blocks = -(-shape[axis] // rows)
+    blocks = (shape[axis] + rows - 1) // rows  # of a negative tensor ONNX rounds the other way
     x = _padded(x, axis, 0, rows)  # more than is needed, so that its size is no tensor
     needed = (*_all(axis), slice(blocks * rows))
     x = x[needed]

@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grain
 import numpy as np
 
 from roformer_tf.errors import InputError
@@ -19,6 +18,9 @@ from roformer_tf.labelled.encoding import EncodedTexts, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+
+if TYPE_CHECKING:
+    import grain
 
 EIGHT = 8
 NEITHER = -1
@@ -220,7 +222,7 @@ class SideBatches:
         """Batches in which every example stands once."""
         return -(-self.encoded.examples // batch_size)
 
-    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> grain.MapDataset:
+    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
         """Give the endless batches, as `finetuning_batches` does: a function of seed and number.
 
         Examples whose texts are of like length, together, come together. Raises InputError if there
@@ -240,6 +242,8 @@ class SideBatches:
 
         def batch(step: int) -> LabelledBatch:
             return self._batch(order(step // steps)[step % steps], batch_size)
+
+        import grain  # which takes a second: who answers asks for no batches
 
         return grain.MapDataset.range(ENDLESS).map(batch)
 

@@ -13,15 +13,17 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-import grain
 import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts, Rows
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
+
+if TYPE_CHECKING:
+    import grain
 
 LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
 """Inputs, targets, weights."""
@@ -47,7 +49,7 @@ class TrainingData(Protocol):
     def steps_per_epoch(self, batch_size: int) -> int:
         """Batches in which everything stands once."""
 
-    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> grain.MapDataset:
+    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
         """Give the endless batches, each a function of the seed and its number."""
 
 
@@ -76,7 +78,7 @@ class RowBatches:
         """Batches in which every row stands once."""
         return steps_per_epoch(self.encoded, batch_size)
 
-    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> grain.MapDataset:
+    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
         """The batches of all epochs, as the task's model takes them."""
         batches = finetuning_batches(
             self.encoded,
@@ -99,7 +101,7 @@ def finetuning_batches(
     batch_size: int,
     seed: int,
     repeat: int = 1,
-) -> grain.MapDataset:
+) -> "grain.MapDataset":
     """Give the endless fine-tuning batches, `steps_per_epoch` of them an epoch.
 
     `targets` and `weights` as a task's `row_targets` gives them. Every epoch has every row once,
@@ -120,6 +122,8 @@ def finetuning_batches(
     def batch(step: int) -> LabelledBatch:
         rows = order(step // steps)[step % steps]
         return _padded_batch(encoded, targets, weights, rows, batch_size, repeat)
+
+    import grain  # which takes a second: who answers asks for no batches
 
     return grain.MapDataset.range(ENDLESS).map(batch)
 

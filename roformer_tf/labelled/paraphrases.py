@@ -10,9 +10,8 @@ two texts of a group are taken is drawn anew in every epoch.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import grain
 import numpy as np
 
 from roformer_tf.errors import InputError
@@ -21,6 +20,9 @@ from roformer_tf.labelled.batches import ENDLESS, LabelledBatch, batches_by_leng
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+
+if TYPE_CHECKING:
+    import grain
 
 MASKED_ROWS = 0.5
 """Share of the rows whose first text is masked."""
@@ -107,7 +109,7 @@ class ParaphraseBatches:
         """Batches in which every group stands once."""
         return -(-len(self.groups) // batch_size)
 
-    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> grain.MapDataset:
+    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
         """Give the endless batches, each a function of the seed and its number.
 
         Raises InputError if there are no groups.
@@ -130,6 +132,8 @@ class ParaphraseBatches:
                 pairs += [first, second]
                 rows += [self._row(first, second, rng), self._row(second, first, rng)]
             return self._batch(pairs, rows, 2 * batch_size)
+
+        import grain  # which takes a second: who answers asks for no batches
 
         return grain.MapDataset.range(ENDLESS).map(batch)
 

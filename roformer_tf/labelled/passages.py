@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import grain
 import numpy as np
 
 from roformer_tf.errors import InputError
@@ -22,6 +21,9 @@ from roformer_tf.labelled.batches import ENDLESS, LabelledBatch, batches_by_leng
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
+
+if TYPE_CHECKING:
+    import grain
 
 _CLAUSE = re.compile(r"[^。！？!?；;…\n，,、：:]*[。！？!?；;…\n，,、：:]*")
 _ENDS = frozenset("。！？!?；;…\n")
@@ -147,7 +149,7 @@ class PassageBatches:
         """Batches in which every text stands once."""
         return -(-len(self.passages.texts) // batch_size)
 
-    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> grain.MapDataset:
+    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
         """Give the endless batches, each a function of the seed and its number.
 
         Raises InputError if there are no texts.
@@ -167,6 +169,8 @@ class PassageBatches:
             rngs = [np.random.default_rng([seed, epoch, text]) for text in texts]
             views = [self.passages.view(*pair) for pair in zip(texts, rngs, strict=True)]
             return self._batch(texts, views, batch_size)
+
+        import grain  # which takes a second: who answers asks for no batches
 
         return grain.MapDataset.range(ENDLESS).map(batch)
 

@@ -9,33 +9,37 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.kernels.documents import PackedMask, documents_of
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.kernels.local_attention import block_length, in_blocks, with_neighbours
 
 
 def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:
-    """Which token may look at which: (B, T) int twice → (B, T, T) bool, query before key.
+    """Which token may look at which: (B, T) int twice → (B, T, T) bool, query before key."""
+    return visible_documents(attention_type, sequence_ids, segment_ids).mask()
+
+
+def visible_documents(
+    attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor
+) -> PackedMask:
+    """Which token may look at which, without a bit for each pair: (B, T) int twice.
 
     Within its document a token sees everything ("bidirectional", or unset), what stands up to it
     ("causal"), or all of its own and of earlier segments ("unilm"), where a segment begins at
     every token whose segment id is not 0: source zeros see each other, target ones look back.
     """
-    visible = same_sequence(sequence_ids)
     # Both rules are one comparison of ranks: its place in the row, or how many segments began.
+    ranks = None
     if attention_type == "causal":
-        order = ops.arange(ops.shape(sequence_ids)[1])
+        ranks = ops.arange(ops.shape(sequence_ids)[1])[None]
     elif attention_type == "unilm":
-        order = ops.cumsum(segment_ids, axis=1)
-    else:
-        return visible
-    return visible & (order[..., None, :] <= order[..., :, None])
+        ranks = ops.cumsum(segment_ids, axis=1)
+    return documents_of(sequence_ids, ranks)
 
 
 def same_sequence(sequence_ids: Tensor) -> Tensor:
     """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
-    # Of equal ids one is 0 only if both are: asking the key alone hides padding from everyone.
-    query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
-    return (query == key) & (key != 0)
+    return documents_of(sequence_ids).mask()
 
 
 def visible_band(
@@ -85,6 +89,13 @@ def within(positions: Tensor, length: Any) -> Tensor:
             f"Give positions from 0 to {length - 1}; unused places may hold 0."
         )
     return ops.clip(ops.cast(positions, "int32"), 0, length - 1)
+
+
+def seen_from(visible: Tensor | PackedMask, positions: Tensor) -> Any:
+    """What the queries at positions (B, P) int32 alone see, told in the same way."""
+    if isinstance(visible, PackedMask):
+        return visible.at(positions)
+    return gather_positions(visible, positions)
 
 
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:

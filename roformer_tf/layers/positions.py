@@ -7,7 +7,6 @@ Axes: B batch, T queries, S keys, N heads, E features, P positions that a table 
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -169,26 +168,22 @@ def _lower_bounds(buckets: int, max_distance: int) -> np.ndarray:
     return np.array(bounds, "int32")
 
 
-def added_positions(
-    config: RoFormerConfig, initializer: Callable[[], Any], dtype: Any
-) -> layers.Layer | None:
+def added_positions(config: RoFormerConfig, words: Any, dtype: Any) -> layers.Layer | None:
     """What is added to the embeddings for their places, a layer of ([B,] T) int, if anything.
 
-    The initializer is made where there is a table alone: each one draws a seed, and a model without
-    it is to begin with the weights that it always had.
+    words: the initializer of the word embeddings.
     """
     size = config.embedding_size
     if config.position_embedding_type == "learned":
-        return LearnedPositions(
-            config.max_position_embeddings, size, initializer(), name="position", dtype=dtype
-        )
+        table = (config.max_position_embeddings, size)
+        return LearnedPositions(*table, _beside(words), name="position", dtype=dtype)
     if config.position_embedding_type == "sinusoidal":
         return SinusoidalPositions(size, name="position", dtype=dtype)
     return None
 
 
-def relative_bias(config: RoFormerConfig, dtype: Any) -> RelativeBias | None:
-    """What is added to the scores for their distances, if anything."""
+def relative_bias(config: RoFormerConfig, words: Any, dtype: Any) -> RelativeBias | None:
+    """What is added to the scores for their distances, if anything; words: as above."""
     if config.position_embedding_type != "t5":
         return None
     return RelativeBias(
@@ -196,7 +191,15 @@ def relative_bias(config: RoFormerConfig, dtype: Any) -> RelativeBias | None:
         config.relative_attention_num_buckets,
         config.relative_attention_max_distance,
         config.attention_type != "causal",
-        keras.initializers.TruncatedNormal(stddev=config.initializer_range),
+        _beside(words),
         name="relative_attention_bias",
         dtype=dtype,
     )
+
+
+def _beside(words: Any) -> keras.initializers.Initializer:
+    """The words' initializer with another seed, not drawn from where all others are.
+
+    So models of all forms begin with the same weights, but for those that others have not.
+    """
+    return keras.initializers.TruncatedNormal(stddev=words.stddev, seed=words.seed + 1)

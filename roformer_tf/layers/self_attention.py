@@ -9,13 +9,14 @@ from keras import ops
 from roformer_tf.internals import set_attention_dropout
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cache import Past
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
+from roformer_tf.layers.masks import both, gather_positions, same_sequence, seen_from, within
 from roformer_tf.layers.scaling import log_n
 
 FUSED_OPTIONS = {
@@ -86,6 +87,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         A bias (1, N, T, S) is added to the scores. With a `band` (B, M, C, K), which is all the
         mask then, attention is local, the bias (1, N, C, K), and `positions` save nothing. Both
         only the fused form knows.
+        The mask may be told as `PackedMask`, which kernels take that skip what nobody sees.
         With `past`, x (B, T, D) are tokens behind those that its cache holds: their keys and values
         are kept there, too, each key rotated, and `attention_mask` is (B, T, S) of all S slots.
         """
@@ -96,6 +98,12 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         unknown = (query_mask, value_mask, key_mask, rotary_positions)  # the masks are of inputs
         special = return_attention_scores or use_causal_mask or bool(others)
         special |= any(x is not None for x in unknown)
+        if isinstance(attention_mask, PackedMask):
+            if to_itself and not special and sequence_ids is None and self._tells_documents(bias):
+                if positions is not None:
+                    positions = within(positions, ops.shape(query)[1])
+                return self._fused(query, attention_mask, positions, training)
+            attention_mask = attention_mask.mask()
         special |= attention_mask is not None and len(attention_mask.shape) != 3
         of_fused = bias is not None or band is not None
         if to_itself and not special and (of_fused or self._fuses()):
@@ -140,6 +148,10 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             and all(map(self._plain, projections))
         )
 
+    def _tells_documents(self, bias: Tensor | None) -> bool:
+        """Whether nothing needs the mask itself: neither a bias nor a count of what is seen."""
+        return bias is None and not self.use_logn_attn and self._fuses()
+
     def _alone(self) -> bool:
         """Whether queries, keys and values cannot be made by one product.
 
@@ -160,7 +172,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def _fused(
         self,
         x: Tensor,
-        visible: Tensor | None,
+        visible: Tensor | PackedMask | None,
         positions: Tensor | None,
         training: bool | None,
         bias: Tensor | None = None,
@@ -175,7 +187,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             key, value = self._project(x, ("key", "value"), everywhere, training, length)
             there = gather_positions(x, positions)
             (query,) = self._project(there, ("query",), positions, training, length)
-            visible = None if visible is None else gather_positions(visible, positions)
+            visible = None if visible is None else seen_from(visible, positions)
             if bias is not None:
                 bias = ops.swapaxes(ops.take(bias[0], positions, axis=1), 0, 1)  # (B, N, P, S)
         query = self._sharper(query, length, visible)

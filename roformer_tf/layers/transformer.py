@@ -7,7 +7,6 @@ Axes: B batch, T length, E embedding size, H hidden size, F intermediate size.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
@@ -15,6 +14,7 @@ from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import Past
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
@@ -94,9 +94,8 @@ class RoFormerEmbeddings(layers.Layer):
             )
             for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
-        self.position = added_positions(
-            config, partial(_initializer, config, size), self.dtype_policy
-        )
+        words = self.word.embeddings_initializer
+        self.position = added_positions(config, words, self.dtype_policy)
         self.norm = norm(config, "norm", self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = None
@@ -190,14 +189,14 @@ class RoFormerLayer(layers.Layer):
     def call(
         self,
         x: Tensor,
-        visible: Tensor,
+        visible: Tensor | PackedMask,
         positions: Tensor | None = None,
         training: bool | None = None,
         past: Past | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
         """Let every token look at those it may see, then at itself."""
-        local = len(visible.shape) == 4
+        local = not isinstance(visible, PackedMask) and len(visible.shape) == 4
         attended = self.attention(
             *(x, x),
             attention_mask=None if local else visible,
@@ -219,7 +218,7 @@ class RoFormerLayer(layers.Layer):
 def recomputed(
     layer: RoFormerLayer,
     x: Tensor,
-    visible: Tensor,
+    visible: Tensor | PackedMask,
     positions: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:

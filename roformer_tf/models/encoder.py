@@ -8,8 +8,8 @@ from keras import ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
-from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.masks import visible_band, visible_keys
+from roformer_tf.kernels.forms import Tensor, attention_form
+from roformer_tf.layers.masks import visible_band, visible_documents
 from roformer_tf.layers.positions import places, relative_bias
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
@@ -31,7 +31,8 @@ class RoFormerEncoder(PretrainedModel):
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)
         self.embeddings = RoFormerEmbeddings(config, name="embeddings", dtype=self.dtype_policy)
-        self.relative_attention_bias = relative_bias(config, self.dtype_policy)
+        words = self.embeddings.word.embeddings_initializer
+        self.relative_attention_bias = relative_bias(config, words, self.dtype_policy)
         self.layer_stack = [
             RoFormerLayer(config, name=f"layer_{i}", dtype=self.dtype_policy)
             for i in range(config.num_hidden_layers)
@@ -96,12 +97,20 @@ class RoFormerEncoder(PretrainedModel):
                 states.append(layer(states[-1], visible, needed, training=training, bias=bias))
         return states
 
-    def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Tensor]:
-        """What tokens see: of a layer that is not local (B, T, T) bool, of one that is, a band."""
+    def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Any]:
+        """What tokens see: of a layer that is local a band, of one that is not (B, T, T) bool.
+
+        For kernels that skip what nobody sees the latter is told as PackedMask.
+        """
         rows = (self.config.attention_type, sequence_ids, segment_ids)
-        views = {}
+        views: dict[bool, Any] = {}
         for local in {self.config.is_local(number) for number in range(len(self.layer_stack))}:
-            views[local] = visible_band(*rows, self.config.window) if local else visible_keys(*rows)
+            if local:
+                views[local] = visible_band(*rows, self.config.window)
+            else:
+                documents = visible_documents(*rows)
+                skips = attention_form() in ("blocks", "packed")
+                views[local] = documents if skips else documents.mask()
         return views
 
     def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:

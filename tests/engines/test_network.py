@@ -19,7 +19,7 @@ from roformer_tf.models.heads import (
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 BOUND = 1e-5
-SHAPES = ((1, 1), (1, 7), (64, 9), (3, 64), (2, 601))
+SHAPES = ((1, 1), (1, 7), (64, 9), (3, 64))
 
 
 def real(token_ids):
@@ -74,15 +74,20 @@ def test_a_sentence_vector_is_the_recorded_one(engine, released, recorded):
     np.testing.assert_allclose(got, arrays["sentence_unit"], rtol=0, atol=BOUND)
 
 
-@pytest.mark.parametrize("name", ["word", "word_project", "v2_char", "gpt_char", "sim_char"])
-@pytest.mark.parametrize("attention", ["bidirectional", "causal", "unilm"])
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        *(("word", "bidirectional"), ("word_project", "causal"), ("v2_char", "unilm")),
+        *(("v2_char", "bidirectional"), ("gpt_char", "causal"), ("sim_char", "unilm")),
+    ],
+)
 def test_masked_positions_score_the_vocabulary_as_keras(name, attention, engine, released, rows_of):
     changes = {"attention_type": attention}
     network = network_of(released(name), "masked", config=changes)
     run = graph_model(network, engine, "float32")
     model = RoFormerForMaskedLM.from_pretrained(released(name), **changes)
     chance = np.random.default_rng(0)
-    for batch, length in SHAPES[:-1]:
+    for batch, length in SHAPES:
         rows = rows_of(batch, length, model.config.vocab_size)
         # within each text, several in one place, and more of them than a row has tokens
         last = np.maximum(1, (rows["token_ids"] != 0).sum(axis=1, keepdims=True))

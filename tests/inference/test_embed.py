@@ -140,8 +140,9 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
         open_embedder(released("sim_char_ft")).fingerprint,
     ]
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
-    others.append(open_embedder(folder).fingerprint)
+    for other in ({"layer_norm_eps": 1e-3}, {"rotary_share": 0.5}, {"local_attention": 8}):
+        (folder / "config.json").write_text(json.dumps(config | other))
+        others.append(open_embedder(folder).fingerprint)
     (folder / "config.json").write_text(json.dumps(config))
     lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
     lines[200], lines[201] = lines[201], lines[200]
@@ -156,7 +157,7 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
             folder
         )
         others.append(open_embedder(folder).fingerprint)
-    assert len({zipped, *others}) == 11
+    assert len({zipped, *others}) == 13
 
 
 def test_one_weight_changes_the_fingerprint(own):

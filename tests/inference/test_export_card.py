@@ -64,7 +64,7 @@ def as_texts(one):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
 @pytest.mark.parametrize("to", ["savedmodel", "onnx"])
 def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
-    if to == "onnx" and not find_spec("tf2onnx"):
+    if to == "onnx" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
     folder = finetuned("classification")
     export(folder, tmp_path / "out", to)

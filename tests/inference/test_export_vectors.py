@@ -37,7 +37,7 @@ def whitened(released, tmp_path_factory):
 
 @pytest.mark.parametrize("to", ["savedmodel", "onnx"])
 def test_its_card_gives_our_vectors_where_nothing_is_ours(to, whitened, tmp_path, monkeypatch):
-    if to == "onnx" and not find_spec("tf2onnx"):
+    if to == "onnx" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
     embedder = open_embedder(whitened, dimensions=7)
     flags = ["--to", to, "--output", str(tmp_path / "out"), "--dimensions", "7"]
@@ -65,7 +65,7 @@ def test_its_card_gives_our_vectors_where_nothing_is_ours(to, whitened, tmp_path
     )
 
 
-@pytest.mark.skipif(not find_spec("tf2onnx"), reason="needs the extra [onnx]")
+@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
 def test_int8_is_measured_on_texts(released, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS) + "\n", "utf-8")

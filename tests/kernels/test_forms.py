@@ -2,16 +2,18 @@
 
 import math
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from roformer_tf.errors import InputError
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cross_entropy import cross_entropy
 from roformer_tf.kernels.dropout import add_dropped, dropped, kept
-from roformer_tf.kernels.forms import fast, plain_forms
+from roformer_tf.kernels.forms import attention_by, attention_form, fast, plain_forms
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.local_attention import attend_locally
@@ -412,3 +414,68 @@ def test_a_step_on_a_gpu_has_no_island_of_a_processor(with_gpu):
 
     assert functions("gpu:0") == []
     assert len(functions("cpu:0")) == 2
+
+
+@pytest.fixture
+def jax_gpu(monkeypatch):
+    """jax_gpu("9.0"): JAX as where it has a GPU of that compute capability, as far as it tells."""
+    if keras.backend.backend() != "jax":
+        pytest.skip("attention's forms are JAX's")
+    import jax
+
+    def fake(capability):
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        device = SimpleNamespace(platform="gpu", compute_capability=capability)
+        monkeypatch.setattr(jax, "devices", lambda: [device])
+
+    return fake
+
+
+def test_without_a_gpu_attention_is_plain():
+    assert attention_form() == "plain"
+    with attention_by("blocks"):
+        assert attention_form() == "plain"
+
+
+@pytest.mark.parametrize(
+    ("capability", "want"),
+    [
+        ("9.0", "blocks"),
+        ("8.0", "blocks"),
+        ("12.1", "blocks"),
+        ("7.5", "masked"),
+        ("gfx942", "masked"),
+    ],
+)
+def test_a_gpu_skips_blocks_if_it_can(jax_gpu, capability, want):
+    jax_gpu(capability)
+    assert attention_form() == want
+    with attention_by("packed"):
+        assert attention_form() == ("packed" if want == "blocks" else "masked")
+    with attention_by("plain"):
+        assert attention_form() == "plain"
+    with plain_forms():
+        assert attention_form() == "plain"
+    assert attention_form() == want
+
+
+def test_an_older_jax_has_no_language_for_blocks(jax_gpu, monkeypatch):
+    from jax.experimental.pallas import triton
+
+    jax_gpu("9.0")
+    monkeypatch.delattr(triton, "CompilerParams")
+    assert attention_form() == "masked"
+
+
+def test_keras_switch_makes_attention_plain(jax_gpu):
+    jax_gpu("9.0")
+    keras.config.disable_flash_attention()
+    try:
+        assert attention_form() == "plain"
+    finally:
+        keras.config.enable_flash_attention()
+
+
+def test_an_unknown_form_of_attention_is_told_with_those_there_are():
+    with pytest.raises(InputError, match=r"'flash', but must be one of blocks, packed, masked"):
+        attention_by("flash").__enter__()

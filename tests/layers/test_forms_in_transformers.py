@@ -190,7 +190,7 @@ def test_attention_and_its_gradients(name, kind, peer, record_property):
         # a key's bias moves all scores of a query alike: its gradient is 0 but for rounding
         scale = max(np.abs(other).max(), 1e-3 * largest)
         found.append(float(np.abs(mine.numpy() - other).max() / scale))
-    record_property("difference", (name, kind.__name__[:16], max(found), BOUND))
+    record_property("difference", (name, kind.__name__[:16], float(max(found)), BOUND))
     assert max(found) <= BOUND, found
 
 
@@ -225,7 +225,7 @@ def test_inverse_frequencies_and_scaling_factors(
     want, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu", seq_len=length)
     ours, scale = frequencies(int(size * share), base, parameters, trained, length)
     found = max(relative(ours, want.numpy()), abs(scale - factor))
-    record_property("difference", (parameters["rope_type"], "frequencies", found, BOUND))
+    record_property("difference", (parameters["rope_type"], "frequencies", float(found), BOUND))
     assert found <= BOUND
     # each by itself, too: the slow pairs are the ones that are scaled
     np.testing.assert_allclose(ours, want.numpy(), rtol=2e-6)

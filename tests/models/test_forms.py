@@ -200,7 +200,7 @@ def test_hidden_states_are_those_of_plain_numpy(
     want = expected(encoder, inputs)
     got = to_float64(encoder(inputs))
     found = np.abs(got - want).max()
-    record_property("difference", (form[:15], attention_type, found, 5e-5))
+    record_property("difference", (form[:15], attention_type, float(found), 5e-5))
     assert found <= 5e-5
     # the forms of training, and only what is asked for
     np.testing.assert_allclose(to_float64(encoder(inputs, training=True)), want, atol=5e-5)
@@ -283,6 +283,18 @@ def test_a_saved_model_is_read_as_it_was(form, encoder_of, tmp_path, to_float64)
     assert ours <= written.keys()
     want = {"values": "roformer", "learned": "bert"}.get(form, "roformer_tf")
     assert written["model_type"] == want
+
+
+@each_form
+def test_one_seed_gives_all_forms_the_same_weights(form, encoder_of):
+    embedding_size = FORMS[form].get("embedding_size", 32)
+    usual = encoder_of("none", position_embedding_type="rotary", embedding_size=embedding_size)
+    ours, theirs = (x.named_variables() for x in (encoder_of(form), usual))
+    assert {name for name in ours if name not in theirs} <= {
+        *("encoder/embeddings/position/embeddings", "encoder/relative_attention_bias/embeddings")
+    }
+    for name, variable in theirs.items():
+        np.testing.assert_array_equal(*map(ops.convert_to_numpy, (variable, ours[name])), name)
 
 
 def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
