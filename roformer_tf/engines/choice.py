@@ -38,6 +38,10 @@ class Choice:
     said: str = ""
     """What the user did not ask for in so many words; "" where there is nothing to tell."""
 
+    def as_json(self) -> dict[str, str]:
+        """As a report has it."""
+        return {"engine": self.engine, "precision": self.precision}
+
 
 def installed(engine: Engine) -> bool:
     """Whether an engine's packages are there."""
