@@ -364,6 +364,23 @@ def rotary(material: Material) -> Iterator[Measurement]:
     )
 
 
+def linear_attention(material: Material) -> Iterator[Measurement]:
+    """One row through an attention of 256 features in 4 heads, forward and backward, by length.
+
+    Four times the tokens should take four times the time and the memory; softmax takes sixteen.
+    """
+    for length in (1024, 4096, 16_384, 65_536):
+        contenders = [
+            Contender("elu + 1", "ours", "all see all", {"form": "elu"}),
+            Contender("elu + 1, causal", "ours", "chunks of 128", {"form": "elu", "causal": True}),
+            Contender("FAVOR+", "ours", "256 features, all see all", {"form": "favor"}),
+        ]
+        if length <= 4096:  # beyond, its scores alone are gigabytes
+            contenders.append(Contender("softmax", "ours", "quadratic", {"form": "softmax"}))
+        shape = {"length": length}
+        yield Measurement("linear_attention", shape, tuple(contenders), shape)
+
+
 def tokenization(material: Material) -> Iterator[Measurement]:
     """10 MB of Chinese text to ids, by tokenizers that have seen no text before."""
     one, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
@@ -511,6 +528,7 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
         embed,
         embed_million,
         rotary,
+        linear_attention,
         tokenization,
         preparation,
         startup,

@@ -48,7 +48,7 @@ def main(config: DebianConfig) -> None:
         if path.exists():
             continue
         with tempfile.TemporaryDirectory() as folder, file_beside(path) as beside:
-            _unpack(package, Path(folder))
+            unpack(package, Path(folder))
             with beside.open("w", encoding="utf-8", newline="\n") as file:
                 for text in pages(Path(folder)):
                     file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
@@ -111,7 +111,8 @@ class _Text(html.parser.HTMLParser):
             self.parts.append(" ".join(data.split("\n")))
 
 
-def _unpack(package: str, folder: Path) -> None:
+def unpack(package: str, folder: Path) -> None:
+    """Fetch a package with apt into a folder, and its files; InputError where that fails."""
     for command in (["apt-get", "download", package], ["dpkg-deb", "--extract", "*.deb", "."]):
         given = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
         try:

@@ -1,18 +1,24 @@
 """A pretraining step on one accelerator, on Keras' JAX backend: tokens/s, MFU, time, memory.
 
-    python -m benchmarks.gpu                   base and large; 512, 1,536 and 4,096 tokens
-    python -m benchmarks.gpu --sizes base --lengths 512 --batch 64 --dropout 0.1 0 --flash on off
-    python -m benchmarks.gpu --quick           a tiny model on whatever there is
+    python -m benchmarks.gpu --make-rows rows.npz       rows of real text, to be carried to the GPU
+    python -m benchmarks.gpu --rows rows.npz --peers    base and large; 512 to 8,192 tokens; rivals
+    python -m benchmarks.gpu --size base --lengths 512 --dropout 0 --attention blocks packed masked
+    python -m benchmarks.gpu --device cpu --size tiny   seconds, to see that it runs
 
 Besides this package it needs keras, jax and numpy, and safetensors and tqdm, which the package
-always loads: no TensorFlow. The step is that of `pretrain`:
-AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16. Every line of the table is a process of
-its own. MFU counts the step's useful operations alone: what rematerialisation computes again and
-what no matrix product does are left out; see `pretraining/flops.py`.
+always loads: no TensorFlow; --peers needs torch and transformers, and --make-rows what `make demo`
+needs. The step is that of `pretrain`: AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16.
+Every line of the table is a process of its own. MFU counts the step's useful operations alone, of
+attention what the tokens of a document see of each other: what rematerialisation computes again,
+what two documents would score, and what no matrix product does are left out; see
+`pretraining/flops.py`. Without --rows, rows are filled with documents by chance.
+
+Whatever runs on a processor says nothing of a GPU, and the table says that it was one.
 """
 
 import argparse
 import dataclasses
+import datetime
 import itertools
 import json
 import os
@@ -39,13 +45,22 @@ SIZES = {  # layers, hidden size, heads, vocabulary
     "large": (24, 1024, 16, 50_000),
 }
 
-PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa", re.IGNORECASE)
+PRODUCTS = re.compile(
+    r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|block_attention", re.IGNORECASE
+)
 """Names of kernels that multiply matrices, attention's among them; check them by --kernels."""
 
-FLASH = re.compile(r"fmha|flash|sdpa", re.IGNORECASE)
+ATTENTION = {"blocks": re.compile("block_attention"), "cuDNN": re.compile("fmha|flash|sdpa", re.I)}
+"""What attention ran by, told by the names of its kernels; neither is "plain"."""
+
+FORMS = ["auto", "blocks", "packed", "masked", "plain"]
+"""Of attention, as `pretrain --attention-form` has them."""
 
 MASKED = 0.15
 TOKENS = 131_072  # of the first batch that is tried
+SAVED_TOKENS = 262_144  # of each length, in a file of rows
+LENGTHS = [512, 1536, 4096, 8192]
+DOCUMENT = 300  # tokens of one by chance, the median of a lognormal distribution
 STEPS, ROUNDS, TRACED = 10, 5, 3
 
 
@@ -58,10 +73,24 @@ class Case:
     batch: int
     """Rows of a step; 0 stands for as many as fit."""
     dropout: float = 0.1
-    flash: bool = True
-    """Whether flash attention may run; it needs a dropout of 0."""
+    """Of hidden states."""
+    attention_dropout: float | None = None
+    """Of attention's weights; unset, as of hidden states."""
+    attention: str | None = None
+    """The form that attention takes, as `pretrain --attention-form`; unset, the device's own."""
     rematerialize: bool = False
     dtype: str = "mixed_bfloat16"
+    rows: str | None = None
+    """File of real rows, as --make-rows writes it."""
+    model: str = "ours"
+    """Or what of transformers: "roformer" or "bert"."""
+
+    @property
+    def dropped(self) -> tuple[float, float]:
+        """Both rates, of hidden states and of attention's weights."""
+        return self.dropout, (
+            self.dropout if self.attention_dropout is None else self.attention_dropout
+        )
 
 
 def predictions(length: int) -> int:
@@ -78,14 +107,73 @@ def architecture(case: Case) -> RoFormerConfig:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=4 * hidden,
-        hidden_dropout_prob=case.dropout,
-        attention_probs_dropout_prob=case.dropout,
+        hidden_dropout_prob=case.dropped[0],
+        attention_probs_dropout_prob=case.dropped[1],
     )
 
 
 def model_flops(case: Case) -> float:
-    """Operations of a step, as `step_flops` counts them."""
-    return step_flops(architecture(case), case.length, case.batch, predictions(case.length))
+    """Operations of a step, as `step_flops` counts them, of what the documents see alone."""
+    _, sequence_ids = rows_of(case)
+    predicted = predictions(case.length)
+    keys = keys_seen(sequence_ids)
+    return step_flops(architecture(case), case.length, case.batch, predicted, keys)
+
+
+def keys_seen(sequence_ids: np.ndarray) -> float:
+    """How many keys a query of rows (B, T) sees in the mean, one of padding none."""
+    lengths = [np.bincount(row[row > 0]).astype("float64") for row in sequence_ids]
+    return float(sum((x**2).sum() for x in lengths)) / sequence_ids.size
+
+
+def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and documents of a batch, (B, T) int32 each: real rows, or documents by chance."""
+    if case.rows:
+        with np.load(case.rows) as file:
+            found = [file[f"{name}_{case.length}"] for name in ("token_ids", "sequence_ids")]
+        picked = np.arange(case.batch) % len(found[0])
+        vocabulary = SIZES[case.size][3]
+        return found[0][picked].astype(np.int32) % vocabulary, found[1][picked].astype(np.int32)
+    rng = np.random.default_rng(0)
+    shape = (case.batch, case.length)
+    tokens = rng.integers(1, SIZES[case.size][3], shape, np.int32)
+    middle = min(DOCUMENT, case.length / 2)
+    begins = np.zeros(shape, np.int32)
+    for row in begins:
+        lengths = np.maximum(3, rng.lognormal(np.log(middle), 0.8, case.length)).astype("int64")
+        places = np.cumsum(lengths)
+        row[places[places < case.length]] = 1
+    return tokens, 1 + np.cumsum(begins, axis=1, dtype=np.int32)
+
+
+def make_rows(target: Path) -> None:
+    """Write rows of real text of each length: the demo's corpus, as `prepare` packs it."""
+    from pretrain.demo.corpus import write_corpus
+    from roformer_tf.cli import main as roformer_tf
+    from roformer_tf.corpus.packing import DOCUMENT as CHANNEL
+    from roformer_tf.corpus.packing import TOKEN
+    from roformer_tf.corpus.shards import PreparedRows
+    from roformer_tf.files import file_beside
+
+    arrays = {}
+    with tempfile.TemporaryDirectory() as name:
+        corpus = Path(name, "corpus.jsonl")
+        write_corpus(corpus)
+        for length in LENGTHS:
+            made = str(Path(name, f"rows-{length}"))
+            flags = {"corpus": corpus, "output": made, "vocab-size": 50_000, "length": length}
+            words = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
+            assert roformer_tf(["prepare", *words]) == 0
+            prepared = PreparedRows.open(made)
+            count = min(len(prepared), -(-SAVED_TOKENS // length))
+            some = np.stack([prepared[i] for i in range(count)])
+            arrays[f"token_ids_{length}"] = some[:, TOKEN].astype(np.uint16)
+            arrays[f"sequence_ids_{length}"] = some[:, CHANNEL].astype(np.uint16)
+    with file_beside(target) as beside, beside.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    for key, array in arrays.items():
+        if key.startswith("sequence"):
+            print(f"{key}: {len(array)} rows, a token sees {keys_seen(array):,.0f} in the mean")
 
 
 def compiled_model(case: Case) -> Any:
@@ -100,8 +188,6 @@ def compiled_model(case: Case) -> Any:
     from roformer_tf.runs.optimizers.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)
-    if not case.flash:
-        keras.config.disable_flash_attention()
     model = RoFormerForMaskedLM(architecture(case), dtype=case.dtype)
     model.encoder.rematerialize = case.rematerialize
     optimizer = make_optimizer(OptimizerConfig(), model.trainable_variables, 1000)
@@ -111,20 +197,27 @@ def compiled_model(case: Case) -> Any:
 
 
 def batches(case: Case) -> Iterator[Any]:
-    """One batch for ever, as `data.batches` makes them: rows of two documents, no padding."""
-    rng = np.random.default_rng(0)
-    shape, masked = (case.batch, case.length), (case.batch, predictions(case.length))
-    vocabulary = SIZES[case.size][3]
-    labels = rng.integers(1, vocabulary, masked, np.int32)
-    inputs = {
-        "labels": labels,  # so that the model itself computes the losses, and gives no logits
-        "token_ids": rng.integers(1, vocabulary, shape, np.int32),
-        "sequence_ids": np.sort(rng.integers(1, 3, shape, np.int32)),
-        "masked_positions": np.sort(rng.integers(1, case.length - 1, masked, np.int32)),
-    }
-    weights = np.ones(masked, np.float32)
+    """One batch for ever, as `data.batches` makes them."""
+    inputs = masked_rows(case)
+    labels = inputs["labels"]  # so that the model itself computes the losses, and gives no logits
+    weights = np.ones(labels.shape, np.float32)
     while True:
         yield inputs, labels, weights
+
+
+def masked_rows(case: Case) -> dict[str, np.ndarray]:
+    """A batch's rows, with the positions that are predicted, none of them padding, and labels."""
+    tokens, sequence_ids = rows_of(case)
+    rng = np.random.default_rng(1)
+    count = predictions(case.length)
+    chances = np.where(sequence_ids > 0, rng.random(tokens.shape), -1.0)
+    positions = np.sort(np.argsort(-chances, axis=1)[:, :count], axis=1).astype(np.int32)
+    return {
+        "labels": np.take_along_axis(tokens, positions, axis=1),
+        "token_ids": tokens,
+        "sequence_ids": sequence_ids,
+        "masked_positions": positions,
+    }
 
 
 def step_seconds(model: Any, case: Case, steps: int, rounds: int) -> float:
@@ -178,11 +271,15 @@ def device_events(trace: Any) -> Iterator[tuple[str, float]]:
 def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
     """Train a while; give what the table tells of it."""
     import jax
+    import keras
 
-    model, device = compiled_model(case), jax.devices()[0]
-    seconds = step_seconds(model, case, steps, rounds)
-    memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # a processor has none
-    kernels = kernel_seconds(model, case, min(TRACED, steps))
+    from roformer_tf.kernels.forms import attention_by
+
+    with attention_by(case.attention):  # which the step asks when it is traced
+        model, device = compiled_model(case), jax.devices()[0]
+        seconds = step_seconds(model, case, steps, rounds)
+        memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # a processor has none
+        kernels = kernel_seconds(model, case, min(TRACED, steps))
     busy = sum(kernels.values())
     products = sum(time for name, time in kernels.items() if PRODUCTS.search(name))
     return {
@@ -192,17 +289,25 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
         "flops/s": model_flops(case) / seconds,
         "outside": 1 - products / busy if busy else None,
         "idle": max(0.0, 1 - busy / seconds) if device.platform == "gpu" else None,
-        "flash": any(FLASH.search(name) for name in kernels),
+        "attention": attention_of(kernels),
+        "versions": f"jax {jax.__version__}, keras {keras.__version__}",
         "memory": memory,
         "kernels": list(kernels.items())[:15],
     }
 
 
+def attention_of(kernels: Any) -> str:
+    """What attention ran by."""
+    found = [name for name, known in ATTENTION.items() if any(map(known.search, kernels))]
+    return " and ".join(found) or "plain"
+
+
 def isolated(case: Case, steps: int, rounds: int) -> dict[str, Any] | None:
     """Measure in a process of its own; None if the case does not fit into memory."""
+    program = ["benchmarks.gpu", "--case"] if case.model == "ours" else ["benchmarks.peers.gpu"]
     arguments = [json.dumps(dataclasses.asdict(case)), str(steps), str(rounds)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--case", *arguments],
+        [sys.executable, "-m", *program, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -230,23 +335,24 @@ def largest(case: Case, steps: int, rounds: int) -> tuple[Case, dict[str, Any] |
 
 
 HEADER = (
-    "| size | length | batch | dropout | attention | remat | tokens/s | step, ms | MFU "
-    "| outside products | idle | memory, GB |\n" + "| --- " * 12 + "|"
+    "| model | size | length | batch | dropout | attention | remat | tokens/s | step, ms | MFU "
+    "| outside products | idle | memory, GB |\n" + "| --- " * 13 + "|"
 )
 
 
 def row(case: Case, result: dict[str, Any] | None, peak: float | None) -> str:
     """One line of the markdown table; what could not be measured is a dash."""
-    cells = [case.size, f"{case.length:,}", str(case.batch), f"{case.dropout:g}"]
+    dropped = "{:g}/{:g}".format(*case.dropped)
+    cells = [case.model, case.size, f"{case.length:,}", str(case.batch), dropped]
     if result is None:
-        cells += ["flash" if case.flash else "plain", _switch(case.rematerialize), "does not fit"]
-        return _line([*cells, *["–"] * 5])
+        asked = [case.attention or "auto", _switch(case.rematerialize), "does not fit"]
+        return _line([*cells, *asked, *["–"] * 5])
     share = result["flops/s"] / peak if peak else None
     memory = result["memory"]
     return _line(
         [
             *cells,
-            "flash" if result["flash"] else "plain",
+            result["attention"],
             _switch(case.rematerialize),
             f"{result['tokens/s']:,.0f}",
             f"{1e3 * result['seconds']:.1f}",
@@ -268,57 +374,95 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
 
 
+def rates(text: str) -> tuple[float, float | None]:
+    """0.1 → of hidden states and attention; 0.1/0 → of hidden states, of attention."""
+    hidden, _, attention = text.partition("/")
+    return float(hidden), float(attention) if attention else None
+
+
 def arguments() -> argparse.Namespace:
     """What is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base", "large"])
-    parser.add_argument("--lengths", nargs="+", type=int, default=[512, 1536, 4096])
+    parser.add_argument("--size", nargs="+", choices=SIZES, default=["base", "large"])
+    parser.add_argument("--lengths", nargs="+", type=int, help="unset, 512 to 8,192; of tiny, 64")
     parser.add_argument("--batch", type=int, default=0, help="rows; unset, as many as fit")
-    parser.add_argument("--dropout", nargs="+", type=float, default=[0.1, 0.0])
-    parser.add_argument("--flash", nargs="+", choices=["on", "off"], default=["on"])
+    parser.add_argument(
+        "--dropout",
+        nargs="+",
+        type=rates,
+        default=[(0.0, None), (0.1, None)],
+        help="0.1, or 0.1/0 for that of hidden states and that of attention",
+    )
+    parser.add_argument("--attention", nargs="+", choices=FORMS, default=["auto"])
     parser.add_argument("--remat", nargs="+", choices=["on", "off"], default=["off"])
     parser.add_argument("--dtype", default="mixed_bfloat16")
+    parser.add_argument("--rows", help="file of real rows, of --make-rows; unset, rows by chance")
+    parser.add_argument("--make-rows", type=Path, metavar="FILE", help="write real rows, and end")
+    parser.add_argument("--peers", action="store_true", help="transformers on the same rows, too")
+    parser.add_argument("--device", choices=["auto", "cpu"], default="auto")
     parser.add_argument("--peak", type=float, help="the device's FLOP/s, where its name is unknown")
     parser.add_argument("--kernels", action="store_true", help="list the longest kernels too")
-    parser.add_argument("--quick", action="store_true", help="a tiny model, to see that it runs")
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
+PEERS = ["bert", "bert isolated", "roformer", "roformer isolated"]
+"""Models of transformers: each token sees the whole row, or, isolated, its document alone."""
+
+
 def cases(asked: argparse.Namespace) -> Iterator[Case]:
-    """All combinations that were asked for."""
-    for size, length, dropout, flash, remat in itertools.product(
-        asked.sizes, asked.lengths, asked.dropout, asked.flash, asked.remat
-    ):
-        yield Case(size, length, asked.batch, dropout, flash == "on", remat == "on", asked.dtype)
+    """All combinations that were asked for, each with its rivals right behind it."""
+    for size, (hidden, attention) in itertools.product(asked.size, asked.dropout):
+        tiny = size == "tiny"
+        for length in asked.lengths or ([64] if tiny else LENGTHS):
+            shared = {"batch": asked.batch or 4 * tiny, "dropout": hidden, "rows": asked.rows}
+            case = Case(size, length, **shared, attention_dropout=attention, dtype=asked.dtype)
+            for form, remat in itertools.product(asked.attention, asked.remat):
+                named = None if form == "auto" else form
+                yield dataclasses.replace(case, attention=named, rematerialize=remat == "on")
+            for model in PEERS if asked.peers else []:
+                yield dataclasses.replace(case, model=model)
 
 
-def report(asked: argparse.Namespace, steps: int, rounds: int) -> None:
+def report(asked: argparse.Namespace) -> None:
     """Measure and print the table, line by line."""
     device = None
     for case in cases(asked):
+        steps, rounds = (3, 2) if case.size == "tiny" else (STEPS, ROUNDS)
         tried, result = largest(case, steps, rounds)
         if result and device is None:
             device = result["device"]
-            print(f"{device}, {asked.dtype}, medians of {rounds} × {steps} steps\n\n{HEADER}")
+            print(f"{described(asked, result)}, medians of {rounds} × {steps} steps\n\n{HEADER}")
         print(row(tried, result, asked.peak or peak_flops(device)), flush=True)
         if result and asked.kernels:
             for name, seconds in result["kernels"]:
                 print(f"    {1e3 * seconds:8.2f} ms  {name[:100]}", flush=True)
 
 
+def described(asked: argparse.Namespace, result: dict[str, Any]) -> str:
+    """What was measured on what, and when."""
+    device = result["device"]
+    if device == "cpu":
+        device = "A processor: nothing here is a figure of a GPU"
+    rows = f"real rows ({asked.rows})" if asked.rows else "rows by chance"
+    day = datetime.date.today().isoformat()
+    return f"{device}; {result['versions']}, {day}; {asked.dtype}, {rows}"
+
+
 def main() -> None:
     """Measure what is asked for."""
     os.environ["KERAS_BACKEND"] = "jax"
     asked = arguments()
-    if asked.case:
+    if asked.device == "cpu":
+        os.environ |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    if asked.make_rows:
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        make_rows(asked.make_rows)
+    elif asked.case:
         case, steps, rounds = asked.case
         print(json.dumps(measure(Case(**json.loads(case)), int(steps), int(rounds))))
-    elif asked.quick:
-        asked.sizes, asked.lengths, asked.batch, asked.dropout = ["tiny"], [32], 4, [0.1]
-        report(asked, steps=3, rounds=2)
     else:
-        report(asked, STEPS, ROUNDS)
+        report(asked)
 
 
 if __name__ == "__main__":

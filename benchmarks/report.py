@@ -27,6 +27,7 @@ TITLES = {
     "embed": "Sentence vectors",
     "embed_million": "A million sentence vectors",
     "rotary": "One rotation",
+    "linear_attention": "Linear attention",
     "tokenization": "Tokenization",
     "preparation": "Corpus preparation",
     "startup": "Start",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from roformer_tf.finetuning.datasets import LabelledDataset
     from roformer_tf.inference.predictor import load
     from roformer_tf.layers.attention import RotaryMultiHeadAttention
+    from roformer_tf.layers.linear_attention import RotaryLinearAttention
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.models.heads import (
         RoFormerForCausalLM,
@@ -39,6 +40,7 @@ _HOME = {
     "RoFormerForSequenceClassification": "models.heads",
     "RoFormerForTokenClassification": "models.heads",
     "RoFormerTokenizer": "tokenizers.tokenizer",
+    "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
     "load": "inference.predictor",
 }
@@ -57,6 +59,7 @@ _SERIALIZED = {
     "RoFormerForSequenceClassification": "models.heads",
     "RoFormerForTokenClassification": "models.heads",
     "RoFormerSelfAttention": "layers.self_attention",
+    "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
     "TaskLoss": "finetuning.losses",
     "WarmupDecay": "runs.schedules",
@@ -74,6 +77,7 @@ __all__ = [
     "RoFormerForSequenceClassification",
     "RoFormerForTokenClassification",
     "RoFormerTokenizer",
+    "RotaryLinearAttention",
     "RotaryMultiHeadAttention",
     "load",
 ]

@@ -8,11 +8,12 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 from roformer_tf.errors import (
@@ -25,6 +26,7 @@ from roformer_tf.errors import (
 from roformer_tf.flags import (
     RENAMED,
     check_names,
+    given_names,
     nearest,
     parsed,
     with_flag,
@@ -44,6 +46,8 @@ class Command(NamedTuple):
     """Modules that take long to load, which is done, quietly, before the function is called."""
     alone: str = ""
     """A flag whose value may also be typed alone, without the flag."""
+    instead: Mapping[str, str] = MappingProxyType({})
+    """By a flag, the function that takes the other one's place where this flag is given."""
 
 
 _TENSORFLOW = ("tensorflow",)
@@ -56,6 +60,11 @@ COMMANDS = {
     "pretrain": Command(
         "roformer_tf.pretraining.command:pretrain",
         "pretrain a language model, masked or causal",
+        _MODELS,
+    ),
+    "compare-positions": Command(
+        "roformer_tf.pretraining.position_comparison:compare_positions",
+        "train rotary positions and their rivals on the same text, and compare",
         _MODELS,
     ),
     "finetune": Command(
@@ -81,9 +90,10 @@ COMMANDS = {
     ),
     "evaluate": Command(
         "roformer_tf.finetuning.evaluation:evaluate",
-        "judge a fine-tuned model by a labelled file",
+        "judge a fine-tuned model by a labelled file, or a language model by text",
         _MODELS,
         alone="model",
+        instead={"corpus": "roformer_tf.pretraining.length_evaluation:evaluate_corpus"},
     ),
     "runs": Command(
         "roformer_tf.runs.comparison:compare", "compare runs, finished or still training"
@@ -224,7 +234,7 @@ def _groups() -> set[str]:
 def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
     _check_backend()
-    function, settings = load(name)
+    function, settings = load(name, flags)
     program, renamed = f"roformer-tf {name}", RENAMED.get(name, {})
     typed = with_new_names(list(flags), renamed, program)
     typed = with_flag(typed, COMMANDS[name].alone, settings)
@@ -236,9 +246,11 @@ def run(name: str, flags: Sequence[str]) -> None:
     function(given)
 
 
-def load(name: str) -> tuple[Callable[[Any], Any], Any]:
+def load(name: str, flags: Sequence[str] = ()) -> tuple[Callable[[Any], Any], Any]:
     """Import a command's function, and the settings dataclass that it takes."""
-    module, attribute = COMMANDS[name].function.split(":")
+    command = COMMANDS[name]
+    given = [flag for flag in command.instead if flag in given_names(flags)]
+    module, attribute = (command.instead[given[0]] if given else command.function).split(":")
     with quiet_import():
         function = getattr(import_module(module), attribute)
     (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")

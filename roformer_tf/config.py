@@ -12,7 +12,10 @@ from roformer_tf.errors import InputError
 
 _CHOICES = {
     "hidden_act": ("gelu", "gelu_new", "relu"),
+    "position_embedding_type": ("rotary", "learned", "sinusoidal", "t5", "none"),
     "rotary_style": ("interleaved", "half"),
+    "rotary_value": (False, True),
+    "use_logn_attn": (False, True),
     "norm_type": ("layer_norm", "rms_norm"),
     "use_bias": (True, False),
     "attention_type": (None, "bidirectional", "causal", "unilm"),
@@ -54,6 +57,14 @@ class RoFormerConfig:
     """Standard deviation of the truncated normal that new kernels are drawn from."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in every layer norm."""
+    position_embedding_type: str = "rotary"
+    """How tokens know their places: turned queries and keys ("rotary"), a learned table ("learned":
+    BERT) or sines and cosines ("sinusoidal") added to the embeddings, T5's bias of the scores by
+    distance ("t5"), or not at all ("none")."""
+    relative_attention_num_buckets: int = 32
+    """Buckets of T5's bias, of both directions together."""
+    relative_attention_max_distance: int = 128
+    """Distance from which on all tokens share T5's last bucket."""
     rotary_style: str = "interleaved"
     """Which features form a pair: "interleaved" (2m, 2m + 1), as released, or "half" (m, m + H/2).
 
@@ -61,6 +72,24 @@ class RoFormerConfig:
     """
     rotary_base: float = 10_000.0
     """Base of the rotary wavelengths."""
+    rotary_share: float = 1.0
+    """Share of a head's features that turn, the first ones, as in GPT-J and GPT-NeoX."""
+    rotary_value: bool = False
+    """Whether values turn, too: by their places in the row, packed or not. What a token takes from
+    others then knows more than distances."""
+    rope_parameters: Mapping[str, Any] | None = None
+    """How angles are scaled beyond the trained length, under transformers' keys: `rope_type`
+    "linear", "dynamic" (NTK) or "yarn", `factor`, and those that YaRN has beside them."""
+    use_logn_attn: bool = False
+    """Whether scores are scaled by log n / log(trained length) where more tokens, n, are seen."""
+    trained_length: int = 0
+    """The longest row trained on, beyond which both scale; 0, `max_position_embeddings`. Angles go
+    by `original_max_position_embeddings` among the `rope_parameters` if they have it."""
+    local_attention: int = 0
+    """Tokens that those of a local layer see around them, half of them on each side, as ModernBERT
+    counts them; 0, no layer is local."""
+    global_attn_every_n_layers: int = 3
+    """Which layers see all where the others are local: 0, and every n-th behind it."""
     norm_type: str = "layer_norm"
     """"layer_norm", or "rms_norm" without scale or offset: RoFormerV2's."""
     use_bias: bool = True
@@ -83,7 +112,9 @@ class RoFormerConfig:
     def __post_init__(self) -> None:
         if self.embedding_size == 0:
             object.__setattr__(self, "embedding_size", self.hidden_size)
-        for name in (*_COUNTS, "num_labels"):
+        if isinstance(self.rope_parameters, Mapping):
+            self._read_rope_parameters(dict(self.rope_parameters))
+        for name in (*_COUNTS, "num_labels", "trained_length", "local_attention"):
             value, least = getattr(self, name), int(name in _COUNTS)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(
@@ -117,16 +148,101 @@ class RoFormerConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but must be one of {list(choices)}."
                 )
+        self._check_positions()
         if self.use_bias != (self.norm_type == "layer_norm"):
             raise InputError(
                 f"use_bias {self.use_bias} with norm_type {self.norm_type!r} is no known "
                 "architecture: RoFormer has biases and layer norms, RoFormerV2 neither."
             )
 
+    def _check_positions(self) -> None:
+        if self.local_attention % 2:
+            raise InputError(
+                f"local_attention is {self.local_attention}, but half of it lies on each side: "
+                "give an even number, such as 128, or 0 for attention to all."
+            )
+        if self.use_logn_attn and (self.trained_length or self.max_position_embeddings) < 2:
+            raise InputError(
+                "use_logn_attn scales beyond the trained length, which is 1. Give trained_length."
+            )
+        turning = [name for name in ("rope_parameters", "rotary_value") if getattr(self, name)]
+        if turning and self.position_embedding_type != "rotary":
+            raise InputError(
+                f"{turning[0]} is about rotary positions, but position_embedding_type is "
+                f"{self.position_embedding_type!r}. Leave one of them out."
+            )
+        share = self.rotary_share
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        features = int(self.head_size * share + 1e-6) if number and 0 <= share <= 1 else -1
+        if features <= 0 or features % 2:
+            raise InputError(
+                f"rotary_share is {share!r} of heads of {self.head_size} features, but must be a "
+                "share above 0 and up to 1 that is an even number of them: they turn in pairs. "
+                'For no positions at all give position_embedding_type "none".'
+            )
+        checked_rope_parameters(self.rope_parameters, features, self.rotary_base)
+        if self.relative_attention_num_buckets % 2 or self.relative_attention_num_buckets < 4:
+            raise InputError(
+                f"relative_attention_num_buckets is {self.relative_attention_num_buckets}, but "
+                "must be even and at least 4: both directions have as many. T5 has 32."
+            )
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+            raise InputError(
+                f"relative_attention_max_distance is {self.relative_attention_max_distance}, but "
+                "must lie above half of relative_attention_num_buckets, "
+                f"{self.relative_attention_num_buckets // 2}. T5 has 128 for 32 buckets."
+            )
+
+    def _read_rope_parameters(self, parameters: dict[str, Any]) -> None:
+        """Take out what transformers has among them and we have beside them."""
+        for key, name in (("rope_theta", "rotary_base"), ("partial_rotary_factor", "rotary_share")):
+            if key not in parameters:
+                continue
+            given, value = getattr(self, name), parameters.pop(key)
+            if given not in (type(self).__dataclass_fields__[name].default, value):
+                raise InputError(
+                    f"{name} is {given!r}, but {key} of rope_parameters is {value!r}. "
+                    "Leave one of them out."
+                )
+            object.__setattr__(self, name, value)
+        unscaled = parameters in ({}, {"rope_type": "default"})
+        object.__setattr__(self, "rope_parameters", None if unscaled else parameters)
+
     @property
     def head_size(self) -> int:
         """Features of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def window(self) -> int:
+        """How far a token of a local layer sees on each side."""
+        return self.local_attention // 2
+
+    def is_local(self, layer: int) -> bool:
+        """Whether the layer of this number, from 0 on, sees what is near alone."""
+        return bool(self.local_attention and layer % self.global_attn_every_n_layers)
+
+    @property
+    def turning_share(self) -> float:
+        """Share of a head's features that turn: `rotary_share`, where positions are rotary."""
+        return self.rotary_share if self.position_embedding_type == "rotary" else 0.0
+
+    def chosen_forms(self) -> dict[str, Any]:
+        """The keys of `_FORMS` that are not as a RoFormer has them."""
+        values = {name: getattr(self, name) for name in _FORMS}
+        return {name: x for name, x in values.items() if x != _usual_forms()[name]}
+
+    def unusual_form(self, learned: bool = False, value: bool = False) -> str | None:
+        """What of `_FORMS` makes this another model than a RoFormer: key and value, for a message.
+
+        `learned`, `value`: whether learned positions and turned values are understood.
+        """
+        chosen = self.chosen_forms()
+        if value:
+            chosen.pop("rotary_value", None)
+        if learned and chosen.get("position_embedding_type") == "learned":
+            del chosen["position_embedding_type"]
+        return next((f"{name} {x!r}" for name, x in chosen.items()), None)
 
     @property
     def is_v2(self) -> bool:
@@ -142,6 +258,10 @@ class RoFormerConfig:
         values = {key: value for key, value in values.items() if value is not None}
         if values.get("is_decoder") is True:  # transformers' word for it
             values = {"attention_type": "causal"} | values
+        if values.get("model_type") == "bert":
+            values = {"position_embedding_type": "learned"} | values
+        if (form := values.get("position_embedding_type")) in _ABSOLUTE:
+            values["position_embedding_type"] = _ABSOLUTE[form]
         if isinstance(values.get("id2label"), Mapping):
             values = {"num_labels": len(values["id2label"])} | values
         names = [f.name for f in dataclasses.fields(cls) if f.name != "unknown"]
@@ -185,8 +305,12 @@ class RoFormerConfig:
         return cls.from_dict(values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys, the unknown ones included, for a JSON file."""
+        """All keys, for a JSON file: of `_FORMS` those that were chosen, and the unknown ones."""
+        chosen = self.chosen_forms()
         values = dataclasses.asdict(self)
+        values = {key: x for key, x in values.items() if key not in _FORMS or key in chosen}
+        if self.unknown.get("model_type") == "bert":  # which else would mean learned positions
+            values["position_embedding_type"] = self.position_embedding_type
         return dict(values.pop("unknown")) | values
 
     def replace(self, **changes: Any) -> "RoFormerConfig":
@@ -203,6 +327,64 @@ class RoFormerConfig:
         if "hidden_size" in changes and self.embedding_size == self.hidden_size:
             changes = {"embedding_size": changes["hidden_size"]} | changes
         return dataclasses.replace(self, **changes)
+
+
+def checked_rope_parameters(
+    parameters: Mapping[str, Any] | None, features: int, base: float
+) -> Mapping[str, Any] | None:
+    """Give `rope_parameters` back, for heads of which so many features turn.
+
+    Raises InputError for a type or key that is not known, and for a number that no scaling has.
+    """
+    if parameters is None:
+        return None
+    kind = parameters.get("rope_type") if isinstance(parameters, Mapping) else None
+    if kind not in _ROPE_KEYS:
+        raise InputError(
+            f"rope_parameters is {parameters!r}, but must be a mapping whose rope_type is one of "
+            f"{sorted(_ROPE_KEYS)}, such as {{'rope_type': 'linear', 'factor': 4.0}}."
+        )
+    known = {"rope_type", *_ROPE_KEYS[kind]}
+    if strange := sorted(set(parameters) - known):
+        raise InputError(
+            f"rope_parameters of rope_type {kind!r} have no {', '.join(strange)}. They have: "
+            f"{', '.join(sorted(known))}."
+        )
+    for key, value in parameters.items():
+        if key in ("rope_type", "truncate") or (value is None and key != "factor"):
+            continue
+        least = 1 if key in ("factor", "original_max_position_embeddings") else 0
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= _LARGEST or not value:
+            raise InputError(
+                f"{key} of rope_parameters is {value!r}, but must be a number of at least "
+                f"{least or 'more than 0'}."
+            )
+    if "factor" not in parameters:
+        raise InputError(f"rope_parameters of rope_type {kind!r} lack a factor, such as 4.0.")
+    if (kind == "dynamic" and features <= 2) or (kind == "yarn" and base <= 1):
+        raise InputError(
+            f"rope_type {kind!r} needs more than one pair of features that turns and a rotary_base "
+            f"above 1, but there are {features} features and the base {base:g}."
+        )
+    return parameters
+
+
+_ROPE_KEYS = {
+    "linear": {"factor"},
+    "dynamic": {"factor", "original_max_position_embeddings"},
+    "yarn": {
+        *("factor", "original_max_position_embeddings", "attention_factor"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    },
+}
+"""What transformers calls the scalings of angles, and what each goes by."""
+
+
+def _usual_forms() -> dict[str, Any]:
+    """The keys of `_FORMS`, with what a RoFormer has."""
+    fields = dataclasses.fields(RoFormerConfig)
+    return {field.name: field.default for field in fields if field.name in _FORMS}
 
 
 def _is_deeper(value: Any, most: int) -> bool:
@@ -228,13 +410,33 @@ _REQUIRED = (
 _LARGEST = 3.4e38  # float32's
 _MOST_POSITIONS = 1 << 20
 _DEEPEST = 100
-_COUNTS = (*_REQUIRED, "embedding_size", "max_position_embeddings", "type_vocab_size")
+_COUNTS = (
+    *_REQUIRED,
+    *("embedding_size", "max_position_embeddings", "type_vocab_size"),
+    *("relative_attention_num_buckets", "relative_attention_max_distance"),
+    "global_attn_every_n_layers",
+)
+_FORMS = (
+    "position_embedding_type",
+    "relative_attention_num_buckets",
+    "relative_attention_max_distance",
+    "rotary_share",
+    "rotary_value",
+    "rope_parameters",
+    "use_logn_attn",
+    "trained_length",
+    "local_attention",
+    "global_attn_every_n_layers",
+)
+"""Keys of other forms than RoFormer's own: a file has those that were chosen."""
+_ABSOLUTE = {"absolute": "learned"}
+"""Words of transformers' BERT for `position_embedding_type`."""
 _HUGGING_FACE_KEYS = frozenset(
     """
     _name_or_path add_cross_attention architectures bos_token_id classifier_dropout directionality
     dtype eos_token_id gradient_checkpointing id2label is_decoder label2id model_type pad_token_id
     pooler_activation pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type problem_type rotary_value tie_word_embeddings torch_dtype
+    pooler_size_per_head pooler_type problem_type tie_word_embeddings torch_dtype
     transformers_version use_cache
     """.split()  # noqa: SIM905
 )

@@ -104,8 +104,13 @@ def hash_file(path: Path) -> str:
 
 
 @contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
+def locked(
+    folder: str | Path, guarded: str | Path | None = None, flag: str = "--output"
+) -> Iterator[None]:
     """Make a folder if it is not there, and keep other commands from writing into it.
+
+    Who replaces a folder whole takes the lock of one beside it, and names as `guarded` what it is
+    for; flag: where another one is chosen.
 
     The lock is the operating system's: a killed owner's is free, and over NFS other machines see
     it. Its file goes in the end, and so does a folder that was made and got nothing written into
@@ -125,16 +130,16 @@ def locked(folder: str | Path) -> Iterator[None]:
         _sign(file)
     except Timeout:
         raise InputError(
-            f"{folder} is in use: {_owner(file)} is writing into it. Wait until that has ended, "
-            "or choose another --output."
+            f"{guarded or folder} is in use: {_owner(file)} is writing into it. Wait until that "
+            f"has ended, or choose another {flag}."
         ) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             _remove_empty(made)
-            raise _unwritable(folder, error) from None
+            raise _unwritable(Path(guarded or folder), error) from None
         print(
-            f"{folder}: its file system knows no locks. See to it that no other command writes "
-            "there meanwhile.",
+            f"{guarded or folder}: its file system knows no locks. See to it that no other "
+            "command writes there meanwhile.",
             file=sys.stderr,
         )
     try:

@@ -5,6 +5,7 @@ import difflib
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -54,6 +55,29 @@ def with_new_names(flags: list[str], renamed: Mapping[str, str], program: str) -
         f"--{renamed[name]}{word[len(name) + 2 :]}" if name in renamed else word
         for name, word in zip(names, flags, strict=True)
     ]
+
+
+def given_names(flags: Sequence[str]) -> set[str]:
+    """The flags that are typed, and those that a `--config` names, without the dashes.
+
+    A YAML file that cannot be read has none: whoever reads it says what is wrong.
+    """
+    typed = list(takewhile(lambda word: word != "--", flags))
+    names = set(filter(None, map(_flag_name, typed)))
+    for place, word in enumerate(typed):
+        if _flag_name(word) == "config":
+            file = word.partition("=")[2] or "".join(typed[place + 1 : place + 2])
+            names |= _yaml_keys(Path(file))
+    return names
+
+
+def _yaml_keys(path: Path) -> set[str]:
+    import yaml
+
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return set(map(_dashed, values)) if isinstance(values, dict) else set()
+    return set()
 
 
 def with_flag(flags: list[str], name: str, settings: Any) -> list[str]:

@@ -331,6 +331,29 @@ def split(*, rotated: bool, dtype: str) -> Prepared:
     return Prepared(timed(lambda: call(projected)), {})
 
 
+def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepared:
+    """One row of an attention, and the gradient of row and weights."""
+    import tensorflow as tf
+
+    from roformer_tf import RotaryLinearAttention, RotaryMultiHeadAttention
+
+    if form == "softmax":
+        layer = RotaryMultiHeadAttention(4, 64)
+    else:
+        layer = RotaryLinearAttention(4, 64, feature_map=form, causal=causal)
+
+    @tf.function
+    def call(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            answer = layer(x, x)
+        return tape.gradient(answer, [x, *layer.trainable_variables], answer)[0]
+
+    x = tf.constant(np.random.default_rng(0).normal(size=(1, length, 256)), "float32")
+    call(x)
+    return Prepared(timed(lambda: call(x)), {"tokens": length})
+
+
 def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
     """Ids of every document of a file in one call, by a tokenizer that has seen no text before."""
     from roformer_tf import RoFormerTokenizer
@@ -377,5 +400,5 @@ if __name__ == "__main__":
         paraphrase,
         embed,
     ]
-    cases += [rotary, split, tokenization, preparation, startup]
+    cases += [rotary, split, linear_attention, tokenization, preparation, startup]
     serve(cases, ("roformer-tf", "keras", "tensorflow"))

@@ -1,8 +1,9 @@
 """Hugging Face folders, which are our own format too: `config.json` and `model.safetensors`."""
 
 import json
+import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,9 +28,10 @@ MODEL_CARD = "README.md"
 CAUSAL = "RoFormerForCausalLM"
 """The class of transformers that writes text."""
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-CRF_TYPE = "roformer_crf"
-"""The `model_type` of a tagger with a conditional random field, which transformers does not know:
-it would take each label by itself, and say nothing."""
+CRF_TYPE, FORM_TYPE = "roformer_crf", "roformer_tf"
+"""The `model_type` of a tagger with a conditional random field, and of a form of positions or
+attention that transformers has no class for, neither of which it knows: it would take each label by
+itself, or every model for a RoFormer, and say nothing."""
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -51,13 +53,34 @@ def read_tensors(path: Path) -> LazyArrays:
     Raises InputError, here or on reading, where a file is truncated or damaged.
     """
     if path.name == PICKLE:
-        return _unpickled(path)
+        return _as_roformer(_unpickled(path))
     parts = [_tensors(file) for file in (_shards(path) if path.name == SHARDS else [path])]
     home = {name: part for part in parts for name in part}
+    return _as_roformer(
+        LazyArrays(
+            {name: part.shapes[name] for name, part in home.items()},
+            {name: part.dtypes[name] for name, part in home.items()},
+            lambda name: home[name][name],
+        )
+    )
+
+
+def _as_roformer(tensors: LazyArrays) -> LazyArrays:
+    """Tensors under a RoFormer's names: a BERT's differ by the first word alone.
+
+    A model without a head has no such word, and old files call a norm's weights as TF1 does.
+    """
+    bare = "embeddings.word_embeddings.weight" in tensors
+    names = {}
+    for name in tensors:
+        ours = re.sub(r"^bert\.", "roformer.", name)
+        ours = f"roformer.{ours}" if bare and _BARE.match(ours) else ours
+        ours = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", ours)
+        names[re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", ours)] = name
     return LazyArrays(
-        {name: part.shapes[name] for name, part in home.items()},
-        {name: part.dtypes[name] for name, part in home.items()},
-        lambda name: home[name][name],
+        {ours: tensors.shapes[name] for ours, name in names.items()},
+        {ours: tensors.dtypes[name] for ours, name in names.items()},
+        lambda ours: tensors[names[ours]],
     )
 
 
@@ -77,25 +100,37 @@ def write(
     Each file is replaced whole; the config comes last, so that a folder with one has its weights.
     A RoFormerV2 gets a model card, for transformers would misread it; and with a conditional
     random field the config has another `model_type`, at which transformers' pipelines stop: they
-    would leave it out.
+    would leave it out. So has a form that transformers has no class for. A model with learned
+    positions and the rest a BERT's is written as one.
     """
     folder = Path(folder)
     tensors = dict(tensors_of_file(arrays, config, "huggingface", dtype))
     dtypes = {str(tensor.dtype) for tensor in tensors.values()}
-    tensors[POSITIONS] = _position_table(config)
+    config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
+    kind = model_type(config, arrays)
+    if kind == "bert":
+        tensors = {re.sub(r"^roformer\.", "bert.", name): x for name, x in tensors.items()}
+        architecture = bert_class(architecture)
+    elif config.position_embedding_type == "rotary":
+        tensors[POSITIONS] = _position_table(config)
     with file_beside(folder / WEIGHTS) as beside:
         save_tensors(tensors, beside, {"format": "pt"})  # the word transformers asks for
     if config.is_v2:
         write_text(folder / MODEL_CARD, model_card(config))
-    config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
-    values = _config_values(config, architecture, dtypes.pop() if len(dtypes) == 1 else "float32")
-    if architecture == CAUSAL:
+    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+    values = _config_values(config, architecture, dtype, kind)
+    if architecture in (CAUSAL, "BertLMHeadModel"):
         values |= special_ids or {}
         generation = {key: values[key] for key in SPECIAL_IDS if values.get(key) is not None}
         write_text(folder / GENERATION_CONFIG, json.dumps(generation, indent=2) + "\n")
     else:
         remove(folder / GENERATION_CONFIG)  # of an earlier model in its place
     write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+
+def bert_class(name: str) -> str:
+    """What transformers calls the class of a BERT that has the head of this one of a RoFormer."""
+    return "BertLMHeadModel" if name == CAUSAL else name.replace("RoFormer", "Bert")
 
 
 def model_card(config: RoFormerConfig) -> str:
@@ -194,7 +229,26 @@ def _position_table(config: RoFormerConfig) -> np.ndarray:
     return np.concatenate([np.sin(theta), np.cos(theta)], axis=1).astype("float32")
 
 
-def _config_values(config: RoFormerConfig, architecture: str, dtype: str) -> dict[str, Any]:
+def model_type(config: RoFormerConfig, arrays: Iterable[str]) -> str:
+    """What transformers calls a model of this config and these weights, by our names.
+
+    "roformer" and "bert" it knows, and reads right; at any other word its pipelines stop.
+    """
+    if config.crf:
+        return CRF_TYPE
+    if config.unusual_form(learned=True, value=True):
+        return FORM_TYPE
+    if config.position_embedding_type == "rotary":
+        return "roformer"
+    # BERT has one size for embeddings and layers, norms with weights, and another head for texts.
+    other = config.embedding_size != config.hidden_size or config.is_v2 or config.rotary_value
+    other |= any(name.startswith("classifier/") for name in arrays)
+    return FORM_TYPE if other else "bert"
+
+
+def _config_values(
+    config: RoFormerConfig, architecture: str, dtype: str, kind: str
+) -> dict[str, Any]:
     values = config.to_dict()
     for key in ("torch_dtype", "transformers_version"):  # true of the file it was read from
         values.pop(key, None)
@@ -206,14 +260,17 @@ def _config_values(config: RoFormerConfig, architecture: str, dtype: str) -> dic
         del values["crf"]
     return values | {
         "architectures": [architecture],
-        "model_type": CRF_TYPE if config.crf else "roformer",
+        "model_type": kind,
         "dtype": dtype,
         "is_decoder": config.attention_type == "causal",
         "pad_token_id": 0,
-        "rotary_value": False,
         "tie_word_embeddings": True,
+        **(_BERT_VALUES if kind == "bert" else {"rotary_value": config.rotary_value}),
     }
 
+
+_BARE = re.compile(r"(embeddings|embeddings_project|encoder|pooler)\.")
+_BERT_VALUES = {"position_embedding_type": "absolute"}
 
 _V2_CARD = """\
 ---

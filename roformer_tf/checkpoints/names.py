@@ -8,7 +8,7 @@ F intermediate, C labels.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,11 @@ from roformer_tf.errors import InputError
 IGNORED = re.compile(
     r"(.*/adam_[mv]|global_step|bert/embeddings/position_embeddings"
     r"|roformer\.encoder\.embed_positions\.weight"
+    r"|roformer\.embeddings\.position_(ids|embeddings\.weight)"
     r"|cls\.predictions\.decoder\.(weight|bias))"
 )
-"""Names that carry no weight of a RoFormer: optimizer slots, position tables (rotary angles are
-computed), and the second names of `TIED`."""
+"""Names that carry no weight of a model: optimizer slots, position tables (rotary angles are
+computed; a BERT's own is in the table of a config that has it), and the second names of `TIED`."""
 
 TIED = {
     "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
@@ -56,8 +57,10 @@ class Weight:
     """In a TF1 checkpoint: heads and head size are one axis there."""
     transposed_in: tuple[str, ...] = ()
     """File layouts that hold the transpose of the TF1 shape's matrix."""
-    rotated: bool = False
-    """Whether the last axis (ours) is turned in pairs, so that the rotary style orders it."""
+    rotated: int = 0
+    """How many features of a head are turned in pairs, so that the rotary style orders them."""
+    head_axis: int = -1
+    """Which axis (ours) these features lie along."""
 
     @property
     def part(self) -> str:
@@ -79,17 +82,21 @@ class Weight:
         features in another order, and so gives the same numbers.
         """
         array = (array.T if layout in self.transposed_in else array).reshape(self.shape)
-        return array[..., _half_order(self.shape[-1])] if self._reordered(style) else array
+        return self._in_order(half_order, array) if self._reordered(style) else array
 
     def to_file(self, array: np.ndarray, layout: str, style: str) -> np.ndarray:
         """Undo `from_file`."""
         if self._reordered(style):
-            array = array[..., np.argsort(_half_order(self.shape[-1]))]
+            array = self._in_order(interleaved_order, array)
         array = array.reshape(self.tf1_shape)
         return np.ascontiguousarray(array.T if layout in self.transposed_in else array)
 
     def _reordered(self, style: str) -> bool:
-        return self.rotated and style == "half"
+        return bool(self.rotated) and style == "half"
+
+    def _in_order(self, order: Callable[[int, int], np.ndarray], array: np.ndarray) -> np.ndarray:
+        size = self.shape[self.head_axis]
+        return np.take(array, order(size, self.rotated), axis=self.head_axis)
 
 
 def table(config: RoFormerConfig) -> list[Weight]:
@@ -109,9 +116,9 @@ def complete_config(
     """Complete a config by what its checkpoint's tensors say, and hold the two together.
 
     `shapes` are those of a file's tensors under their names there. No `bert_config.json` tells
-    of RoFormerV2, of labels and their order, or of BERT's head for pairs of sentences, which is
-    trained with all tokens in sight: the tensors do. Raises InputError, naming both, where config
-    and tensors disagree.
+    of RoFormerV2, of labels and their order, or of BERT, by its positions or its head for pairs of
+    sentences, which is trained with all tokens in sight: the tensors do. Raises InputError, naming
+    both, where config and tensors disagree.
     """
     if config.num_hidden_layers > len(shapes):  # or the table of its weights takes minutes
         raise InputError(
@@ -130,7 +137,8 @@ def complete_config(
         counts = [shapes[rows[name]][0] for name in _LABELLED if rows[name] in shapes]
         config = config.replace(num_labels=max(counts, default=0))
     config = config.replace(crf=rows[_CRF] in shapes)
-    if config.attention_type is None and rows["seq_relationship/bias"] in shapes:
+    of_bert = rows["seq_relationship/bias"] in shapes or config.position_embedding_type == "learned"
+    if config.attention_type is None and of_bert:
         config = config.replace(attention_type="bidirectional")
     return config
 
@@ -156,6 +164,12 @@ def _with_version(
 def _embeddings(config: RoFormerConfig) -> list[Weight]:
     size = config.embedding_size
     ours, tf1, hf = "encoder/embeddings", "bert/embeddings", "roformer.embeddings"
+    tables = [
+        ("word", "word", config.vocab_size),
+        ("segment", "token_type", config.type_vocab_size),
+    ]
+    if config.position_embedding_type == "learned":
+        tables.append(("position", "position", config.max_position_embeddings))
     rows = [
         _same(
             f"{ours}/{our}/embeddings",
@@ -163,11 +177,17 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
             f"{hf}.{his}_embeddings.weight",
             (n, size),
         )
-        for our, his, n in (
-            ("word", "word", config.vocab_size),
-            ("segment", "token_type", config.type_vocab_size),
-        )
+        for our, his, n in tables
     ]
+    if config.position_embedding_type == "t5":
+        rows.append(
+            _same(
+                "encoder/relative_attention_bias/embeddings",
+                "bert/encoder/relative_attention_bias",
+                "roformer.encoder.relative_attention_bias.weight",
+                (config.relative_attention_num_buckets, config.num_attention_heads),
+            )
+        )
     rows += _norm(config, f"{ours}/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size)
     if size != config.hidden_size:
         rows += _dense(
@@ -183,6 +203,8 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
 def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = (config.num_attention_heads, config.head_size)
+    turned = int(config.head_size * config.turning_share + 1e-6)
+    turned_values = turned if config.rotary_value else 0
     ours = f"encoder/layer_{index}"
     tf1, hf = f"bert/encoder/layer_{index}", f"roformer.encoder.layer.{index}"
     rows = []
@@ -195,7 +217,7 @@ def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
             kernel_shape=(hidden, *heads),
             bias_shape=heads,
             use_bias=config.use_bias,
-            rotated=role != "value",
+            rotated=turned_values if role == "value" else turned,
         )
     rows += _dense(
         f"{ours}/attention/attention_output",
@@ -204,6 +226,8 @@ def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
         (hidden, hidden),
         kernel_shape=(*heads, hidden),
         use_bias=config.use_bias,
+        rotated=turned_values,  # what comes out of attention lies as the values do
+        head_axis=1,
     )
     return [
         *rows,
@@ -316,7 +340,8 @@ def _dense(
     kernel_shape: tuple[int, ...] | None = None,
     bias_shape: tuple[int, ...] | None = None,
     use_bias: bool = True,
-    rotated: bool = False,
+    rotated: int = 0,
+    head_axis: int = -1,
 ) -> list[Weight]:
     """Kernel and bias of a dense layer: (in, out) in TF1, (out, in) in Hugging Face."""
     kernel = Weight(
@@ -327,6 +352,7 @@ def _dense(
         shape,
         transposed_in=("huggingface",),
         rotated=rotated,
+        head_axis=head_axis,
     )
     bias = Weight(
         f"{ours}/bias",
@@ -334,11 +360,21 @@ def _dense(
         f"{huggingface}.bias",
         bias_shape or shape[1:],
         shape[1:],
-        rotated=rotated,
+        rotated=rotated if head_axis == -1 else 0,  # the features that go in have no bias
     )
     return [kernel, bias] if use_bias else [kernel]
 
 
-def _half_order(head_size: int) -> np.ndarray:
-    """Features of one head in "half" order: all firsts of the pairs, then all seconds."""
-    return np.arange(head_size).reshape(-1, 2).T.reshape(-1)
+def half_order(head_size: int, rotated: int) -> np.ndarray:
+    """Features (H,) of a head of style "interleaved", in the order that style "half" has them.
+
+    Of those that turn all firsts of the pairs, then all seconds; behind them those that do not.
+    """
+    order = np.arange(head_size)
+    order[:rotated] = order[:rotated].reshape(-1, 2).T.reshape(-1)
+    return order
+
+
+def interleaved_order(head_size: int, rotated: int) -> np.ndarray:
+    """Undo `half_order`."""
+    return np.argsort(half_order(head_size, rotated))

@@ -68,9 +68,26 @@ class OpenedSource(Files):
         else:
             layout, file = "huggingface", self.folder / huggingface.CONFIG
             tensors = huggingface.read_tensors(weights)
-        config = RoFormerConfig.from_file(file).replace(**overrides)
+        config = RoFormerConfig.from_file(file)
+        if layout == "tf1" and tf1.BERT_POSITIONS in tensors:
+            config = self._of_bert(config)
+        config = config.replace(**overrides)
         config = complete_config(config, tensors.shapes, layout, self.folder)
         return _in_our_names(tensors, config, layout, self.folder, ignore_unknown)
+
+    def _of_bert(self, config: RoFormerConfig) -> RoFormerConfig:
+        """The config of a TF1 checkpoint with a table of positions: no file of a BERT says so.
+
+        A RoFormer that began as a BERT may still have the table; its name tells.
+        """
+        if any("roformer" in name.casefold() for name in self.names):
+            logger.warning(
+                "%s holds a table of learned positions, which a RoFormer, as its name says it is, "
+                'leaves aside. For a BERT give position_embedding_type="learned".',
+                self.path,
+            )
+            return config
+        return config.replace(position_embedding_type="learned")
 
 
 def _weights(folder: Path) -> Path:
@@ -100,8 +117,6 @@ def _in_our_names(
     tensors: LazyArrays, config: RoFormerConfig, layout: str, source: Path, ignore_unknown: bool
 ) -> Checkpoint:
     """Give each tensor of a file its place in the table; refuse what has none or another shape."""
-    if config.unknown.get("rotary_value"):
-        raise InputError(f"{source} has rotary_value true: rotated values are not supported.")
     rows = {row.name_in(layout): row for row in table(config)}
     _check_strangers([name for name in tensors if name not in rows], source, ignore_unknown)
     _check_tied(tensors, source)

@@ -24,6 +24,8 @@ from roformer_tf.files import file_beside, folder_beside
 CONFIG = "bert_config.json"
 PREFIX = "bert_model.ckpt"
 VOCABULARY = "vocab.txt"
+BERT_POSITIONS = "bert/embeddings/position_embeddings"
+"""What a BERT has, and no RoFormer: a table of learned positions."""
 
 
 @contextmanager
@@ -100,8 +102,13 @@ def write(
 
     A target named `….zip` becomes a zip around a folder of its name, any other the folder itself;
     it is replaced whole. `vocabulary` is the content of `vocab.txt`; `dtype` None keeps the
-    arrays' own.
+    arrays' own. Raises InputError for a form of attention or positions that bert4keras has not.
     """
+    if form := config.unusual_form(learned=True):
+        raise InputError(
+            f"the model has {form}, which a TF1 checkpoint cannot say: bert4keras would leave it "
+            "out. Save it in our own format."
+        )
     target = Path(target)
     if target.suffix != ".zip":
         with folder_beside(target) as folder:

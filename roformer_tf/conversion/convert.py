@@ -126,11 +126,18 @@ def convert_checkpoint(
 
     files: what `vector_files` gives; with them a folder is one for sentence-transformers too, and
     the released layout has no place for them. Nothing stands under the target's name before it is
-    whole. Raises InputError where something is there already, and for a vocabulary that no file
-    holds line by line.
+    whole. Raises InputError where something is there already, for a vocabulary that no file
+    holds line by line, and for a form of positions or attention that the layout cannot say.
     """
     check_target(target, output.to)
     config, dtype = checkpoint.config, output.dtype
+    kind = huggingface.model_type(config, checkpoint.arrays)
+    if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
+        form = config.unusual_form(learned=True) or config.unusual_form()
+        raise InputError(
+            f"{target} would be for transformers, which has no model with {form} and the rest of "
+            "this one: it would leave out what it does not know. Convert --to own."
+        )
     with Progress(total=len(checkpoint.arrays), desc=target.name, unit=" tensors") as bar:
         arrays = _watched(checkpoint.arrays, bar)
         if output.to == "tf1":

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from roformer_tf.checkpoints import tf1
+from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.checkpoints.detection import (
     attention_type,
     is_language_model,
@@ -235,6 +235,12 @@ def _check_same_sizes(
 def _check_known(against: Peer, checkpoint: Checkpoint, reference: str) -> None:
     """Raise InputError for a model that the other library would compute wrongly, or not at all."""
     config = checkpoint.config
+    form = config.unusual_form(learned=True, value=against == "transformers")
+    if form or (config.position_embedding_type == "learned" and config.is_v2):
+        raise InputError(
+            f"{reference} has {form or 'learned positions and the rest of a RoFormerV2'}, which "
+            f"{against} does not know: it would compute another model."
+        )
     if against == "transformers" and config.is_v2:
         raise InputError(
             f"{reference} is a RoFormerV2, which transformers does not know: it would compute "
@@ -270,12 +276,16 @@ def _options(against: Peer, checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.config
     if against == "transformers":
         causal = config.attention_type == "causal"
-        return {"class": transformers_class(checkpoint), "is_decoder": causal}
+        name = transformers_class(checkpoint)
+        if config.position_embedding_type == "learned":
+            name = huggingface.bert_class(name)
+        return {"class": name, "is_decoder": causal}
+    learned = config.position_embedding_type == "learned"
     applications = {"bidirectional": "encoder", "causal": "lm", "unilm": "unilm"}
     activation = {"gelu_new": "gelu_tanh"}.get(config.hidden_act, config.hidden_act)
     return {
         "epsilon": config.layer_norm_eps,  # its own, 1e-7, shows where embeddings are small
-        "model": "roformer_v2" if config.is_v2 else "roformer",
+        "model": "bert" if learned else "roformer_v2" if config.is_v2 else "roformer",
         "application": applications[str(config.attention_type)],
         "hidden_act": activation,
         "with_mlm": "linear" if is_language_model(checkpoint) else False,

@@ -106,7 +106,7 @@ class Graph(ABC):
 
     @abstractmethod
     def visible(self, attention_type: str | None, token_ids: Node, segment_ids: Node) -> Node:
-        """Which token may look at which, as `layers.attention.visible_keys` has it.
+        """Which token may look at which, as `layers.masks.visible_keys` has it.
 
         A row is one document, token 0 is padding, and the first token always counts.
         """

@@ -41,6 +41,7 @@ from roformer_tf.finetuning.trainer import Start
 from roformer_tf.finetuning.trial import Recipe
 from roformer_tf.finetuning.vectors import check_pieces
 from roformer_tf.inference.export import Format, check_export, export
+from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
@@ -404,6 +405,7 @@ def choose_length(
     auto = config.max_length == "auto"
     chosen = pick_max_length(lengths, task.longest) if auto else int(config.max_length)
     print(
+        f"device: {device_in_words()}\n"
         f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
         f"{len(sets.test):,} to judge by\n"
         f"rows of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training texts "

@@ -44,7 +44,8 @@ class EvaluateConfig:
     """Judge a fine-tuned model by a labelled file, and say how far chance may move the figures.
 
     Columns have the names of training. Where the file has none such they are found, and said, as
-    `finetune` does it.
+    `finetune` does it. A language model is judged by text, with --corpus in the place of --data:
+    `roformer-tf evaluate --corpus --help` lists the flags of that.
     """
 
     model: str

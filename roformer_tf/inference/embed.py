@@ -346,6 +346,7 @@ def fingerprint(
         "causal": attention == "causal",
         "size": size,
         **{key: getattr(model, key) for key in ARCHITECTURE},
+        **model.chosen_forms(),
         **{key: x for key, x in asdict(config).items() if key != "dimensions"},
     }
     digest.update(json.dumps(settings, sort_keys=True).encode())

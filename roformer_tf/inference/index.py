@@ -23,10 +23,10 @@ import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, write_text
+from roformer_tf.files import folder_beside, locked, write_text
 from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
-from roformer_tf.inference.lexical import BM25
+from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE, Found, exact
 from roformer_tf.inference.text_files import CheckedDocuments, Document
 from roformer_tf.inference.vector_files import MatrixFile
@@ -141,11 +141,11 @@ class SearchIndex:
         return np.maximum.reduceat(self.vectors[rows] @ query, begins)
 
     @cached_property
-    def words(self) -> BM25:
+    def words(self) -> DocumentBM25:
         """BM25 over its documents: as it is kept, or made now."""
         if (self.folder / WORDS).is_dir():
-            return BM25.load(self.folder / WORDS, len(self))
-        return BM25(document.text for document in self.documents())
+            return DocumentBM25.load(self.folder / WORDS, len(self))
+        return DocumentBM25(document.text for document in self.documents())
 
     def _nearest_rows(self, queries: np.ndarray, top: int) -> Found:
         if self._neighbours is not None:
@@ -197,9 +197,24 @@ def write_index(
     the model's longest text unless given; hybrid_weight: kept for searches that ask for none.
     with_words: keep BM25's figures too. Raises InputError, with the folder as it was, for an index
     of another model or of other passages, for something else in its place, and for a vector that
-    is none.
+    is none; and while another command writes it.
     """
     folder = Path(folder)
+    with locked(folder.with_name(f".{folder.name}.lock"), guarded=folder, flag="--index"):
+        return _write_index(
+            folder, embedder, documents, passage_length, hybrid_weight, with_words, batch_size
+        )
+
+
+def _write_index(
+    folder: Path,
+    embedder: TextEmbedder,
+    documents: CheckedDocuments,
+    passage_length: int | None,
+    hybrid_weight: float | None,
+    with_words: bool,
+    batch_size: int,
+) -> Added:
     old = SearchIndex(folder) if is_index(folder) else None
     manifest = _new_manifest(embedder, passage_length) if old is None else old.manifest
     if old is not None:

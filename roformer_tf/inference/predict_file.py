@@ -14,6 +14,7 @@ from roformer_tf.inference.answer_files import STANDARD, answer_file, check_form
 from roformer_tf.inference.answers import bad_cells, cell_names, cells, text_names
 from roformer_tf.inference.engines import int8_cost, open_finetuned
 from roformer_tf.inference.predict import predict_encoded
+from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
@@ -132,7 +133,7 @@ class Tally:
             length = self.task.max_length
             where = f"column {TOKENS_CUT}" if self.marked else "--with-text marks them"
             facts.append(f"{self.cut:,} longer than {length} tokens and cut ({where})")
-        return "; ".join([*facts, *notes]) + "."
+        return "; ".join([*facts, *notes, f"device: {device_in_words()}"]) + "."
 
 
 def predict_file(config: PredictConfig) -> None:

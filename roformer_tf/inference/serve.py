@@ -70,6 +70,7 @@ from roformer_tf.inference.service import (
 )
 from roformer_tf.inference.workers import Workers
 from roformer_tf.inference.writing_questions import WritingLimits
+from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.machine import usable_cores
 from roformer_tf.models.rows import BATCH_SIZE
@@ -161,7 +162,8 @@ def serve(config: ServeConfig) -> None:
                 "knows no passwords and no encryption. Put it behind a proxy that does.",
                 file=sys.stderr,
             )
-        print(f"serving {name} at {url(address, port)} (Ctrl+C ends it)", flush=True)
+        where = url(address, port)
+        print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C ends it)", flush=True)
         server.run(sockets=[at])
 
 

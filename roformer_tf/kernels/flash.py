@@ -1,9 +1,8 @@
 """Attention that keeps no matrix of scores: cuDNN's flash kernel, on JAX with an NVIDIA GPU."""
 
-import keras
 from keras import ops
 
-from roformer_tf.kernels.forms import Tensor
+from roformer_tf.kernels.forms import Tensor, attention_form
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -30,12 +29,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = N
 def may_flash(length: int) -> bool:
     """Whether Keras may be left to choose flash attention for rows of this length.
 
-    Only on JAX with a GPU: on TPUs, Keras gives the first row's mask to all rows. And only for even
-    lengths: cuDNN's gradient under a mask has no others, which shows too late to fall back.
-    `keras.config.disable_flash_attention()` switches it off.
+    Only on JAX with a GPU, where `attention_form` is not "plain": on TPUs, Keras gives the first
+    row's mask to all rows. And only for even lengths: cuDNN's gradient under a mask has no others,
+    which shows too late to fall back.
     """
-    if keras.backend.backend() != "jax" or keras.config.is_flash_attention_enabled() is False:
-        return False
-    import jax
-
-    return bool(jax.default_backend() == "gpu" and length % 2 == 0)
+    return attention_form() != "plain" and length % 2 == 0

@@ -2,23 +2,34 @@
 
 The plain form is Keras', runs everywhere, and says what is meant; the fast one beside it is held
 equal to it in value and gradient. Fast forms are for training: they are compiled for each shape,
-and what is exported holds none of them.
+and what is exported holds none of them. Attention alone has forms for a GPU, on JAX.
 """
 
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, get_args
 
 import keras
 
+from roformer_tf.errors import InputError
 from roformer_tf.internals import device_scope
+
+AttentionForm = Literal["blocks", "packed", "masked", "plain"]
+"""How attention is computed on JAX with an NVIDIA GPU; elsewhere it is plain, or `fast` says.
+
+"blocks": our own kernel in Pallas, which skips blocks of a row in which nobody sees anybody
+(`block_attention.py`). "packed": cuDNN's kernel, document by document (`packed_attention.py`).
+"masked": cuDNN's kernel with a mask of all pairs, where Keras finds it possible (`flash.py`).
+"plain": products and softmax, by XLA.
+"""
 
 Tensor = Any
 """A tensor of the running backend, a Keras tensor or a NumPy array."""
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
+_attention: ContextVar[AttentionForm | None] = ContextVar("attention", default=None)
 
 
 @contextmanager
@@ -47,6 +58,69 @@ def fast() -> bool:
     if all(device.device_type == "CPU" for device in tf.config.list_logical_devices()):
         return True
     return "CPU" in device_scope().upper()
+
+
+@contextmanager
+def attention_by(form: AttentionForm | None) -> Iterator[None]:
+    """Have attention take a form, where the device has it, in whatever is called or traced within.
+
+    None leaves it to `attention_form`. Raises InputError for one that is not known.
+    """
+    if form not in (None, *get_args(AttentionForm)):
+        known = ", ".join(get_args(AttentionForm))
+        raise InputError(f"the form of attention is {form!r}, but must be one of {known}.")
+    token = _attention.set(form)
+    try:
+        yield
+    finally:
+        _attention.reset(token)
+
+
+def attention_form() -> AttentionForm:
+    """Which form attention takes on the device at hand.
+
+    On JAX with an NVIDIA GPU of the Ampere generation or newer, and a JAX that has what the kernel
+    is written in, the one that `attention_by` names, else "blocks"; on another GPU of JAX "masked";
+    elsewhere "plain". `keras.config.disable_flash_attention()` makes it "plain" everywhere.
+    """
+    if keras.backend.backend() != "jax" or _plain.get():
+        return "plain"
+    if keras.config.is_flash_attention_enabled() is False:
+        return "plain"
+    import jax
+
+    if jax.default_backend() != "gpu":
+        return "plain"
+    asked = _attention.get()
+    if not _has_tensor_cores_for_bfloat16(jax.devices()[0]) or not _has_pallas():
+        return "plain" if asked == "plain" else "masked"
+    return asked or "blocks"
+
+
+def spares_logits() -> bool:
+    """Whether losses over a vocabulary are made in pieces wherever their logits are large: on JAX.
+
+    Their product is made again for the gradients, some hundredths of a step, so that memory does
+    not grow with the vocabulary. On a processor that is no slower by JAX; TensorFlow loses time.
+    """
+    return keras.backend.backend() == "jax" and not _plain.get()
+
+
+def _has_tensor_cores_for_bfloat16(device: Any) -> bool:
+    """Whether a device of JAX is an NVIDIA GPU of compute capability 8.0 or more."""
+    try:
+        return float(device.compute_capability) >= 8
+    except (AttributeError, TypeError, ValueError):  # AMD's are told as "gfx942"
+        return False
+
+
+def _has_pallas() -> bool:
+    """Whether this JAX has Pallas as `block_attention.py` takes it."""
+    try:
+        from jax.experimental.pallas import triton
+    except ImportError:
+        return False
+    return hasattr(triton, "dot") and hasattr(triton, "CompilerParams")
 
 
 def wide(x: Tensor) -> str:

@@ -7,6 +7,8 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 PARTS = ("query", "key", "value")
+TURNED = ("query", "key")
+"""The parts that rotary attention turns; the values stay (RoFormer, section 3.2.2)."""
 
 
 def split_and_rotate(
@@ -15,8 +17,9 @@ def split_and_rotate(
     sin: Tensor,
     parts: tuple[str, ...] = PARTS,
     training: bool | None = None,
+    turned: tuple[str, ...] = TURNED,
 ) -> tuple[Tensor, ...]:
-    """Split into queries, keys and values, or those that `parts` names, and turn the first two.
+    """Split into queries, keys and values, or those that `parts` names, and turn those of `turned`.
 
     projected (B, T, parts, N, 2, H/2): per head first all first features of the pairs, then all
     second ones, which need no strided slices. cos and sin (T, H/2) or (B, T, H/2) → for each part
@@ -25,11 +28,15 @@ def split_and_rotate(
     """
     cos, sin = (ops.cast(table, wide(projected)) for table in (cos, sin))
     form = _fast if training and fast() else split_and_rotate_plainly
-    return form(projected, cos, sin, parts)
+    return form(projected, cos, sin, parts, turned)
 
 
 def split_and_rotate_plainly(
-    projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...] = PARTS
+    projected: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    parts: tuple[str, ...] = PARTS,
+    turned: tuple[str, ...] = TURNED,
 ) -> tuple[Tensor, ...]:
     """The plain form."""
     pairs = ops.cast(projected, wide(projected))
@@ -37,10 +44,10 @@ def split_and_rotate_plainly(
     split = []
     for i, part in enumerate(parts):
         first, second = pairs[i, 0], pairs[i, 1]
-        if part == "value":
-            x = ops.concatenate([first, second], -1)
-        else:
+        if part in turned:
             x = _turned(first, second, cos, sin)
+        else:
+            x = ops.concatenate([first, second], -1)
         # 1 / √H of the scores, here on T · H numbers a head instead of on T · S
         x = x * x.shape[-1] ** -0.5 if part == "query" else x
         split.append(ops.cast(x, projected.dtype))
@@ -54,14 +61,17 @@ def _turned(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return ops.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def _fast(projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...]) -> Any:
+def _fast(
+    projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...], turned: tuple[str, ...]
+) -> Any:
     @with_gradient
     def split(projected: Tensor, cos: Tensor, sin: Tensor) -> Any:
-        # Rotations are orthogonal: the gradient is turned back, by −θ. Tables have none.
+        # Rotations are orthogonal, and stay multiples of such under a scaled table: the gradient
+        # is turned back, by −θ. Tables have none.
         def gradients(*upstream: Tensor) -> tuple[Tensor, None, None]:
-            return _merged(upstream, cos, sin, parts), None, None
+            return _merged(upstream, cos, sin, parts, turned), None, None
 
-        return _split(projected, cos, sin, parts), gradients
+        return _split(projected, cos, sin, parts, turned), gradients
 
     return split(projected, cos, sin)
 
@@ -71,14 +81,18 @@ _split = island(split_and_rotate_plainly)
 
 @island
 def _merged(
-    upstream: tuple[Tensor, ...], cos: Tensor, sin: Tensor, parts: tuple[str, ...]
+    upstream: tuple[Tensor, ...],
+    cos: Tensor,
+    sin: Tensor,
+    parts: tuple[str, ...],
+    turned: tuple[str, ...],
 ) -> Tensor:
     """Turn gradients back, and lay them as `projected` lies."""
     half = upstream[0].shape[-1] // 2
     together = []
     for part, x in zip(parts, upstream, strict=True):
         x = ops.cast(x * x.shape[-1] ** -0.5 if part == "query" else x, wide(x))
-        if part != "value":
+        if part in turned:
             x = _turned(x[..., :half], x[..., half:], cos, -sin)
         together.append(ops.transpose(x, (0, 2, 1, 3)))  # (B, T, N, H)
     merged = ops.stack(together, axis=2)

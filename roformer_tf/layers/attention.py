@@ -1,14 +1,17 @@
 """Multi-head attention that knows positions only through rotation."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.rotary import pair_axis, rotate
+from roformer_tf.layers import axes
+from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
+from roformer_tf.layers.rotary import Rotation
+from roformer_tf.layers.scaling import sharpened
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -18,9 +21,12 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     Axes: B batch, T queries, S keys, N heads, H head size (even), D features.
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
 
-    `rotary_style` and `rotary_base` are those of `rotary.rotate`; all other arguments are
-    Keras' own. Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown
-    style, and for inputs that are no rows of vectors.
+    `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the share of a
+    head's features that turn, the first ones, and with `rotary_value` the values turn, too.
+    `rope_parameters`, with transformers' keys, scale the angles beyond `trained_length`, and
+    `use_logn_attn` scales the scores (`scaling.log_n`). All other arguments are Keras' own.
+    Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown style or
+    scaling, and for inputs that are no rows of vectors.
     """
 
     def __init__(
@@ -30,16 +36,34 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         *,
         rotary_style: str = "interleaved",
         rotary_base: float = 10_000.0,
+        rotary_share: float = 1.0,
+        rotary_value: bool = False,
+        rope_parameters: Mapping[str, Any] | None = None,
+        use_logn_attn: bool = False,
+        trained_length: int = 0,
         **kwargs: Any,
     ) -> None:
         if key_dim % 2:
             raise InputError(
                 f"key_dim is {key_dim}, but rotation turns features in pairs. Give an even number."
             )
-        pair_axis(rotary_style)  # refuses an unknown one, before Keras makes anything
+        if rotary_value and kwargs.get("value_dim") not in (None, key_dim):
+            raise InputError(
+                f"value_dim is {kwargs['value_dim']}, but values that turn have key_dim features, "
+                f"{key_dim}. Leave value_dim out, or rotary_value."
+            )
+        # Before Keras makes anything: what cannot be turned is refused here.
+        turning = (rotary_style, rotary_base, rotary_share, rotary_value)
+        rotation = Rotation(key_dim, *turning, rope_parameters, trained_length)
+        if use_logn_attn and trained_length < 2:
+            raise InputError(
+                f"use_logn_attn scales scores beyond a trained_length, which is {trained_length}. "
+                "Give the longest row that was trained on."
+            )
         super().__init__(num_heads, key_dim, **kwargs)
-        self.rotary_style = rotary_style
-        self.rotary_base = rotary_base
+        self.rotation = rotation
+        self.rotary_style, self.rotary_base = rotary_style, rotary_base
+        self.use_logn_attn = use_logn_attn
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Make the projections."""
@@ -64,14 +88,16 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
 
         Two tokens see each other where their ids are equal and not 0, which is padding. All
         other masks narrow this further. With `positions` (B, P) int, 0 to T − 1, the output is
-        (B, P, D), that of the queries there; scores, where asked for, stay whole. `others` are
-        what a later Keras may take.
+        (B, P, D), that of the queries there; scores, where asked for, stay whole. Tokens stand one
+        behind the other, or at `rotary_positions` (T, A) or (B, T, A) int along A axes (T = S
+        then): `axes.axial_angles`. `others` are what a later Keras may take.
         Raises InputError for a position outside the row whose value is known; where a function is
         traced, the nearest in the row is taken.
         """
@@ -90,34 +116,49 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 if mask is not None:
                     attention_mask = both(attention_mask, mask[:, None, :])
             query_mask = value_mask = key_mask = None
-        answer = super().call(
-            query,
-            value,
-            key,
-            query_mask=query_mask,
-            value_mask=value_mask,
-            key_mask=key_mask,
-            attention_mask=attention_mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-            use_causal_mask=use_causal_mask,
-            **others,
-        )
+        with axes.rotary_positions(rotary_positions, self.rotation):
+            answer = super().call(
+                query,
+                value,
+                key,
+                query_mask=query_mask,
+                value_mask=value_mask,
+                key_mask=key_mask,
+                attention_mask=attention_mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                use_causal_mask=use_causal_mask,
+                **others,
+            )
         if positions is None:
             return answer
         if return_attention_scores:
             return gather_positions(answer[0], positions), answer[1]
         return gather_positions(answer, positions)
 
-    def _compute_attention(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _compute_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         # The one hook, whose private name `internals.py` watches: after the projections, before
-        # the scores, and never the values (RoFormer, section 3.2.2).
-        query = self._rotate(query)  # (B, T, N, H)
-        key = self._rotate(key)  # (B, S, N, H)
-        return super()._compute_attention(query, key, *args, **kwargs)
+        # the scores, and the values as they are (RoFormer, section 3.2.2) unless told otherwise.
+        length = ops.shape(key)[1]
+        query = self._rotate(query, length)  # (B, T, N, H)
+        key = self._rotate(key, length)  # (B, S, N, H)
+        value = self._rotate(value, length) if self.rotation.value else value  # (B, S, N, V)
+        if self.use_logn_attn:
+            query = sharpened(query, attention_mask, length, self.rotation.trained_length)
+        return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
 
-    def _rotate(self, x: Tensor) -> Tensor:
-        return rotate(x, ops.arange(ops.shape(x)[1]), self.rotary_base, self.rotary_style)
+    def _rotate(self, x: Tensor, length: Any) -> Tensor:
+        if (places := axes.given_positions()) is not None:
+            return axes.turn_along_axes(x, places, self.rotation)
+        return self.rotation.turn(x, ops.arange(ops.shape(x)[1]), length)
 
     def compute_output_spec(
         self,
@@ -127,6 +168,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         *args: Any,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of what `call` gives, on Keras tensors."""
@@ -140,74 +182,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     def get_config(self) -> dict[str, Any]:
         """Everything needed to make the layer again."""
         return super().get_config() | {
-            "rotary_style": self.rotary_style,
-            "rotary_base": self.rotary_base,
+            "rotary_style": self.rotation.style,
+            "rotary_base": self.rotation.base,
+            "rotary_share": self.rotation.share,
+            "rotary_value": self.rotation.value,
+            "rope_parameters": self.rotation.parameters,
+            "use_logn_attn": self.use_logn_attn,
+            "trained_length": self.rotation.trained_length,
         }
-
-
-def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:
-    """Which token may look at which: (B, T) int twice → (B, T, T) bool, query before key.
-
-    Within its document a token sees everything ("bidirectional", or unset), what stands up to it
-    ("causal"), or all of its own and of earlier segments ("unilm"), where a segment begins at
-    every token whose segment id is not 0: source zeros see each other, target ones look back.
-    """
-    visible = same_sequence(sequence_ids)
-    # Both rules are one comparison of ranks: its place in the row, or how many segments began.
-    if attention_type == "causal":
-        order = ops.arange(ops.shape(sequence_ids)[1])
-    elif attention_type == "unilm":
-        order = ops.cumsum(segment_ids, axis=1)
-    else:
-        return visible
-    return visible & (order[..., None, :] <= order[..., :, None])
-
-
-def same_sequence(sequence_ids: Tensor) -> Tensor:
-    """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
-    # Of equal ids one is 0 only if both are: asking the key alone hides padding from everyone.
-    query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
-    return (query == key) & (key != 0)
-
-
-def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Where both masks allow it, bool; None allows everything.
-
-    Each is (T, S), (B, T, S) or (B, 1 or N, T, S), and what they give has the axes of the larger.
-    """
-    masks = [ops.cast(x, "bool") for x in (mask, other) if x is not None]
-    if any(len(x.shape) == 4 for x in masks):  # what is for all heads has no axis for them
-        masks = [x[:, None] if len(x.shape) == 3 else x for x in masks]
-    return masks[0] & masks[1] if len(masks) == 2 else next(iter(masks), None)
-
-
-def within(positions: Tensor, length: Any) -> Tensor:
-    """Positions (B, P) → int32, each of 0 … length − 1.
-
-    Raises InputError for another one where the values are known. They are not where a function is
-    traced, nor where they lie on devices of several processes: there the nearest is taken.
-    """
-    try:
-        values = np.asarray(positions)
-    except (RuntimeError, TypeError, ValueError):  # as TensorFlow, JAX and Keras say it
-        values = np.zeros(0, "int32")
-    outside = values[(values < 0) | (values >= length)] if isinstance(length, int) else values[:0]
-    if outside.size:
-        raise InputError(
-            f"the positions hold {outside[0]}, but the rows are {length} long. "
-            f"Give positions from 0 to {length - 1}; unused places may hold 0."
-        )
-    return ops.clip(ops.cast(positions, "int32"), 0, length - 1)
-
-
-def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Pick x (B, T, F) at positions (B, P) int32 → (B, P, F), in one flat lookup.
-
-    Of a position outside 0 … T − 1 the nearest, never another row's: so a mask whose T is 1, one
-    for all queries, gives the same everywhere.
-    """
-    batch, length, features = ops.shape(x)
-    rows = ops.arange(batch, dtype="int32")[:, None] * length
-    # Row b begins at b · T of all positions laid end to end.
-    flat = ops.reshape(x, (-1, features))  # (B·T, F)
-    return ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)

@@ -5,17 +5,118 @@ so that the product of a query and a key depends on their distance alone. Which 
 form pair m is the style: "interleaved" (2m, 2m + 1) in the paper and the released checkpoints,
 "half" (m, m + H/2) in GPT-NeoX and Llama.
 
-`kernels/rotation.py` turns the queries and keys of self-attention in the same pass that splits
-them; the tests hold both to one reference.
+Only the first part of a head may turn, as in GPT-J and GPT-NeoX, and the values may turn as well:
+`Rotation` says so. `kernels/rotation.py` turns the queries and keys of self-attention in the same
+pass that splits them; the tests hold both to one reference.
 
 Axes: B batch, T positions, N heads, H head size (even).
 """
 
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from keras import ops
 
+from roformer_tf.config import checked_rope_parameters
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.layers.scaling import frequencies
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How the heads of an attention turn: all but the positions.
+
+    Raises InputError for an odd head, an unknown style, and a share that gives no whole pairs.
+    """
+
+    head_size: int
+    style: str = "interleaved"
+    base: float = 10_000.0
+    share: float = 1.0
+    """Of each head's features, the first ones: from 0, which turns nothing, to 1."""
+    value: bool = False
+    """Whether values turn, too, by their places in the row: no longer by distances alone."""
+    parameters: Mapping[str, Any] | None = None
+    """How angles are scaled beyond the trained length: transformers' `rope_parameters`."""
+    trained_length: int = 0
+    """The longest row that was trained on, where `parameters` do not say so."""
+
+    def __post_init__(self) -> None:
+        pair_axis(self.style)
+        checked_rope_parameters(self.parameters, self.features, self.base)
+        frequencies(self.features, self.base, self.parameters, self.trained_length)
+
+    @property
+    def features(self) -> int:
+        """How many features of a head turn."""
+        return turned_features(self.head_size, self.share)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What turns: "query", "key", "value"."""
+        if not self.features:
+            return ()
+        return ("query", "key", "value") if self.value else ("query", "key")
+
+    def turn(self, x: Tensor, positions: Tensor, length: Any = None) -> Tensor:
+        """Turn x (B, T, N, H) by positions (T,) or (B, T) int: like x, as `rotate` does it.
+
+        length: tokens of the row that x is of, by which dynamic scaling goes.
+        """
+        if not self.features:
+            return x
+        tables = self._tables(positions, wide(x), length)
+        turned = turn_pairs(x[..., : self.features], *tables, self.style)
+        if self.features == self.head_size:
+            return turned
+        return ops.concatenate([turned, x[..., self.features :]], axis=-1)
+
+    def tables(self, positions: Tensor, dtype: str, length: Any = None) -> tuple[Tensor, Tensor]:
+        """cos and sin ([B,] T, H/2) of all pairs, for heads in `firsts_then_seconds` order.
+
+        What does not turn is turned by 0. length: as in `turn`.
+        """
+        cos, sin = self._tables(positions, dtype, length)
+        if still := (self.head_size - self.features) // 2:
+            behind = [(0, 0)] * (len(cos.shape) - 1) + [(0, still)]
+            cos, sin = ops.pad(cos, behind, constant_values=1), ops.pad(sin, behind)
+        return cos, sin
+
+    def _tables(self, positions: Tensor, dtype: str, length: Any) -> tuple[Tensor, Tensor]:
+        """cos and sin ([B,] T, R/2) of the pairs that turn."""
+        speed, factor = frequencies(
+            self.features, self.base, self.parameters, self.trained_length, length
+        )
+        theta = ops.cast(positions, dtype)[..., None] * ops.cast(speed, dtype)
+        cos, sin = ops.cos(theta), ops.sin(theta)
+        return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
+
+    def firsts_then_seconds(self, x: Tensor) -> Tensor:
+        """Features (…, H) in another order: the first of every pair, then the second of every one.
+
+        What does not turn makes pairs as it lies, in halves.
+        """
+        turned, shape = x[..., : self.features], x.shape
+        if self.style == "interleaved":
+            pairs = ops.reshape(turned, (*shape[:-1], self.features // 2, 2))
+            turned = ops.reshape(ops.swapaxes(pairs, -1, -2), turned.shape)
+        if self.features == self.head_size:
+            return turned
+        halves = [ops.reshape(y, (*shape[:-1], 2, -1)) for y in (turned, x[..., self.features :])]
+        return ops.reshape(ops.concatenate(halves, axis=-1), shape)
+
+
+def turned_features(head_size: int, share: float) -> int:
+    """How many of H features a share is, in whole pairs. Raises InputError where it is none."""
+    features = int(head_size * share + 1e-6) if 0 <= share <= 1 else -1
+    if features < 0 or features % 2 or (share and not features):
+        raise InputError(
+            f"rotary_share is {share:g} of heads of {head_size} features, which turn in pairs. "
+            "Give a share from 0, which turns nothing, to 1 that is an even number of them."
+        )
+    return features
 
 
 def angles(
@@ -26,9 +127,8 @@ def angles(
     positions (..., T) int → (..., T, H/2) float32, in radians, or float64 where that is computed
     in, but never less: bfloat16 cannot tell position 257 from 256.
     """
-    # θ_m = base^(−2m/H), made in float64: the position multiplies what rounding left wrong.
-    frequencies = base ** (-np.arange(0, head_size, 2, dtype="float64") / head_size)  # (H/2,)
-    return ops.cast(positions, dtype)[..., None] * frequencies.astype(dtype)
+    speed, _ = frequencies(head_size, base)
+    return ops.cast(positions, dtype)[..., None] * speed.astype(dtype)
 
 
 def rotate(
@@ -39,6 +139,13 @@ def rotate(
     x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype; products and sum at
     least in float32.
     Raises InputError for an unknown style.
+    """
+    theta = angles(positions, x.shape[-1], base, wide(x))
+    return turn_pairs(x, ops.cos(theta), ops.sin(theta), style)
+
+
+def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved") -> Tensor:
+    """Turn x (B, T, N, H) by the cosines and sines ([B,] T, H/2) of its pairs' angles: like x.
 
     Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
     the table: the paper's strided slices and their gradients cost four times as much on
@@ -49,8 +156,7 @@ def rotate(
     shape = ops.shape(x)
     pairs = ops.reshape(x, (*shape[:-1], *((half, 2) if axis == -1 else (2, half))))
     dtype = wide(x)
-    theta = angles(positions, x.shape[-1], base, dtype)[..., None, :]  # ([B,] T, 1, H/2)
-    cos, sin = ops.cos(theta), ops.sin(theta)
+    cos, sin = cos[..., None, :], sin[..., None, :]  # ([B,] T, 1, H/2)
     cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
     # (a, b) · (cos, cos) + (b, a) · (−sin, sin), equation 34 with the sign moved into the table
     flipped = ops.cast(ops.flip(pairs, axis), dtype)

@@ -9,22 +9,20 @@ from keras import ops
 from roformer_tf.internals import set_attention_dropout
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cache import Past
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
-from roformer_tf.layers.attention import (
-    RotaryMultiHeadAttention,
-    both,
-    gather_positions,
-    same_sequence,
-    within,
-)
+from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.dropout import Dropout
-from roformer_tf.layers.rotary import angles, rotate
+from roformer_tf.layers.masks import both, gather_positions, same_sequence, seen_from, within
+from roformer_tf.layers.scaling import log_n
 
 FUSED_OPTIONS = {
     *("dropout", "use_bias", "kernel_initializer", "bias_initializer", "seed"),
-    *("rotary_style", "rotary_base"),
+    *("rotary_style", "rotary_base", "rotary_share", "rotary_value"),
+    *("rope_parameters", "use_logn_attn", "trained_length"),
     *("name", "dtype", "trainable"),  # of any layer
 }
 """Options that the fused form has, with any value. All others must be left at Keras' default."""
@@ -78,30 +76,47 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         use_causal_mask: bool = False,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
+        rotary_positions: Tensor | None = None,
         past: Past | None = None,
+        bias: Tensor | None = None,
+        band: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """Attend, as the parent does, in the fused form where it can.
 
+        A bias (1, N, T, S) is added to the scores. With a `band` (B, M, C, K), which is all the
+        mask then, attention is local, the bias (1, N, C, K), and `positions` save nothing. Both
+        only the fused form knows.
+        The mask may be told as `PackedMask`, which kernels take that skip what nobody sees.
         With `past`, x (B, T, D) are tokens behind those that its cache holds: their keys and values
         are kept there, too, each key rotated, and `attention_mask` is (B, T, S) of all S slots.
         """
         if past is not None:
-            return self._continue(query, attention_mask, past)
+            return self._continue(query, attention_mask, past, bias)
         # The same object, not equal values: of two tensors nobody could tell without reading both.
         to_itself = value is query and (key is None or key is query)
-        masks = (query_mask, value_mask, key_mask)  # of inputs that carry some
+        unknown = (query_mask, value_mask, key_mask, rotary_positions)  # the masks are of inputs
         special = return_attention_scores or use_causal_mask or bool(others)
-        special |= any(mask is not None for mask in masks)
+        special |= any(x is not None for x in unknown)
+        if isinstance(attention_mask, PackedMask):
+            if to_itself and not special and sequence_ids is None and self._tells_documents(bias):
+                if positions is not None:
+                    positions = within(positions, ops.shape(query)[1])
+                return self._fused(query, attention_mask, positions, training)
+            attention_mask = attention_mask.mask()
         special |= attention_mask is not None and len(attention_mask.shape) != 3
-        if to_itself and not special and self._fuses():
+        of_fused = bias is not None or band is not None
+        if to_itself and not special and (of_fused or self._fuses()):
             if sequence_ids is not None:
                 attention_mask = both(same_sequence(sequence_ids), attention_mask)
             if attention_mask is not None:
                 attention_mask = ops.cast(attention_mask, "bool")
             if positions is not None:
                 positions = within(positions, ops.shape(query)[1])
-            return self._fused(query, attention_mask, positions, training)
+            if band is not None:
+                return self._local(query, band, positions, training, bias)
+            return self._fused(query, attention_mask, positions, training, bias)
+        assert not of_fused, "bias and band go with x to itself alone"
         return super().call(
             query,
             value,
@@ -115,6 +130,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             use_causal_mask=use_causal_mask,
             sequence_ids=sequence_ids,
             positions=positions,
+            rotary_positions=rotary_positions,
             **others,
         )
 
@@ -132,6 +148,19 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             and all(map(self._plain, projections))
         )
 
+    def _tells_documents(self, bias: Tensor | None) -> bool:
+        """Whether nothing needs the mask itself: neither a bias nor a count of what is seen."""
+        return bias is None and not self.use_logn_attn and self._fuses()
+
+    def _alone(self) -> bool:
+        """Whether queries, keys and values cannot be made by one product.
+
+        A quantized projection is more than its kernel, and values that turn would leave attention
+        in the order of `firsts_then_seconds`, which the output's projection does not have.
+        """
+        projections = (self.query_dense, self.key_dense, self.value_dense)
+        return self.rotation.value or not all(map(self._plain, projections))
+
     def _plain(self, projection: Any) -> bool:
         """Whether kernel and bias are all that a projection is."""
         return (
@@ -143,29 +172,71 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def _fused(
         self,
         x: Tensor,
-        visible: Tensor | None,
+        visible: Tensor | PackedMask | None,
         positions: Tensor | None,
         training: bool | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Self-attention by the forms of `kernels/`: (B, T, D) → (B, T or P, D)."""
-        everywhere = ops.arange(ops.shape(x)[1])
+        length = ops.shape(x)[1]
+        everywhere = ops.arange(length)
         if positions is None:
-            query, key, value = self._project(x, PARTS, everywhere, training)
+            query, key, value = self._project(x, PARTS, everywhere, training, length)
         else:
             # Queries there alone, but of all keys and values: each row looks at its whole document.
-            key, value = self._project(x, ("key", "value"), everywhere, training)
+            key, value = self._project(x, ("key", "value"), everywhere, training, length)
             there = gather_positions(x, positions)
-            (query,) = self._project(there, ("query",), positions, training)
-            visible = None if visible is None else gather_positions(visible, positions)
-        rate = self.dropout if training else 0.0
-        seed = self.drop.seed_generator.next() if rate else None
-        return self._merge(attend(query, key, value, visible, seed, rate, training), training)
+            (query,) = self._project(there, ("query",), positions, training, length)
+            visible = None if visible is None else seen_from(visible, positions)
+            if bias is not None:
+                bias = ops.swapaxes(ops.take(bias[0], positions, axis=1), 0, 1)  # (B, N, P, S)
+        query = self._sharper(query, length, visible)
+        attended = attend(query, key, value, visible, *self._dropping(training), bias)
+        return self._merge(attended, training)
 
-    def _continue(self, x: Tensor, visible: Tensor | None, past: Past) -> Tensor:
-        """What tokens x (B, T, D) make of themselves and of all before them: (B, T, D)."""
+    def _local(
+        self,
+        x: Tensor,
+        band: Tensor,
+        positions: Tensor | None,
+        training: bool | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """The same within a window, block by block: (B, T, D) → (B, T or P, D)."""
+        length = ops.shape(x)[1]
+        query, key, value = self._project(x, PARTS, ops.arange(length), training, length)
+        query = self._sharper(query, length, band)
+        attended = attend_locally(query, key, value, band, *self._dropping(training), bias)
+        merged = self._merge(attended, training)
+        return merged if positions is None else gather_positions(merged, positions)
+
+    def _dropping(self, training: bool | None) -> tuple[Tensor | None, float, bool | None]:
+        """Seed and rate of this call's dropout, and whether it is training."""
+        rate = self.dropout if training else 0.0
+        return self.drop.seed_generator.next() if rate else None, rate, training
+
+    def _sharper(self, query: Tensor, keys: Any, visible: Tensor | None) -> Tensor:
+        """Queries (B, N, T, H), scaled, if they are, by how many of S keys a mask or band shows."""
+        if not self.use_logn_attn:
+            return query
+        batch, _, length, _ = ops.shape(query)
+        seen = ops.full((batch, length), keys, "int32")
+        if visible is not None:  # of a band, blocks one behind the other are the row
+            seen = ops.reshape(ops.sum(ops.cast(visible, "int32"), axis=-1), (batch, -1))
+        factor = log_n(seen[:, :length], self.rotation.trained_length)
+        return query * ops.cast(factor, query.dtype)[:, None, :, None]
+
+    def _continue(
+        self, x: Tensor, visible: Tensor | None, past: Past, bias: Tensor | None = None
+    ) -> Tensor:
+        """What tokens x (B, T, D) make of themselves and of all before them: (B, T, D).
+
+        bias (B, N, T, S), of all S slots.
+        """
         query, key, value = (self._project_alone(x, part, past.positions) for part in PARTS)
         key, value = past.cache.write(key, value, past.slot)  # (B, N, S, H)
-        return self._merge(attend(query, key, value, visible))
+        query = self._sharper(query, ops.shape(key)[2], visible)
+        return self._merge(attend(query, key, value, visible, bias=bias))
 
     def _merge(self, attended: Tensor, training: bool | None = None) -> Tensor:
         """The output's projection of what all heads found: (B, N, T, H) → (B, T, D)."""
@@ -181,23 +252,30 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         return affine(attended, kernel, bias, training)
 
     def _project(
-        self, x: Tensor, parts: tuple[str, ...], positions: Tensor, training: bool | None
+        self,
+        x: Tensor,
+        parts: tuple[str, ...],
+        positions: Tensor,
+        training: bool | None,
+        length: Any,
     ) -> tuple[Tensor, ...]:
         """Queries, keys or values of x (B, T, D), turned by positions ([B,] T) → (B, N, T, H).
+
+        length: that of the rows, as `Rotation.turn` has it.
 
         In training one product makes all parts, for which it puts their weights together. Without
         a gradient that would cost one text more than three products take.
         """
-        if not training:
-            return tuple(self._project_alone(x, part, positions) for part in parts)
+        if not training or self._alone():
+            return tuple(self._project_alone(x, part, positions, length) for part in parts)
         bias = self._together("bias", parts) if self.use_bias else None
         projected = affine(x, self._together("kernel", parts), bias, training)
         heads = (len(parts), self.num_heads, 2, self.key_dim // 2)
         projected = ops.reshape(projected, (*ops.shape(x)[:-1], *heads))
-        theta = angles(positions, self.key_dim, self.rotary_base, wide(projected))  # ([B,] T, H/2)
-        return split_and_rotate(projected, ops.cos(theta), ops.sin(theta), parts, training)
+        tables = self.rotation.tables(positions, wide(projected), length)  # ([B,] T, H/2)
+        return split_and_rotate(projected, *tables, parts, training, self.rotation.parts)
 
-    def _project_alone(self, x: Tensor, part: str, positions: Tensor) -> Tensor:
+    def _project_alone(self, x: Tensor, part: str, positions: Tensor, length: Any = None) -> Tensor:
         """One part of `_project`, its features in the order that `rotary_style` names."""
         layer = self._projection(part)
         if self._plain(layer):
@@ -207,8 +285,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             y = ops.reshape(affine(x, kernel, bias), (*ops.shape(x)[:-1], *heads))
         else:
             y = layer(x)
-        if part != "value":
-            y = rotate(y, positions, self.rotary_base, self.rotary_style)
+        if part in self.rotation.parts:
+            y = self.rotation.turn(y, positions, length)
         if part == "query":
             # q · k / √H: scaling T · H numbers here is less than T · S scores later.
             y = y * ops.convert_to_tensor(self.key_dim**-0.5, y.dtype)
@@ -225,9 +303,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         for part in parts:
             x = getattr(self._projection(part), weight)  # (…, N, H)
             x = ops.cast(x, self.compute_dtype)
-            if part != "value" and self.rotary_style == "interleaved":
-                pairs = ops.reshape(x, (*x.shape[:-1], self.key_dim // 2, 2))
-                x = ops.reshape(ops.swapaxes(pairs, -1, -2), x.shape)
+            if part in self.rotation.parts:
+                x = self.rotation.firsts_then_seconds(x)
             weights.append(ops.reshape(x, (*x.shape[:-2], -1)))
         return ops.concatenate(weights, axis=-1)
 

@@ -14,12 +14,14 @@ from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import Past
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.matmul import affine
-from roformer_tf.layers.attention import gather_positions
 from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.masks import gather_positions
+from roformer_tf.layers.positions import added_positions
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 
@@ -76,8 +78,10 @@ class RoFormerEmbeddings(layers.Layer):
 
     RoFormerV2 drops before the norm.
 
-    There is no position embedding: positions enter in the attention alone.
-    Call: token_ids, segment_ids (B, T) int32 → (B, T, H) in the compute dtype.
+    There is no position embedding, for positions enter in the attention alone, unless
+    `position_embedding_type` says that they are added.
+    Call: token_ids, segment_ids (B, T) int32, places ([B,] T) int32 in their documents, which those
+    alone ask for → (B, T, H) in the compute dtype.
     """
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
@@ -90,6 +94,8 @@ class RoFormerEmbeddings(layers.Layer):
             )
             for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
+        words = self.word.embeddings_initializer
+        self.position = added_positions(config, words, self.dtype_policy)
         self.norm = norm(config, "norm", self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.projection = None
@@ -103,6 +109,8 @@ class RoFormerEmbeddings(layers.Layer):
         size = self.word.output_dim
         self.word.build()
         self.segment.build()
+        if self.position is not None:
+            self.position.build((None, None))
         self.norm.build((None, None, size))
         if self.projection is not None:
             self.projection.build((None, None, size))
@@ -113,9 +121,16 @@ class RoFormerEmbeddings(layers.Layer):
             return self.word.embeddings
         return self.word(ops.arange(self.word.input_dim))
 
-    def call(self, token_ids: Tensor, segment_ids: Tensor, training: bool | None = None) -> Tensor:
+    def call(
+        self,
+        token_ids: Tensor,
+        segment_ids: Tensor,
+        places: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         """Embed a batch of rows."""
         x = self.word(token_ids) + self.segment(segment_ids)
+        x = x if self.position is None else x + self.position(places)
         if self.drops_first:
             x = self.norm(self.drop(x, training=training))
         else:
@@ -127,8 +142,10 @@ class RoFormerLayer(layers.Layer):
     """norm(x + drop(attention(x))), then norm(x + drop(feed_forward(x))).
 
     Call: x (B, T, H), visible (B, T, T) bool, query before key → (B, T, H); given positions (B, P)
-    int, only there → (B, P, H), for the work that this takes. With `past`, x are tokens behind
-    those that it holds, and visible is (B, T, S) of all its slots.
+    int, only there → (B, P, H), for the work that this takes. Where visible is a band (B, M, C, K),
+    the layer looks at what is near alone. A bias (1, N, T, T), or (1, N, C, K), is added to the
+    scores. With `past`, x are tokens behind those that it holds, visible is (B, T, S) of all its
+    slots, and bias (B, N, T, S).
     """
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
@@ -141,6 +158,11 @@ class RoFormerLayer(layers.Layer):
             dropout=config.attention_probs_dropout_prob,
             rotary_style=config.rotary_style,
             rotary_base=config.rotary_base,
+            rotary_share=config.turning_share,
+            rotary_value=config.rotary_value,
+            rope_parameters=config.rope_parameters,
+            use_logn_attn=config.use_logn_attn,
+            trained_length=config.trained_length or config.max_position_embeddings,
             use_bias=config.use_bias,
             kernel_initializer=_initializer(config, config.hidden_size),
             name="attention",
@@ -167,14 +189,22 @@ class RoFormerLayer(layers.Layer):
     def call(
         self,
         x: Tensor,
-        visible: Tensor,
+        visible: Tensor | PackedMask,
         positions: Tensor | None = None,
         training: bool | None = None,
         past: Past | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Let every token look at those it may see, then at itself."""
+        local = not isinstance(visible, PackedMask) and len(visible.shape) == 4
         attended = self.attention(
-            x, x, attention_mask=visible, positions=positions, training=training, past=past
+            *(x, x),
+            attention_mask=None if local else visible,
+            band=visible if local else None,
+            positions=positions,
+            training=training,
+            past=past,
+            bias=bias,
         )
         x = x if positions is None else gather_positions(x, positions)
         # Post-norm, as BERT has it: the norm is of the sum (arXiv 1810.04805, released code).
@@ -186,7 +216,11 @@ class RoFormerLayer(layers.Layer):
 
 
 def recomputed(
-    layer: RoFormerLayer, x: Tensor, visible: Tensor, positions: Tensor | None = None
+    layer: RoFormerLayer,
+    x: Tensor,
+    visible: Tensor | PackedMask,
+    positions: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """What the layer gives in training, but the backward pass computes its inside anew.
 
@@ -198,10 +232,14 @@ def recomputed(
     weights = [ops.copy(variable) for variable in layer.trainable_variables]
     before = [ops.copy(variable) for variable in layer.non_trainable_variables]
 
-    def call(x: Tensor, *weights: Tensor) -> Any:
-        return layer.stateless_call(list(weights), before, x, visible, positions, training=True)
+    biases = () if bias is None else (bias,)  # a value, too: it has a gradient
 
-    y, after = keras.remat(call)(x, *weights)
+    def call(x: Tensor, *values: Tensor) -> Any:
+        given = {"bias": values[0]} if biases else {}
+        weights, rows = list(values[len(biases) :]), (x, visible, positions)
+        return layer.stateless_call(weights, before, *rows, training=True, **given)
+
+    y, after = keras.remat(call)(x, *biases, *weights)
     for variable, value in zip(layer.non_trainable_variables, after, strict=True):
         variable.assign(value)
     return y

@@ -8,8 +8,9 @@ from keras import ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
-from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.attention import visible_keys
+from roformer_tf.kernels.forms import Tensor, attention_form
+from roformer_tf.layers.masks import visible_band, visible_documents
+from roformer_tf.layers.positions import places, relative_bias
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
 
@@ -30,6 +31,8 @@ class RoFormerEncoder(PretrainedModel):
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)
         self.embeddings = RoFormerEmbeddings(config, name="embeddings", dtype=self.dtype_policy)
+        words = self.embeddings.word.embeddings_initializer
+        self.relative_attention_bias = relative_bias(config, words, self.dtype_policy)
         self.layer_stack = [
             RoFormerLayer(config, name=f"layer_{i}", dtype=self.dtype_policy)
             for i in range(config.num_hidden_layers)
@@ -43,6 +46,8 @@ class RoFormerEncoder(PretrainedModel):
     def build(self, input_shape: Any = None) -> None:
         """Make all weights; shapes come from the config alone."""
         self.embeddings.build()
+        if self.relative_attention_bias is not None:
+            self.relative_attention_bias.build()
         for layer in self.layer_stack:
             layer.build()
 
@@ -74,17 +79,50 @@ class RoFormerEncoder(PretrainedModel):
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        # Once for all layers and heads, (B, T, T): every layer has the same view.
-        visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
-        states = [self.embeddings(token_ids, segment_ids, training=training)]
-        for layer in self.layer_stack:
+        # Once for all layers and heads: a layer has one of two views, of all or of what is near.
+        views = self._views(sequences(inputs), segment_ids)
+        where = ops.arange(ops.shape(token_ids)[1])
+        if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
+            where = places(sequences(inputs))  # in the documents that are packed into a row
+        biases = self._biases(token_ids, views)
+        states = [self.embeddings(token_ids, segment_ids, where, training=training)]
+        for number, layer in enumerate(self.layer_stack):
+            local = self.config.is_local(number)
+            visible, bias = views[local], biases.get(local)
             # Below the last layer every position is looked at; only what it gives may be left out.
             needed = positions if layer is self.layer_stack[-1] else None
             if self.rematerialize and training:
-                states.append(recomputed(layer, states[-1], visible, needed))
+                states.append(recomputed(layer, states[-1], visible, needed, bias))
             else:
-                states.append(layer(states[-1], visible, needed, training=training))
+                states.append(layer(states[-1], visible, needed, training=training, bias=bias))
         return states
+
+    def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Any]:
+        """What tokens see: of a layer that is local a band, of one that is not (B, T, T) bool.
+
+        For kernels that skip what nobody sees the latter is told as PackedMask.
+        """
+        rows = (self.config.attention_type, sequence_ids, segment_ids)
+        views: dict[bool, Any] = {}
+        for local in {self.config.is_local(number) for number in range(len(self.layer_stack))}:
+            if local:
+                views[local] = visible_band(*rows, self.config.window)
+            else:
+                documents = visible_documents(*rows)
+                skips = attention_form() in ("blocks", "packed")
+                views[local] = documents if skips else documents.mask()
+        return views
+
+    def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:
+        """T5's bias for each of the views, if there is any: one table for all layers."""
+        if self.relative_attention_bias is None:
+            return {}
+        return {
+            local: self.relative_attention_bias.of_band(*view.shape[2:])
+            if local
+            else self.relative_attention_bias(token_ids)
+            for local, view in views.items()
+        }
 
     def continued(
         self,
@@ -100,9 +138,21 @@ class RoFormerEncoder(PretrainedModel):
         token_ids, segment_ids, positions (B, T) int32, visible (B, T, S) bool: which of all S slots
         each may look at; slot () int32: that of the first → last layer's hidden states (B, T, H).
         """
-        x = self.embeddings(token_ids, segment_ids)
-        for layer, cache in zip(self.layer_stack, caches, strict=True):
-            x = layer(x, visible, past=Past(cache, slot, positions))
+        x = self.embeddings(token_ids, segment_ids, positions)
+        # A row's tokens lie one behind the other: from the last one's slot and position follow
+        # those of all slots.
+        last = slot + ops.shape(token_ids)[1] - 1
+        slots = ops.arange(ops.shape(visible)[2])[None] - last + positions[:, -1:]  # (B, S)
+        bias = None
+        if self.relative_attention_bias is not None:
+            bias = self.relative_attention_bias.between(positions, slots)
+        near = visible
+        if self.config.local_attention:
+            away = ops.abs(positions[:, :, None] - slots[:, None])
+            near = visible & (away <= self.config.window)
+        for number, (layer, cache) in enumerate(zip(self.layer_stack, caches, strict=True)):
+            seen = near if self.config.is_local(number) else visible
+            x = layer(x, seen, past=Past(cache, slot, positions), bias=bias)
         return x
 
 

@@ -11,8 +11,8 @@ from keras import layers, ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.crf import sequence_losses
-from roformer_tf.kernels.cross_entropy import cross_entropy
-from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.kernels.cross_entropy import pieces_that_fit, token_losses
+from roformer_tf.kernels.forms import Tensor, spares_logits, wide
 from roformer_tf.kernels.matmul import product_with_rows
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.transformer import activation, dense, norm
@@ -91,15 +91,9 @@ class MaskedLMHead(layers.Layer):
         the gradients.
         """
         x = self.transform(hidden, training=training)
-        weights = [word_embeddings, *([] if self.bias is None else [self.bias])]
-        weights = [ops.copy(weight) for weight in weights]  # no variables: see `recomputed`
-        if pieces == 1:  # of any length, known or not
-            return _losses(x, labels, *weights)
-        losses_of = keras.remat(_losses)
-        size = -(-labels.shape[1] // pieces)
-        starts = range(0, labels.shape[1], size)
-        parts = [losses_of(x[:, i : i + size], labels[:, i : i + size], *weights) for i in starts]
-        return ops.concatenate(parts, axis=1)
+        # Copies: no variables, see `recomputed`.
+        bias = None if self.bias is None else ops.copy(self.bias)
+        return token_losses(x, ops.copy(word_embeddings), bias, labels, pieces)
 
 
 class LanguageModel(PretrainedModel):
@@ -130,12 +124,27 @@ class LanguageModel(PretrainedModel):
         if "labels" not in inputs:
             return self.logits(hidden, training)
         words = self.encoder.embeddings.words()
-        pieces = LOSS_PIECES if training and self.encoder.rematerialize else 1
-        return self.mlm.token_losses(hidden, words, inputs["labels"], training, pieces)
+        labels = inputs["labels"]
+        pieces = self._loss_pieces(labels.shape) if training else 1
+        return self.mlm.token_losses(hidden, words, labels, training, pieces)
+
+    def _loss_pieces(self, shape: tuple[int | None, int | None]) -> int:
+        """In how many pieces the losses of labels (B, P) are made in training.
+
+        By JAX as many as keep the logits within bounds, whatever the vocabulary; by TensorFlow all
+        at once, which takes less time, unless memory is to be spared.
+        """
+        rows, predictions = shape
+        if predictions is None:
+            return 1
+        least = LOSS_PIECES if self.encoder.rematerialize else 1
+        if rows is None or not spares_logits():
+            return least
+        return max(least, pieces_that_fit(rows, predictions, self.config.vocab_size))
 
 
 LOSS_PIECES = 8
-"""Pieces of the logits, one of which is in memory at a time, where memory is to be spared."""
+"""Pieces of the logits at least, one of which is in memory at a time, where memory is spared."""
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -393,14 +402,6 @@ class TextClassifier(layers.Layer):
         else:
             x = mean_of_tokens(hidden, sequence_ids)
         return ops.cast(self.out_proj(self.drop(x, training=training)), "float32")
-
-
-def _losses(x: Tensor, labels: Tensor, embeddings: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Cross-entropy of x (B, P, E) · embeddingsᵀ + bias at the labels (B, P) → (B, P) float32."""
-    scores = product_with_rows(x, ops.cast(embeddings, x.dtype))
-    flat = ops.reshape(scores, (-1, embeddings.shape[0]))
-    losses = cross_entropy(flat, bias, ops.reshape(labels, (-1,)))
-    return ops.reshape(losses, ops.shape(labels))
 
 
 def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:

@@ -48,6 +48,12 @@ class IncrementalDecoder:
             )
         self.model = model
         config = model.config
+        if (config.rope_parameters or {}).get("rope_type") == "dynamic":
+            raise InputError(
+                "a model whose rope_parameters are of rope_type 'dynamic' turns all keys anew as "
+                "the text grows, and keeps none. Write with 'linear' or 'yarn', or without "
+                "rope_parameters (from_pretrained(source, rope_parameters=None))."
+            )
         self.caches = [
             KeyValueCache(config.num_attention_heads, config.head_size, model.compute_dtype)
             for _ in range(config.num_hidden_layers)
@@ -76,7 +82,7 @@ class IncrementalDecoder:
         for row, prompt in enumerate(prompts):
             there = slice(length - len(prompt), length)
             ids[row, there], positions[row, there] = prompt, np.arange(len(prompt))
-            # As `layers.attention.visible_keys` says it: places, or segments that began, here none.
+            # As `layers.masks.visible_keys` says it: places, or segments that began, here none.
             query_order[row, there] = (
                 positions[row, there] if self.attention_type == "causal" else 0
             )

@@ -44,6 +44,7 @@ class NumpyStep:
         names = {row.name for row in table(model.config)}
         return (
             fast()
+            and model.config.unusual_form() is None  # RoFormer's own rotation is all it knows
             and model.compute_dtype == "float32"
             and model.named_variables().keys() <= names  # no LoRA beside them
             and not any(layer.quantization_mode for layer in all_layers(model))

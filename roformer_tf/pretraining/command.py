@@ -29,6 +29,8 @@ from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.files import locked
 from roformer_tf.flags import RENAMED
+from roformer_tf.kernels.devices import device_in_words
+from roformer_tf.kernels.forms import attention_by, attention_form
 from roformer_tf.pretraining.card import model_card
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.flops import stage_flops
@@ -119,6 +121,7 @@ def pretrain(config: PretrainConfig) -> None:
     with (
         Termination() as termination,
         _silent(not group.first),
+        attention_by(config.hardware.attention_form),
         group.reporting_failure(),
         contextlib.ExitStack() as held,
     ):
@@ -466,6 +469,7 @@ def _describe(run: PretrainingRun) -> None:
         f"{shape.num_attention_heads} heads, vocabulary {shape.vocab_size:,}: "
         f"{run.model.model.count_params():,} parameters, {run.model.dtype_policy.name}"
     )
+    print(f"device: {device_in_words()}{_attention(run.model)}")
     for length, folder in run.folders.items():
         rows, held_out = (len(PreparedRows.open(folder, x)) for x in ("train", "held_out"))
         used = read_manifest(folder)["utilization"]
@@ -478,6 +482,22 @@ def _describe(run: PretrainingRun) -> None:
             f"batches are split over {replicas()} copies of the model, each on "
             f"{run.config.hardware.model_parallel} devices, in {run.group.count} processes"
         )
+
+
+def _attention(model: PretrainingModel) -> str:
+    """How attention is computed, where there is a choice."""
+    form = attention_form()
+    if keras.backend.backend() != "jax" or device_in_words().startswith("the processor"):
+        return ""
+    if model.compute_dtype == "float32" and form in ("blocks", "packed"):
+        return "; attention is plain, for float32 is not what its kernels take"
+    rate = model.config.attention_probs_dropout_prob
+    dropped = {
+        "packed": ", but in blocks, since cuDNN is not told what to drop",
+        "masked": ", but plain, since cuDNN is not told what to drop: give --attention-dropout 0",
+    }
+    words = {"blocks": "in blocks", "packed": "packed", "masked": "under a mask", "plain": "plain"}
+    return f"; attention {words[form]}{dropped.get(form, '') if rate else ''}"
 
 
 def _diverged(config: PretrainConfig, error: DivergedError) -> str:

@@ -12,7 +12,13 @@ from roformer_tf.corpus.masking import predictions_per_row
 from roformer_tf.pretraining.stages import Stage
 
 
-def step_flops(config: RoFormerConfig, length: int, batch_size: int, predictions: int) -> float:
+def step_flops(
+    config: RoFormerConfig,
+    length: int,
+    batch_size: int,
+    predictions: int,
+    keys: float | None = None,
+) -> float:
     """Operations that a step needs at least, a multiplication and an addition counting as two.
 
     For `batch_size` rows of `length` tokens of which `predictions` are predicted. Forward 2 · P a
@@ -20,12 +26,14 @@ def step_flops(config: RoFormerConfig, length: int, batch_size: int, predictions
     backward twice that: 6 · P + 12 · L · H · T. In the last layer only keys and values are counted
     for all tokens; the rest, and the head, for the predicted ones alone, as the model computes
     them. A causal language model predicts all of them: `predictions` is `length` then. What its
-    mask hides counts, too, since the products are computed whole. Lookups, norms, activations and
-    what rematerialisation computes again do not count.
+    mask hides counts, too, since the products are computed whole, unless `keys` says how many a
+    query looks at in the mean, T by itself. Lookups, norms, activations and what rematerialisation
+    computes again do not count.
     """
     hidden, inner, embedding = config.hidden_size, config.intermediate_size, config.embedding_size
     keys_and_values = 6 * 2 * hidden**2
-    answer = 6 * (2 * hidden**2 + 2 * hidden * inner) + 12 * hidden * length
+    keys = length if keys is None else keys
+    answer = 6 * (2 * hidden**2 + 2 * hidden * inner) + 12 * hidden * keys
     projection = 6 * embedding * hidden if embedding != hidden else 0
     transform = 0 if config.is_v2 else 6 * hidden * embedding
     head = transform + 6 * embedding * config.vocab_size

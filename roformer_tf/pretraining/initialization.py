@@ -52,6 +52,9 @@ class InitializationConfig:
     tokens stand side by side in the corpus, which spares a small one thousands of steps."""
     dropout: float | None = None
     """Dropout rate on hidden states and attention; unset, what the architecture says."""
+    attention_dropout: float | None = None
+    """Dropout rate on attention's weights; unset, as --dropout. With 0 a GPU may take kernels that
+    never store them."""
 
     def __post_init__(self) -> None:
         if self.init_from and self.architecture:
@@ -144,6 +147,8 @@ def initializer(
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes = dict.fromkeys(names, config.dropout)
+    if config.attention_dropout is not None:
+        changes["attention_probs_dropout_prob"] = config.attention_dropout
     if config.objective == "causal":  # any other mask would show the model what it is to tell
         changes["attention_type"] = "causal"
     if config.init_from is None:

@@ -154,6 +154,7 @@ MAY_CHANGE = (
     "model_parallel",
     "distributed",
     "peak_flops",
+    "attention_form",
     "max_skipped",
     "wandb",
 )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import keras
 
+from roformer_tf.kernels.devices import accelerators
 from roformer_tf.machine import usable_cores
 
 Precision = Literal["auto", "float32", "mixed_bfloat16"]
@@ -91,17 +92,4 @@ def _processor() -> str:
 
 def device_name() -> str | None:
     """The name of the first accelerator of Keras' backend, "NVIDIA L20"; None on a processor."""
-    import keras
-
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        found = tf.config.list_physical_devices("GPU")[:1]
-        names = [tf.config.experimental.get_device_details(x).get("device_name") for x in found]
-        return names[0] if names else None
-    if keras.backend.backend() == "jax":
-        import jax
-
-        device = jax.devices()[0]
-        return None if device.platform == "cpu" else str(device.device_kind)
-    return None
+    return next(iter(accelerators()), None)

@@ -23,6 +23,7 @@ import numpy as np
 
 from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
 from roformer_tf.internals import jax_coordinator
+from roformer_tf.kernels.forms import AttentionForm
 from roformer_tf.machine import peak_flops
 from roformer_tf.runs.devices import device_name
 
@@ -61,6 +62,10 @@ class DevicesConfig:
     peak_flops: float | None = None
     """Floating-point operations a second of one device at its best, for the share of them that is
     used (`mfu` in metrics.jsonl). Unset, known for usual GPUs."""
+    attention_form: AttentionForm | None = None
+    """How attention is computed on an NVIDIA GPU by JAX: in "blocks" that skip what documents of a
+    row do not see of each other, document by document by cuDNN ("packed"), by cuDNN under a mask
+    ("masked"), or "plain", in products. Unset: in blocks. All give the same but for rounding."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "model_parallel"):

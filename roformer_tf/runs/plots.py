@@ -108,6 +108,72 @@ def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) ->
         panels[-1].set_xlabel("probability (orange: what stood there)")
 
 
+def plot_lengths(models: Mapping[str, Mapping[str, Any]], target: Path) -> None:
+    """Draw held-out losses by length of the rows, and by position within the longest: PNG.
+
+    By a name, "" for a model alone, the `by_length` and `by_position` that `evaluate` writes.
+    """
+    with _drawing(target, width=11, height=4) as figure:
+        by_length, by_position = figure.subplots(1, 2, sharey=True)
+        for number, (name, report) in enumerate(models.items()):
+            look: dict[str, Any] = {
+                "color": matplotlib.colormaps["tab10"](number % 10),
+                "linestyle": _DASHES[number // 10 % len(_DASHES)],
+                "marker": "o",
+                "markersize": 4,
+            }
+            lengths, found = zip(*report["by_length"].items(), strict=True)
+            x = [int(length) for length in lengths]
+            by_length.plot(x, [one["loss"] for one in found], label=name or None, **look)
+            if all(one["interval"] for one in found):
+                ends = [one["interval"] for one in found]
+                by_length.fill_between(x, *zip(*ends, strict=True), alpha=0.15, color=look["color"])
+            spans = report["by_position"]
+            middles = [(one["from"] + one["to"]) / 2 for one in spans]
+            by_position.plot(middles, [one["loss"] for one in spans], **look)
+        by_length.set_xscale("log", base=2)
+        by_length.set_xticks(x, [f"{length:,}" for length in x])
+        by_length.set(xlabel="tokens in a row", ylabel="held-out loss (nats per predicted token)")
+        by_position.set(xlabel=f"position in rows of {max(x):,}")
+        if len(models) > 1:
+            by_length.legend(fontsize=8)
+        for axes in (by_length, by_position):
+            _lighten(axes)
+
+
+def plot_positions(report: Mapping[str, Any], target: Path) -> None:
+    """Draw what `compare-positions` found, as `comparison.json` has it: PNG."""
+    with _drawing(target, width=11, height=4) as figure:
+        _positions(figure, report)
+
+
+def draw_positions(report: Mapping[str, Any]) -> bytes:
+    """Draw the same as SVG."""
+    with _page(width=11, height=4) as figure:
+        _positions(figure, report)
+        return _svg(figure)
+
+
+def _positions(figure: Figure, report: Mapping[str, Any]) -> None:
+    """Held-out losses by step, and how far each kind of positions lies from the first."""
+    curves, differences = figure.subplots(1, 2, width_ratios=(3, 2))
+    names = list(report["positions"])
+    for number, (name, one) in enumerate(report["positions"].items()):
+        colour = matplotlib.colormaps["tab10"](number % 10)
+        curves.plot(*zip(*one["curve"], strict=True), "o-", markersize=3, label=name, color=colour)
+        if "difference" in one:
+            differences.plot(one["interval"], [number] * 2, linewidth=5, alpha=0.35, color=colour)
+            differences.plot(one["difference"], number, "o", color=colour)
+    curves.set(xlabel="step", ylabel="held-out loss (nats per predicted token)")
+    curves.legend(fontsize=8)
+    differences.axvline(0, color=_OTHER, linewidth=1)
+    differences.set_yticks(range(len(names)), names)
+    differences.set_ylim(len(names) - 0.5, -0.5)
+    differences.set_xlabel(f"held-out loss, difference from {report['baseline']}")
+    for axes in (curves, differences):
+        _lighten(axes)
+
+
 class Range(NamedTuple):
     """A figure and its interval."""
 

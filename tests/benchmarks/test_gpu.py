@@ -5,10 +5,28 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import pytest
 
-from benchmarks.gpu import HEADER, SIZES, Case, device_events, model_flops, row
+import benchmarks.gpu
+from benchmarks.gpu import (
+    FORMS,
+    HEADER,
+    SIZES,
+    Case,
+    attention_of,
+    cases,
+    device_events,
+    keys_seen,
+    masked_rows,
+    model_flops,
+    rates,
+    row,
+    rows_of,
+)
+from roformer_tf.kernels.forms import AttentionForm
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,34 +35,89 @@ ROOT = Path(__file__).parents[2]
     "case", [Case("base", 512, 3), Case("large", 4096, 1), Case("tiny", 32, 5)]
 )
 def test_operations_are_those_of_the_products_one_by_one(case):
-    """Three times the forward pass: twice the rows times the columns for every product."""
+    """Three times the forward pass: twice the rows times the columns for every product; of scores
+    those of documents alone, of which a masked token sees as many as any."""
     layers, hidden, heads, vocabulary = SIZES[case.size]
     batch, length, size = case.batch, case.length, hidden // heads
     masked = int(0.15 * (length - 2))
+    _, ids = rows_of(case)
+    seen = np.mean([np.sum(row == token) for row in ids for token in row])
+    assert 0 < seen < length
     forward = 0
     for answered in [length] * (layers - 1) + [masked]:
         forward += 2 * 2 * batch * length * hidden * hidden  # keys, values
         forward += 2 * 2 * batch * answered * hidden * hidden  # queries, output
-        forward += 2 * batch * heads * 2 * answered * length * size  # scores, and their use
+        forward += 2 * batch * heads * 2 * answered * seen * size  # scores, and their use
         forward += 2 * 2 * batch * answered * hidden * 4 * hidden
     forward += 2 * batch * masked * (hidden * hidden + hidden * vocabulary)
     assert model_flops(case) == pytest.approx(3 * forward, rel=1e-12)
 
 
 def test_a_line_has_a_cell_for_every_column():
-    case = Case("base", 512, 64)
+    case = Case("base", 512, 64, 0.1, attention_dropout=0.0)
     result = {
         "tokens/s": 1e6,
         "seconds": 0.0328,
         "flops/s": 494.5e12,
         "outside": 0.25,
         "idle": 0.01,
-        "flash": False,
+        "attention": "blocks",
         "memory": 30e9,
     }
     line = row(case, result, 989e12)
+    assert "| ours | base | 512 | 64 | 0.1/0 | blocks | off |" in line
     assert "| 1,000,000 | 32.8 | 50.0% | 25.0% | 1.0% | 30.0 |" in line
     assert line.count("|") == row(case, None, None).count("|") == HEADER.splitlines()[0].count("|")
+
+
+def test_real_rows_are_taken_as_they_are(tmp_path):
+    """And anew from the first, where a batch has more; of what pads, nothing is predicted."""
+    ids = np.array([[1] * 9 + [2] * 7, [1] * 4 + [0] * 12, [3] * 16], "uint16")
+    tokens = np.arange(48, dtype="uint16").reshape(3, 16) + 450
+    file = tmp_path / "rows.npz"
+    np.savez_compressed(file, token_ids_16=tokens, sequence_ids_16=ids)
+    case = Case("tiny", 16, 4, rows=str(file))
+    found, documents = rows_of(case)
+    assert documents.tolist() == [*ids.tolist(), ids[0].tolist()]
+    assert found[0].tolist() == [x % 500 for x in range(450, 466)]
+    assert keys_seen(documents) == (2 * (81 + 49) + 16 + 256) / 64
+    made = masked_rows(case)
+    positions = made["masked_positions"]
+    assert positions.shape == (4, 2)
+    assert (positions[1] < 4).all()
+    np.testing.assert_array_equal(made["labels"], np.take_along_axis(found, positions, 1))
+
+
+def test_rates_of_dropout_as_they_are_typed():
+    assert rates("0.1") == (0.1, None)
+    assert rates("0.1/0") == (0.1, 0.0)
+    assert Case("tiny", 16, 1, *rates("0.1")).dropped == (0.1, 0.1)
+    assert Case("tiny", 16, 1, *rates("0.1/0")).dropped == (0.1, 0.0)
+
+
+def test_each_case_is_followed_by_its_rivals(monkeypatch):
+    typed = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0", "--peers"]
+    monkeypatch.setattr(sys, "argv", ["gpu", *typed, "--attention", "blocks", "plain"])
+    found = [(case.size, case.model, case.attention) for case in cases(benchmarks.gpu.arguments())]
+    peers = [(model, None) for model in benchmarks.gpu.PEERS]
+    ours = [("ours", "blocks"), ("ours", "plain")]
+    assert found == [(size, *each) for size in ("tiny", "base") for each in (*ours, *peers)]
+
+
+def test_every_form_of_attention_can_be_asked_for():
+    assert ["auto", *get_args(AttentionForm)] == FORMS
+
+
+@pytest.mark.parametrize(
+    ("names", "want"),
+    [
+        (["gemm_bf16", "block_attention_forward_kernel"], "blocks"),
+        (["cudnn_generated_fort_native_sdpa_sm90_flash_fprop"], "cuDNN"),
+        (["gemm_bf16", "loop_exp_fusion"], "plain"),
+    ],
+)
+def test_kernels_tell_what_attention_ran_by(names, want):
+    assert attention_of(dict.fromkeys(names, 1.0)) == want
 
 
 class Named:

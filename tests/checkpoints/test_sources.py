@@ -283,7 +283,6 @@ def test_a_zip_with_a_changed_byte_is_refused_or_reads_the_same(seed, released, 
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"hidden_size": 36, "embedding_size": None}, "no even head size"),
         ({"num_attention_heads": "4"}, "num_attention_heads is '4'"),
-        ({"rotary_value": True}, "rotary_value true"),
     ],
 )
 def test_a_config_that_contradicts_the_tensors_is_refused(name, changes, message, unpacked, read):

@@ -130,6 +130,14 @@ def test_flags_that_cannot_be_are_refused(flags, said, run, sim, texts, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"texts.txt"}
 
 
+def test_the_precision_that_is_asked_for_is_taken(run, sim, texts, want, tmp_path):
+    for precision, least, most in (("float32", 0, 1e-6), ("bfloat16", 1e-5, 0.05)):
+        output = tmp_path / f"{precision}.npy"
+        code, *_ = run("embed", sim, "--input", texts, "--output", output, "--precision", precision)
+        assert code == 0
+        assert least <= np.abs(np.load(output) - want).max() <= most
+
+
 def test_whitening_is_learnt_once_and_kept(run, own, want, tmp_path):
     corpus, texts = tmp_path / "corpus.txt", tmp_path / "texts.txt"
     rng = np.random.default_rng(0)

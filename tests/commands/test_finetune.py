@@ -153,7 +153,9 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     run = tmp_path / "run"
     more = {"valid": valid, "epochs": 12, "learning_rate": 4e-3, "pooling": "mean"}
     assert finetune(shallow, train, run, test=test, **more) == 0
-    assert f"task {task}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"task {task}" in told
+    assert "device: the processor, by " in told
 
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     metric = METRICS.get(task, "accuracy")

@@ -14,6 +14,7 @@ COMMANDS = {
     "pretrain": "pretrain --corpus empty.txt --init-from nowhere --output",
     "finetune": "finetune --checkpoint nowhere --train nowhere.tsv --output",
     "predict": "predict --model nowhere --input nowhere.txt --output",
+    "evaluate --corpus": "evaluate --model nowhere --corpus empty.txt --output",
     "export": "export --model nowhere --to savedmodel --output",
     "convert": "checkpoints convert nowhere --to own",
     "runs --plot": "runs nowhere --plot",

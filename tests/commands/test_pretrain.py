@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.metadata import version
 
 from roformer_tf.models.heads import RoFormerForMaskedLM
 
@@ -24,9 +25,9 @@ def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrained, pretrai
     assert re.search(r"step 0: held-out loss [\d.]+ \(perplexity [\d.]+\), accuracy [\d.]+%", out)
     assert re.search(r"step 6: held-out loss", out)
     assert str(tmp_path / "run" / "model") in out
+    if version("tensorflow").startswith("2.20."):  # its compiler asks for no log level
+        err = re.sub(r"(?m)^(WARNING: All log messages before absl|[IW]0000 ).*\n", "", err)
     assert err == ""  # no bar: stderr is no terminal
-    for noise in ("WARNING", "Warning", "I0000", "E0000", "oneDNN"):
-        assert noise not in err
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
     assert RoFormerForMaskedLM.from_pretrained(tmp_path / "run" / "model").tokenizer

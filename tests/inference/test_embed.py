@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.checkpoints.whitening import whitening_of
+from roformer_tf.checkpoints.whitening import Whitening, whitening_of
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference import embed
@@ -98,8 +98,9 @@ def test_texts_in_many_chunks_keep_their_order(released, monkeypatch):
 def test_what_is_too_long_is_cut_and_counted(own):
     folder = own("char")
     EmbeddingConfig("mean", 10).save(folder)
-    (block,) = open_embedder(folder).blocks(TEXTS)
-    want = alone(folder, TEXTS, "mean", max_length=10)
+    texts = [*TEXTS, "今天去北京公园了"]  # 8 tokens, [CLS] and [SEP]: it just fits
+    (block,) = open_embedder(folder).blocks(texts)
+    want = alone(folder, texts, "mean", max_length=10)
     np.testing.assert_allclose(block.vectors, want, rtol=0, atol=1e-5)
     assert block.cut == 1
 
@@ -139,14 +140,24 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
         open_embedder(released("sim_char_ft")).fingerprint,
     ]
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
-    others.append(open_embedder(folder).fingerprint)
+    for other in ({"layer_norm_eps": 1e-3}, {"rotary_share": 0.5}, {"local_attention": 8}):
+        (folder / "config.json").write_text(json.dumps(config | other))
+        others.append(open_embedder(folder).fingerprint)
     (folder / "config.json").write_text(json.dumps(config))
     lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
     lines[200], lines[201] = lines[201], lines[200]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", "utf-8")
     others.append(open_embedder(folder).fingerprint)
-    assert len({zipped, *others}) == 7
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    for other in ({"do_lower_case": False}, {"tokenization": "word"}):
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | other))
+        others.append(open_embedder(folder).fingerprint)
+    for scale in (1.0, 2.0):
+        Whitening(np.zeros(32, "float32"), scale * np.eye(32, 8, dtype="float32"), "pooler").save(
+            folder
+        )
+        others.append(open_embedder(folder).fingerprint)
+    assert len({zipped, *others}) == 13
 
 
 def test_one_weight_changes_the_fingerprint(own):

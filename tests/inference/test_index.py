@@ -13,7 +13,7 @@ from roformer_tf.inference import approximate, index
 from roformer_tf.inference.approximate import Neighbours
 from roformer_tf.inference.embed import open_embedder
 from roformer_tf.inference.index import SearchIndex, is_index, write_index
-from roformer_tf.inference.lexical import BM25
+from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE
 from roformer_tf.inference.retrieval import Reranker, Retriever, load_reranker
 from roformer_tf.inference.text_files import Document
@@ -142,6 +142,22 @@ def test_what_is_added_is_as_if_it_had_always_been_there(with_words, folder, emb
         np.testing.assert_allclose(one.words.scores(query), two.words.scores(query), atol=1e-6)
 
 
+def test_who_writes_into_it_meanwhile_is_refused_and_nothing_is_lost(
+    folder, embedder, made, monkeypatch
+):
+    def in_the_midst(*arguments):
+        with pytest.raises(InputError, match=r"index is in use: .* another --index"):
+            write_index(folder, embedder, documents(["另一个命令"]))
+        return write_rows(*arguments)
+
+    write_rows = index._write_rows
+    monkeypatch.setattr(index, "_write_rows", in_the_midst)
+    assert write_index(folder, embedder, documents(["这是新的"])) == (1, 0, 40)
+    monkeypatch.undo()
+    assert write_index(folder, embedder, documents(["又一个"])) == (1, 0, 41)
+    assert [path.name for path in folder.parent.iterdir()] == ["index"]
+
+
 def test_adding_nothing_new_touches_nothing(folder, embedder):
     write_index(folder, embedder, documents())
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
@@ -256,7 +272,7 @@ def test_a_graph_of_thousands_finds_the_nearest(tmp_path):
 
 def test_a_hybrid_search_by_ranks(made, embedder, by_hand):
     found = list(Retriever(made, embedder, hybrid=True).answers(QUERIES, 8))
-    words = BM25(TEXTS)
+    words = DocumentBM25(TEXTS)
     for query, cosine, answers in zip(QUERIES, by_hand, found, strict=True):
         scores = words.scores(query).astype(np.float64)
         near = np.argsort(np.argsort(-np.round(cosine, 5), kind="stable"), kind="stable")
@@ -268,7 +284,7 @@ def test_a_hybrid_search_by_ranks(made, embedder, by_hand):
 @pytest.mark.parametrize("weight", [0.0, 0.8, 50.0])
 def test_a_hybrid_search_by_a_weight(weight, made, embedder, by_hand):
     found = list(Retriever(made, embedder, hybrid=True, weight=weight).answers(QUERIES, 8))
-    words = BM25(TEXTS)
+    words = DocumentBM25(TEXTS)
     for query, cosine, answers in zip(QUERIES, by_hand, found, strict=True):
         scores = words.scores(query).astype(np.float64)
         want = scores / scores.max() + weight * cosine

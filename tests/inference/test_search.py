@@ -116,6 +116,15 @@ def test_words_count_where_asked_and_as_much_as_asked(run, sim, documents, tmp_p
     assert float(rows[1][2]) > 50
 
 
+def test_a_document_without_a_word_of_the_query_has_no_rank_by_words(run, sim, documents, order):
+    flags = ("--model", sim, "--documents", documents, "--hybrid", "--queries", "公园")
+    _, rows, _ = run(*flags)
+    by_vector = [name for name, _ in order[1]]
+    want = {name: 1 / (60 + 1 + by_vector.index(name)) for name in DOCUMENTS}
+    want["park"] += 1 / (60 + 1)
+    assert {row[4]: float(row[2]) for row in rows[1:]} == pytest.approx(want, abs=1e-6)
+
+
 def test_the_settings_of_an_index_are_those_of_its_queries(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     made = ("--pooling", "mean", "--dimensions", 8, "--max-length", 20, "--passage-length", 9)
@@ -138,6 +147,10 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
     assert {row[4] for row in rows[1:]} == {row[4] for row in plain[1:4]}
     scores = [float(row[2]) for row in rows[1:]]
     assert scores == sorted(scores, reverse=True)
+    # The first of the new order may have been far behind: 3 are asked of the model, 1 is shown
+    _, first, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3, "--top", 1)
+    assert first == rows[:2]
+    assert rows[1][4] != plain[1][4], "the model changes nothing: choose another query"
     code, _, err = run(*flags, "--rerank", finetuned("classification"))
     assert code == 2
     assert "--rerank needs a model of pairs" in err

@@ -10,10 +10,16 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import open_embedder
 from roformer_tf.inference.index import SearchIndex
+from roformer_tf.inference.monitoring import ServiceMetrics
 from roformer_tf.inference.questions import Limits
 from roformer_tf.inference.retrieval import Retriever
 from roformer_tf.inference.serve import ServeConfig, open_service
-from roformer_tf.inference.serve_vectors import load_served_vectors, make_vector_app
+from roformer_tf.inference.serve_vectors import (
+    Asked,
+    load_served_vectors,
+    make_vector_app,
+    vector_batcher,
+)
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
@@ -82,6 +88,26 @@ def test_search_answers_with_documents(address, sim, index):
         )
     (all_of_them,) = ask(address, "/search", {"text": QUERIES[0]})[1]["results"]
     assert len(all_of_them) == len(DOCUMENTS)
+
+
+def test_requests_of_one_batch_each_get_what_they_asked_for(sim, index):
+    served = load_served_vectors(sim, index)
+    batcher = vector_batcher(served, ServiceMetrics("name", "embedding"), 32, Limits())
+    asked = [Asked("公园", 1), Asked("公园"), Asked("怎么打印", 3), Asked("公园", 2)]
+    one, vector, three, two = batcher.ask(asked).result()
+    assert [len(found) for found in (one, three, two)] == [1, 3, 2]
+    assert one == two[:1]
+    np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
+
+
+def test_an_index_is_asked_with_the_pooling_that_made_it(sim, index, tmp_path):
+    made = load_served_vectors(sim, index).embedder.config
+    assert made.pooling == "pooler"
+    folder = tmp_path / "mean"
+    texts = str(index.parent / "documents.jsonl")
+    flags = ("--documents", texts, "--index", str(folder), "--pooling", "mean")
+    assert main(["search", "--model", sim, *flags]) == 0
+    assert load_served_vectors(sim, folder).embedder.config.pooling == "mean"
 
 
 @pytest.mark.parametrize(

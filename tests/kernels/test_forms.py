@@ -2,20 +2,23 @@
 
 import math
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from roformer_tf.errors import InputError
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cross_entropy import cross_entropy
 from roformer_tf.kernels.dropout import add_dropped, dropped, kept
-from roformer_tf.kernels.forms import fast, plain_forms
+from roformer_tf.kernels.forms import attention_by, attention_form, fast, plain_forms
 from roformer_tf.kernels.gelu import gelu
 from roformer_tf.kernels.layer_norm import layer_norm
+from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.matmul import affine, product_with_rows
-from roformer_tf.kernels.rotation import split_and_rotate
+from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 
 RATE = 0.3
 SEED = np.array([5, 77], "int64")
@@ -27,6 +30,8 @@ THETA = RNG.normal(size=(5, 2))
 TABLES = [np.cos(THETA), np.sin(THETA)]
 THETA_OF_ROWS = RNG.normal(size=(2, 5, 2))
 TABLES_OF_ROWS = [np.cos(THETA_OF_ROWS), np.sin(THETA_OF_ROWS)]
+NEAR = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
+BACK = NEAR & np.tri(5, dtype=bool)
 
 
 def mask(shape):
@@ -38,12 +43,27 @@ def softmax(x):
     return x / x.sum(-1, keepdims=True)
 
 
-def attended(query, key, value, visible=None, shape=None):
-    scores = query @ key.swapaxes(-1, -2)
+def attended(query, key, value, visible=None, shape=None, bias=0.0):
+    scores = query @ key.swapaxes(-1, -2) + bias
     if visible is not None:
         scores = np.where(visible[:, None], scores, -np.inf)
     weights = softmax(scores)
     return (weights * mask(weights.shape) if shape else weights) @ value
+
+
+def in_bands(visible, ahead):
+    """A mask (B, 5, 5) in blocks of two queries, with their keys and those beside: (B, 3, 2, K)."""
+    behind = 2 if ahead else 0
+    wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + behind)])
+    return np.stack([wide[:, i : i + 2, i : i + 4 + behind] for i in (0, 2, 4)], axis=1)
+
+
+def of_bands(bias, ahead):
+    """A bias (N, 2, K) of each block, over all tokens: (N, 5, 5)."""
+    whole = np.zeros((len(bias), 6, 8 + (2 if ahead else 0)))
+    for i in (0, 2, 4):
+        whole[:, i : i + 2, i : i + bias.shape[2]] = bias
+    return whole[:, :5, 2:7]
 
 
 def normalised(x, gamma, beta):
@@ -57,10 +77,10 @@ def turned(pairs, theta):
     return np.concatenate([x.real, x.imag], -1)
 
 
-def rotated(projected):
-    """All three in one array (3, B, N, T, H)."""
-    query, key, value = projected.transpose(2, 0, 1, 3, 4, 5)
-    return np.stack([turned(query, THETA) / 2, turned(key, THETA), turned(value, 0 * THETA)])
+def rotated(projected, scales=(1, 1, 0), factor=1.0):
+    """All three in one array (3, B, N, T, H): angles times scales, what turns times a factor."""
+    parts = zip(projected.transpose(2, 0, 1, 3, 4, 5), scales, (0.5, 1, 1), strict=True)
+    return np.stack([turned(x, s * THETA) * (factor if s else 1) * half for x, s, half in parts])
 
 
 def losses(scores, bias=0.0):
@@ -107,6 +127,21 @@ CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
         lambda x: np.stack([turned(x[:, :, 0], THETA), turned(x[:, :, 1], 0 * THETA)]),
         [(2, 5, 2, 2, 2, 2)],
     ),
+    "split_and_rotate values, too": (
+        lambda x: ops.stack(split_and_rotate(x, *TABLES, PARTS, True, PARTS)),
+        lambda x: rotated(x, (1, 1, 1)),
+        [(2, 5, 3, 2, 2, 2)],
+    ),
+    "split_and_rotate nothing": (
+        lambda x: ops.stack(split_and_rotate(x, *TABLES, PARTS, True, ())),
+        lambda x: rotated(x, (0, 0, 0)),
+        [(2, 5, 3, 2, 2, 2)],
+    ),
+    "split_and_rotate by longer tables": (
+        lambda x: ops.stack(split_and_rotate(x, *(1.3 * table for table in TABLES), PARTS, True)),
+        lambda x: rotated(x, factor=1.3),
+        [(2, 5, 3, 2, 2, 2)],
+    ),
     "attend": (lambda *x: attend(*x, training=True), attended, [(2, 3, 5, 4)] * 3),
     "attend of fewer queries": (
         lambda *x: attend(*x, VISIBLE[:, :2], SEED, RATE, training=True),
@@ -122,6 +157,33 @@ CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
         lambda *x: attend(*x, VISIBLE, SEED, RATE, training=True),
         lambda *x: attended(*x, VISIBLE, True),
         [(2, 3, 5, 4)] * 3,
+    ),
+    "attend with a bias": (
+        lambda *x: attend(*x[:3], VISIBLE, SEED, RATE, True, x[3]),
+        lambda *x: attended(*x[:3], VISIBLE, True, x[3]),
+        [(2, 3, 5, 4)] * 3 + [(1, 3, 5, 5)],
+    ),
+    "attend with a bias of each row": (
+        lambda *x: attend(*x[:3], None, None, 0.0, True, x[3]),
+        lambda *x: attended(*x[:3], None, None, x[3]),
+        [(2, 3, 2, 4), (2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 2, 5)],
+    ),
+    "attend_locally": (
+        lambda *x: attend_locally(*x, in_bands(VISIBLE & NEAR, True), training=True),
+        lambda *x: attended(*x, VISIBLE & NEAR),
+        [(2, 3, 5, 4)] * 3,
+    ),
+    "attend_locally with a bias to what is behind": (
+        lambda *x: attend_locally(
+            *x[:3], in_bands(VISIBLE & BACK, False), bias=x[3], training=True
+        ),
+        lambda *x: attended(*x[:3], VISIBLE & BACK, None, of_bands(x[3][0], False)),
+        [(2, 3, 5, 4)] * 3 + [(1, 3, 2, 4)],
+    ),
+    "attend_locally with a bias": (
+        lambda *x: attend_locally(*x[:3], in_bands(VISIBLE & NEAR, True), bias=x[3]),
+        lambda *x: attended(*x[:3], VISIBLE & NEAR, None, of_bands(x[3][0], True)),
+        [(2, 3, 5, 4)] * 3 + [(1, 3, 2, 6)],
     ),
     "cross_entropy": (lambda *x: cross_entropy(*x, LABELS), losses, [(4, 7), (7,)]),
     "cross_entropy without bias": (lambda x: cross_entropy(x, None, LABELS), losses, [(4, 7)]),
@@ -352,3 +414,68 @@ def test_a_step_on_a_gpu_has_no_island_of_a_processor(with_gpu):
 
     assert functions("gpu:0") == []
     assert len(functions("cpu:0")) == 2
+
+
+@pytest.fixture
+def jax_gpu(monkeypatch):
+    """jax_gpu("9.0"): JAX as where it has a GPU of that compute capability, as far as it tells."""
+    if keras.backend.backend() != "jax":
+        pytest.skip("attention's forms are JAX's")
+    import jax
+
+    def fake(capability):
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        device = SimpleNamespace(platform="gpu", compute_capability=capability)
+        monkeypatch.setattr(jax, "devices", lambda: [device])
+
+    return fake
+
+
+def test_without_a_gpu_attention_is_plain():
+    assert attention_form() == "plain"
+    with attention_by("blocks"):
+        assert attention_form() == "plain"
+
+
+@pytest.mark.parametrize(
+    ("capability", "want"),
+    [
+        ("9.0", "blocks"),
+        ("8.0", "blocks"),
+        ("12.1", "blocks"),
+        ("7.5", "masked"),
+        ("gfx942", "masked"),
+    ],
+)
+def test_a_gpu_skips_blocks_if_it_can(jax_gpu, capability, want):
+    jax_gpu(capability)
+    assert attention_form() == want
+    with attention_by("packed"):
+        assert attention_form() == ("packed" if want == "blocks" else "masked")
+    with attention_by("plain"):
+        assert attention_form() == "plain"
+    with plain_forms():
+        assert attention_form() == "plain"
+    assert attention_form() == want
+
+
+def test_an_older_jax_has_no_language_for_blocks(jax_gpu, monkeypatch):
+    from jax.experimental.pallas import triton
+
+    jax_gpu("9.0")
+    monkeypatch.delattr(triton, "CompilerParams")
+    assert attention_form() == "masked"
+
+
+def test_keras_switch_makes_attention_plain(jax_gpu):
+    jax_gpu("9.0")
+    keras.config.disable_flash_attention()
+    try:
+        assert attention_form() == "plain"
+    finally:
+        keras.config.enable_flash_attention()
+
+
+def test_an_unknown_form_of_attention_is_told_with_those_there_are():
+    with pytest.raises(InputError, match=r"'flash', but must be one of blocks, packed, masked"):
+        attention_by("flash").__enter__()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.layers.attention import RotaryMultiHeadAttention, same_sequence, visible_keys
+from roformer_tf.layers.attention import RotaryMultiHeadAttention
+from roformer_tf.layers.masks import same_sequence, visible_keys
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 B, T, S, D, N, H = 2, 7, 5, 12, 3, 4
@@ -477,7 +478,7 @@ def test_quantized_it_answers_as_keras_projections_do(kind, mode, bound, positio
 @each_layer
 def test_a_subclass_rotation_is_what_runs(kind):
     class Unrotated(kind):
-        def _rotate(self, x):
+        def _rotate(self, x, length):
             return x
 
     x = tensor(1, 6, 8)

@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.layers.attention import visible_keys
+from roformer_tf.layers.masks import visible_keys
 from roformer_tf.models.encoder import sequences
 from roformer_tf.models.heads import (
     RoFormerForCausalLM,

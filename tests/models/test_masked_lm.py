@@ -11,7 +11,10 @@ import pytest
 from keras import ops
 from safetensors.numpy import load_file, save_file
 
+from roformer_tf import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.kernels import cross_entropy
+from roformer_tf.models import heads
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.losses import MaskedTokenLoss
@@ -304,3 +307,25 @@ def test_given_labels_it_gives_losses_whole_or_in_pieces(released, pieces, dtype
         assert keras.backend.standardize_dtype(got.dtype) == "float32"
         # the logits of bfloat16 products carry its rounding into both alike
         np.testing.assert_allclose(keras.ops.convert_to_numpy(got), want, rtol=1e-5, atol=1e-5)
+
+
+def test_large_logits_are_made_in_pieces_by_jax_alone(monkeypatch):
+    made = []
+    model = RoFormerForMaskedLM(
+        RoFormerConfig(
+            vocab_size=50,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+        )
+    )
+    monkeypatch.setattr(cross_entropy, "PIECE_BYTES", 4 * 50 * 2 * 3)  # three of both rows
+    monkeypatch.setattr(heads, "token_losses", lambda *given: made.append(given[4]) or given[3])
+    row = np.ones((2, 9), "int32")
+    inputs = {"token_ids": row, "masked_positions": row[:, :7], "labels": row[:, :7]}
+    model(inputs, training=True)
+    model(inputs, training=False)
+    model.encoder.rematerialize = True
+    model(inputs, training=True)
+    assert made == [3 if keras.backend.backend() == "jax" else 1, 1, heads.LOSS_PIECES]

@@ -201,7 +201,9 @@ def test_a_precision_that_is_asked_for_is_trained_in(
     monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, precision=precision, learning_rate=1e-2)]) == 0
-    assert f"parameters, {precision}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"parameters, {precision}" in told
+    assert "device: the processor, by " in told
     judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
     _, batches = held_out(run, 8)
     losses = {}

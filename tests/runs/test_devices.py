@@ -3,6 +3,7 @@ import time
 import keras
 import pytest
 
+from roformer_tf.kernels.forms import attention_form, fast
 from roformer_tf.runs import devices
 from roformer_tf.runs.devices import choose_jit, choose_precision
 
@@ -82,3 +83,21 @@ def test_this_machine_has_a_policy_that_keras_knows():
         "float32",
         "bfloat16",
     )
+
+
+def test_tensorflow_on_a_gpu_runs_plain_forms_under_xla(monkeypatch):
+    """All that is chosen by the device, of one GPU that TensorFlow is made to believe in."""
+    tensorflow = pytest.importorskip("tensorflow")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
+    config = tensorflow.config
+    gpu = config.LogicalDevice("/device:GPU:0", "GPU")
+    real = config.list_logical_devices()
+
+    def chosen():
+        return choose_precision("auto"), choose_jit(), fast(), attention_form()
+
+    monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: False)
+    assert chosen() == ("float32", False, True, "plain")
+    monkeypatch.setattr(config, "list_physical_devices", lambda kind: [gpu])
+    monkeypatch.setattr(config, "list_logical_devices", lambda *kind: [*real, gpu])
+    assert chosen() == ("mixed_bfloat16", "auto", False, "plain")

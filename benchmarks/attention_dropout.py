@@ -1,0 +1,105 @@
+"""What it costs to drop nothing of attention's weights: held-out loss of the demo's model.
+
+    python -m benchmarks.attention_dropout                 300 steps, three seeds, both rates
+    python -m benchmarks.attention_dropout --steps 40      quicker
+
+Kernels that store no attention weights are fastest where none of them is dropped, so that the long
+recipes train with an attention dropout of 0. Here both rates, 0 and 0.1, train the demo's model on
+the demo's rows with the recipes' dropout on hidden states, 0.1; each seed gives both the same
+first weights, rows and masks. Prints the table: the difference counts where its interval leaves out
+0. `--output` keeps the runs, and runs that are there are not made again.
+"""
+
+import argparse
+import itertools
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.environments import HERE
+from pretrain.demo.__main__ import Demo
+from pretrain.demo.corpus import write_corpus
+from roformer_tf.runs.run_files import read_metrics
+
+RATES = (0.0, 0.1)
+HIDDEN = 0.1
+"""Dropout on hidden states, as the recipes have it; the demo itself has none of either."""
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Student's t of a 95 % interval, by the number of pairs."""
+
+Losses = Mapping[float, Sequence[float]]
+"""Held-out losses by rate, in the order of the seeds."""
+
+
+def held_out_loss(rows: Path, output: Path, rate: float, seed: int, steps: int) -> float:
+    """Run `pretrain` as the demo does, but for its dropout, and read its last evaluation."""
+    evaluations = output / "evaluations.jsonl"
+    dropout = {"dropout": HIDDEN, "attention-dropout": rate}
+    given = {"config": Demo.config, "rows": rows, "output": output, "seed": seed, "steps": steps}
+    _run("pretrain", given | dropout | {"precision": "mixed_bfloat16", "save-every": steps})
+    return float(list(read_metrics(evaluations))[-1]["held_out_loss"])
+
+
+def _run(command: str, flags: Mapping[str, object]) -> None:
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    subprocess.run(
+        [sys.executable, "-m", "roformer_tf.cli", command, *words],
+        check=True,
+        cwd=HERE.parent,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def table(losses: Losses) -> str:
+    """Each rate's losses and their mean, and the difference, seed by seed, as Markdown."""
+    lines = ["| attention dropout | held-out loss, by seed | mean |", "| --- | --- | --: |"]
+    for rate, each in losses.items():
+        cells = ", ".join(f"{loss:.4f}" for loss in each)
+        lines.append(f"| {rate:g} | {cells} | {np.mean(each):.4f} |")
+    without, dropped = losses.values()
+    each = np.subtract(without, dropped)
+    cells = ", ".join(f"{x:+.4f}" for x in each)
+    mean, half = difference(each)
+    lines.append(f"| 0 − 0.1 | {cells} | {mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}] |")
+    return "\n".join(lines)
+
+
+def difference(pairs: Sequence[float]) -> tuple[float, float]:
+    """Mean of the pairs' differences, and half of its 95 % interval; nan of one pair."""
+    if len(pairs) < min(T_95):
+        return float(np.mean(pairs)), math.nan
+    error = float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs))
+    return float(np.mean(pairs)), T_95[len(pairs)] * error
+
+
+def main() -> None:
+    """Train and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--output", type=Path, help="folder to keep the runs in")
+    asked = parser.parse_args()
+    if not 1 <= len(asked.seeds) <= max(T_95):
+        parser.error(f"give 1 to {max(T_95)} seeds")
+    with tempfile.TemporaryDirectory(prefix="roformer-dropout-") as name:
+        folder = (asked.output or Path(name)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        corpus, rows = folder / "corpus.jsonl", folder / "rows"
+        write_corpus(corpus)
+        demo = {"vocab-size": Demo.vocab_size, "length": Demo.length, "held-out": Demo.held_out}
+        _run("prepare", {"corpus": corpus, "output": rows} | demo)
+        losses: dict[float, list[float]] = {rate: [] for rate in RATES}
+        for seed, rate in itertools.product(asked.seeds, RATES):
+            run = folder / f"{rate:g}-{seed}"
+            losses[rate].append(held_out_loss(rows, run, rate, seed, asked.steps))
+            print(f"seed {seed}, attention dropout {rate:g}: {losses[rate][-1]:.4f}", flush=True)
+    print(table(losses))
+
+
+if __name__ == "__main__":
+    main()

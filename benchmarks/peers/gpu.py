@@ -1,0 +1,108 @@
+"""The step of `benchmarks.gpu` by transformers: BERT or RoFormer, compiled, on the same rows.
+
+    python -m benchmarks.peers.gpu CASE STEPS ROUNDS     CASE in JSON, as benchmarks.gpu gives it
+
+The masked positions alone are projected onto the vocabulary, products are bfloat16 by autocast,
+AdamW is torch's fused one: an expert's settings. BERT attends by SDPA, which takes a flash kernel
+where there is no mask; RoFormer has no SDPA in transformers.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from benchmarks.gpu import Case, architecture, keys_seen, masked_rows, predictions
+from roformer_tf.pretraining.flops import step_flops
+
+
+def made_model(case: Case) -> Any:
+    """A new model of the same size."""
+    shape = architecture(case)
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    names += ("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob")
+    sizes = {name: getattr(shape, name) for name in names}
+    sizes["max_position_embeddings"] = case.length
+    torch.manual_seed(0)
+    if case.model.startswith("bert"):
+        config = transformers.BertConfig(**sizes, attn_implementation="sdpa")
+        return transformers.BertForMaskedLM(config)
+    return transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**sizes))
+
+
+def loss_of(case: Case, model: Any, device: str) -> Any:
+    """The loss of the batch, as a function to be compiled."""
+    made = {key: torch.tensor(x, device=device) for key, x in masked_rows(case).items()}
+    tokens, documents = made["token_ids"].long(), made["sequence_ids"]
+    rows = case.length * torch.arange(case.batch, device=device)[:, None]
+    places = (made["masked_positions"].long() + rows).flatten()
+    labels = made["labels"].long().flatten()
+    mask = None
+    if case.model.endswith("isolated"):
+        same = documents[:, :, None] == documents[:, None, :]
+        mask = same[:, None]  # as SDPA takes it; without, a number that is added to the scores
+        if not case.model.startswith("bert"):
+            mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
+    encoder = model.bert if case.model.startswith("bert") else model.roformer
+
+    def loss() -> Any:
+        hidden = encoder(input_ids=tokens, attention_mask=mask)[0]
+        return torch.nn.functional.cross_entropy(model.cls(hidden.flatten(0, 1)[places]), labels)
+
+    return loss
+
+
+def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
+    """Train a while; give what the table tells of it."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = made_model(case).train().to(device)
+    loss = loss_of(case, model, device)
+    if case.size != "tiny":  # at which compiling would be all that is measured
+        loss = torch.compile(loss)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device, torch.bfloat16):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - began) / steps
+
+    seconds()  # compiles
+    taken = float(np.median([seconds() for _ in range(rounds)]))
+    whole = (
+        None
+        if not case.model.endswith("isolated")
+        else keys_seen(masked_rows(case)["sequence_ids"])
+    )
+    flops = step_flops(architecture(case), case.length, case.batch, predictions(case.length), whole)
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "versions": f"torch {torch.__version__}, transformers {transformers.__version__}",
+        "tokens/s": case.batch * case.length / taken,
+        "seconds": taken,
+        "flops/s": flops / taken,
+        "outside": None,
+        "idle": None,
+        "attention": "SDPA" if case.model.startswith("bert") else "plain",
+        "memory": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+        "kernels": [],
+    }
+
+
+if __name__ == "__main__":
+    given, steps, rounds = sys.argv[1:]
+    print(json.dumps(measure(Case(**json.loads(given)), int(steps), int(rounds))))

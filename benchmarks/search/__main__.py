@@ -1,0 +1,110 @@
+"""A real search, made and measured: a manual's pages, its titles and index entries as queries.
+
+    python -m benchmarks.search --data ../shared/data/search
+
+Makes runs/search/model and runs/search/index by the commands that a user types, which it prints,
+and a table of every way to search in runs/search/table.md. What is done is not done again: killed,
+the same line goes on. `python -m benchmarks.search.manual` makes the data from Debian's package.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from benchmarks.search.judging import NEVER, Judged, judge, ranks, table
+from benchmarks.search.recipe import RERANKED, Recipe
+from roformer_tf.errors import InputError
+from roformer_tf.files import write_text
+from roformer_tf.inference.lexical import BM25, DocumentBM25, Lexical, TfIdfSearch
+
+
+@dataclass(frozen=True)
+class SearchBenchmark:
+    """Make a search in a manual, and measure it beside search by words."""
+
+    data: Path
+    """Folder with documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
+    output: Path = Path("runs/search")
+    """Folder of models, indexes and the table."""
+    seeds: int = 3
+    """Trainings whose mean is told; the model is that of the first."""
+    split: str = "test"
+    """Queries that are judged by: valid, while something is chosen."""
+    reranker: bool = True
+    """Whether a model of pairs is trained, too, and reads the first 50."""
+
+
+def main(config: SearchBenchmark) -> None:
+    """Make what is not there, and judge. Raises InputError for data that are none."""
+    recipe = Recipe(config.data, config.output, config.seeds)
+    recipe.make()
+    rows = dict(by_words(recipe, config.split))
+    rows |= by_vectors(recipe, config.split)
+    if config.reranker:
+        recipe.train_reranker()
+        again = ("--hybrid", "--rerank", config.output / "rerank" / "model")
+        found = recipe.ask(
+            config.split, config.output / "model", config.output / "index", *again, name="reranked"
+        )
+        title = f"hybrid, its first {RERANKED} reranked by a model of pairs"
+        rows[title] = judge([ranks(found, recipe.queries(config.split))])
+    write_text(config.output / f"table-{config.split}.md", table(rows))
+    print(f"\n{table(rows)}\n{config.output / 'model'} and {config.output / 'index'} are made")
+
+
+def by_words(recipe: Recipe, split: str) -> Iterator[tuple[str, Judged]]:
+    """Search without a model."""
+    texts = recipe.texts()
+    names = list(texts)
+    queries = recipe.queries(split)
+    methods: dict[str, type[BM25] | type[TfIdfSearch]] = {
+        "BM25 of words": BM25,
+        "TF-IDF of 1 to 3 characters": TfIdfSearch,
+        "BM25 as `--hybrid` has it: words, pairs of characters, the beginning thrice": DocumentBM25,
+    }
+    for title, method in methods.items():
+        index: Lexical = method(texts.values())
+        found = index.search(queries.texts, RERANKED)
+        wanted = np.array([names.index(document) for document in queries.documents])
+        there = found.places == wanted[:, None]
+        yield title, judge([np.where(there.any(axis=1), 1 + there.argmax(axis=1), NEVER).tolist()])
+
+
+def by_vectors(recipe: Recipe, split: str) -> dict[str, Judged]:
+    """Search by vectors before training, after each kind of it, and by words, too."""
+    output = recipe.output
+    ways: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
+    before = (output / "pretrained" / "model", output / "indexes" / "pretrained")
+    ways["vectors before training"] = [(*before, (), "before")]
+    for seed in range(recipe.seeds):
+        pages = (output / f"pages-{seed}" / "model", output / "indexes" / f"pages-{seed}")
+        pairs = (output / f"pairs-{seed}" / "model", output / "indexes" / f"pairs-{seed}")
+        if seed == 0:
+            pairs = (output / "model", output / "index")
+        for title, way in (
+            ("vectors trained on the pages, without labels", (*pages, (), f"pages-{seed}")),
+            ("vectors trained on the pairs, too", (*pairs, (), f"pairs-{seed}")),
+            ("hybrid, without labels", (*pages, ("--hybrid",), f"pages-hybrid-{seed}")),
+            ("hybrid", (*pairs, ("--hybrid",), f"hybrid-{seed}")),
+        ):
+            ways.setdefault(title, []).append(way)
+    queries, rows = recipe.queries(split), {}
+    for title, of_seeds in ways.items():
+        found = []
+        for model, index, flags, name in of_seeds:
+            recipe.index(model, index)
+            found.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
+        rows[title] = judge(found)
+    return rows
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(SearchBenchmark))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,91 @@
+"""What `roformer-tf search` found → recall@10 and MRR@10 of many queries, with intervals.
+
+Where a way to search was trained with several seeds, a query counts with its mean over them, and
+the interval is one over queries.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.tasks.metrics import bootstrap, mean
+from roformer_tf.tasks.retrieval import query_figures
+
+NEVER = 10**9
+"""The rank of a document that was not found."""
+SHOWN = ("recall_at_1", "recall_at_10", "mrr_at_10")
+
+
+class Queries(NamedTuple):
+    """Queries, and the document that belongs to each."""
+
+    texts: list[str]
+    documents: list[str]
+
+
+class Judged(NamedTuple):
+    """Figures of one way to search."""
+
+    figures: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    spread: dict[str, float]
+    """How far the best and the worst seed are apart."""
+
+
+def ranks(found: Path, queries: Queries) -> list[int]:
+    """The rank of what belongs to each query, by a TSV that `search` wrote.
+
+    Raises InputError for a file of other queries.
+    """
+    with found.open(encoding="utf-8") as lines:
+        columns = next(lines).rstrip("\n").split("\t")
+        query, rank, name = (columns.index(x) for x in ("query", "rank", "id"))
+        of: dict[str, dict[str, int]] = defaultdict(dict)
+        for line in lines:
+            cells = line.rstrip("\n").split("\t")
+            of[cells[query]].setdefault(cells[name], int(cells[rank]))
+    if missing := [text for text in queries.texts if text not in of]:
+        raise InputError(f"{found} has no answer to {missing[0]!r}: remove it, and search again.")
+    pairs = zip(queries.texts, queries.documents, strict=True)
+    return [of[text].get(document, NEVER) for text, document in pairs]
+
+
+def judge(of_seeds: Sequence[Sequence[int]]) -> Judged:
+    """The figures of ranks (seeds, queries): means over queries, and over seeds."""
+    each = [query_figures([[rank] for rank in one]) for one in of_seeds]
+    chosen = {name: np.mean([one[name] for one in each], axis=0) for name in SHOWN}
+    count = len(chosen[SHOWN[0]])
+
+    def measure(weights: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: mean(values, weights) for name, values in chosen.items()}
+
+    seeds = {name: [float(one[name].mean()) for one in each] for name in SHOWN}
+    return Judged(
+        {name: float(values.mean()) for name, values in chosen.items()},
+        bootstrap(measure, count),
+        {name: max(values) - min(values) for name, values in seeds.items()},
+    )
+
+
+def table(rows: Mapping[str, Judged]) -> str:
+    """A table in Markdown: figures, 95 % intervals over queries, and the spread of the seeds."""
+    lines: Iterable[Sequence[str]] = (
+        ("", "recall@1", "recall@10 [95 %]", "MRR@10 [95 %]", "seeds apart, recall, MRR"),
+        ("---",) * 5,
+        *((name, *_cells(one)) for name, one in rows.items()),
+    )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cells(one: Judged) -> tuple[str, ...]:
+    def figure(name: str) -> str:
+        low, high = one.intervals[name]
+        return f"{one.figures[name]:.3f} [{low:.3f}, {high:.3f}]"
+
+    first, recall, mrr = SHOWN
+    apart = f"{one.spread[recall]:.3f}, {one.spread[mrr]:.3f}"
+    return f"{one.figures[first]:.3f}", figure(recall), figure(mrr), apart

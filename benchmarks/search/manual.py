@@ -1,0 +1,150 @@
+"""A manual's pages, and the titles and index entries that belong to them, from Debian's package.
+
+    python -m benchmarks.search.manual --output manual        on Debian or Ubuntu
+
+Writes what `benchmarks.search --data` reads. Pages are split by a hash of their names: a page's
+queries are all in one of train, valid and test. This split is this script's own, so that figures
+from another one, such as those of SEARCH.md, are not to be compared with its own to the digit.
+"""
+
+import gzip
+import hashlib
+import html.parser
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import tyro
+
+from benchmarks.debian import CHINESE, LEAST_CHINESE, html_text, unpack
+from roformer_tf.errors import InputError
+from roformer_tf.files import file_beside
+
+PACKAGE = "libreoffice-help-zh-cn"
+DOCUMENTS, QUERIES = "documents.jsonl.gz", "queries_{}.tsv.gz"
+SHARES = {"train": 73, "valid": 12, "test": 15}
+"""Of a hundred pages."""
+_TITLE = re.compile(r"<h1\b.*?</h1>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ManualConfig:
+    """Make documents and queries of the manual of LibreOffice in Chinese."""
+
+    output: Path
+    """Folder for documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
+    package: Path | None = None
+    """A folder with the package's files, if it is unpacked already; unset, apt fetches it."""
+
+
+class Page(NamedTuple):
+    """A page of the manual."""
+
+    name: str
+    """Its path, such as scalc/guide/calc_date."""
+    text: str
+    """Without its title."""
+    queries: tuple[str, ...]
+    """Its title and its index entries."""
+
+
+def main(config: ManualConfig) -> None:
+    """Write the files. Raises InputError where there is no package, or another one."""
+    with tempfile.TemporaryDirectory() as folder:
+        if config.package is None:
+            unpack(PACKAGE, Path(folder))
+        found = list(pages(config.package or Path(folder)))
+    queries = dict(own_queries(found))
+    if not queries:
+        raise InputError(
+            f"there are no pages with titles in {config.package}. Give the folder that "
+            f"`dpkg-deb --extract` makes of {PACKAGE}."
+        )
+    config.output.mkdir(parents=True, exist_ok=True)
+    documents = (json.dumps({"id": x.name, "text": x.text}, ensure_ascii=False) for x in found)
+    _write(config.output / DOCUMENTS, documents)
+    counts = []
+    for split in SHARES:
+        rows = [f"{query}\t{page}" for query, page in queries.items() if split_of(page) == split]
+        _write(config.output / QUERIES.format(split), ["query\tid", *sorted(rows)])
+        counts.append(f"{len(rows):,} for {split}")
+    print(f"{config.output}: {len(found):,} pages; queries: {', '.join(counts)}")
+
+
+def pages(folder: Path) -> Iterator[Page]:
+    """The Chinese pages under a folder, in the order of their paths."""
+    for path in sorted(folder.rglob("*.html")):
+        page = path.read_text(encoding="utf-8", errors="replace")
+        text = html_text(_TITLE.sub("", page)).replace("\n", " ")
+        place = path.relative_to(folder).with_suffix("").as_posix()
+        _, _, name = place.partition("/text/")
+        if name and len(CHINESE.findall(text)) >= LEAST_CHINESE:
+            yield Page(name, text, _entries(page))
+
+
+def own_queries(found: Iterable[Page]) -> Iterator[tuple[str, str]]:
+    """Each title or index entry that belongs to one page alone, and that page's name."""
+    owners: dict[str, set[str]] = {}
+    for page in found:
+        for query in page.queries:
+            owners.setdefault(query, set()).add(page.name)
+    return ((query, names.pop()) for query, names in owners.items() if len(names) == 1)
+
+
+def split_of(name: str) -> str:
+    """train, valid or test, by a hash of a page's name: the same on every machine."""
+    place = int(hashlib.blake2b(name.encode(), digest_size=8).hexdigest(), 16) % 100
+    for split, share in SHARES.items():
+        if place < share:
+            return split
+        place -= share
+    raise AssertionError("shares are of a hundred")
+
+
+def _entries(page: str) -> tuple[str, ...]:
+    """A page's title and index entries, each once, but for those that were not translated."""
+    reader = _Entries()
+    reader.feed(page)
+    plain = (" ".join(entry.split()) for entry in ("".join(reader.title), *reader.keywords))
+    return tuple(dict.fromkeys(entry for entry in plain if CHINESE.search(entry)))
+
+
+class _Entries(html.parser.HTMLParser):
+    """Collects the first heading, and what stands in the index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.title: list[str] = []
+        self.keywords: list[str] = []
+        self._headings = 0
+        self._in_heading = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "h1":
+            self._headings += 1
+            self._in_heading = self._headings == 1
+        found = dict(attrs)
+        if tag == "meta" and found.get("itemprop") == "keywords":
+            self.keywords.append(found.get("content") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_heading &= tag != "h1"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_heading:
+            self.title.append(data)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """A file of lines, gzipped, the same bytes every time."""
+    content = "".join(f"{line}\n" for line in lines).encode()
+    with file_beside(path) as beside:
+        beside.write_bytes(gzip.compress(content, mtime=0))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(ManualConfig))

@@ -1,0 +1,180 @@
+"""The commands that a search in a manual is made of, in their order, as a user types them.
+
+A step is done when its mark stands in the folder `steps`, with the very command in it. Killed, the
+next run goes on with the step that was under way, which itself goes on where it stood.
+"""
+
+import gzip
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.search.judging import Queries
+from benchmarks.search.manual import DOCUMENTS, QUERIES
+from pretrain.demo.corpus import write_corpus
+from roformer_tf.errors import InputError
+from roformer_tf.files import file_beside, folder_beside, write_text
+
+CONFIGS = Path("benchmarks/search")
+PASSAGE_LENGTH = 112
+"""Tokens. Of 112 to 160 the shortest was as good as any, and costs the least."""
+HYBRID_WEIGHT = 1.0
+"""Of a cosine beside BM25 in parts of a query's largest; chosen on the valid queries."""
+RERANKED = 50
+WRONG = 4
+"""Pages held against each query where the reranker is trained."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Where everything comes from and goes to."""
+
+    data: Path
+    output: Path
+    seeds: int
+
+    @property
+    def documents(self) -> Path:
+        """The pages."""
+        return self.data / DOCUMENTS
+
+    def queries(self, split: str) -> Queries:
+        """The queries of train, valid or test. Raises InputError where there are none."""
+        path = self.data / QUERIES.format(split)
+        try:
+            rows = gzip.decompress(path.read_bytes()).decode().splitlines()[1:]
+        except OSError as error:
+            raise InputError(
+                f"cannot read {path}: {error.strerror or error}. --data is a folder as "
+                "`python -m benchmarks.search.manual --output FOLDER` makes it."
+            ) from None
+        texts, documents = zip(*(row.split("\t") for row in rows), strict=True)
+        return Queries(list(texts), list(documents))
+
+    # Files that commands read
+
+    def write_files(self) -> None:
+        """Text of another kind for pretraining; pairs with their pages; queries, one a line."""
+        if not self._at("news.jsonl").exists():
+            write_corpus(self._at("news.jsonl"))
+        texts = self.texts()
+        for split in ("train", "valid", "test"):
+            queries = self.queries(split)
+            write_text(self._at(f"{split}.txt"), "".join(f"{text}\n" for text in queries.texts))
+            pairs = zip(queries.texts, queries.documents, strict=True)
+            rows = ({"query": query, "text": texts[page]} for query, page in pairs)
+            _write_jsonl(self._at(f"{split}.jsonl"), rows)
+
+    def write_labelled(self) -> None:
+        """Queries beside their own page, and beside others that were found for them: 1 and 0."""
+        texts = self.texts()
+        for split in ("train", "valid"):
+            owners = dict(zip(*self.queries(split), strict=True))
+            found: dict[str, list[str]] = {query: [] for query in owners}
+            with self.found(f"candidates-{split}").open(encoding="utf-8") as lines:
+                columns = next(lines).rstrip("\n").split("\t")
+                for line in lines:
+                    cells = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
+                    found[cells["query"]].append(cells["id"])
+            rows = (
+                {"query": query, "text": texts[page], "label": str(int(page == owners[query]))}
+                for query, pages in found.items()
+                for page in (owners[query], *[x for x in pages if x != owners[query]][:WRONG])
+            )
+            _write_jsonl(self._at(f"labelled-{split}.jsonl"), rows)
+
+    # Commands
+
+    def make(self) -> None:
+        """Train the models, and make `model` and `index`."""
+        self.output.mkdir(parents=True, exist_ok=True)
+        self.write_files()
+        pretrained = self._at("pretrained")
+        corpora = (self.documents, self._at("news.jsonl"))
+        self.step("pretrain", "--corpus", *corpora, *_config("pretrain"), "--output", pretrained)
+        for seed in range(self.seeds):
+            pages, pairs = self._at(f"pages-{seed}"), self._at(f"pairs-{seed}")
+            given = ("--seed", seed)
+            start, train = ("--checkpoint", pretrained / "model"), ("--train", self.documents)
+            self.step("finetune", *_config("pages"), *start, *train, "--output", pages, *given)
+            sets = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
+            start = ("--checkpoint", pages / "model")
+            self.step("finetune", *_config("pairs"), *start, *sets, "--output", pairs, *given)
+        best = self._at("model")
+        if not best.exists():
+            with folder_beside(best) as beside:
+                shutil.copytree(self._at("pairs-0") / "model", beside, dirs_exist_ok=True)
+        self.index(best, self._at("index"))
+
+    def train_reranker(self) -> None:
+        """Train a model of pairs on what the search finds for train's queries."""
+        search = ("--model", self._at("model"), "--index", self._at("index"), "--hybrid")
+        for split in ("train", "valid"):
+            found = self.found(f"candidates-{split}")
+            asked = ("--queries", self._at(f"{split}.txt"), "--top", 2 * WRONG)
+            self.step("search", *search, *asked, "--output", found)
+        self.write_labelled()
+        sets = [("--train", "labelled-train.jsonl"), ("--valid", "labelled-valid.jsonl")]
+        given = [x for flag, name in sets for x in (flag, self._at(name))]
+        start = ("--checkpoint", self._at("pages-0") / "model")
+        self.step("finetune", *_config("reranker"), *start, *given, "--output", self._at("rerank"))
+
+    def index(self, model: Path, folder: Path) -> None:
+        """Make an index of the pages by a model, which remembers how it is best searched."""
+        kept = ("--passage-length", PASSAGE_LENGTH, "--hybrid-weight", HYBRID_WEIGHT)
+        self.step(
+            "search", "--model", model, "--documents", self.documents, "--index", folder, *kept
+        )
+
+    def ask(self, split: str, model: Path, index: Path, *flags: object, name: str) -> Path:
+        """Ask the queries of a split; the file of what was found."""
+        found = self.found(f"{name}-{split}")
+        asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", found)
+        self.step("search", "--model", model, "--index", index, *asked, *flags)
+        return found
+
+    def found(self, name: str) -> Path:
+        """The file of what a search found."""
+        return self._at("found") / f"{name}.tsv"
+
+    def step(self, *words: object) -> None:
+        """Run a command of roformer-tf, unless it was run to its end before."""
+        typed = f"roformer-tf {shlex.join(map(str, words))}"
+        output = Path(str(words[words.index("--output" if "--output" in words else "--index") + 1]))
+        mark = self._at("steps") / "-".join(output.relative_to(self.output).parts)
+        if mark.exists() and mark.read_text(encoding="utf-8").strip() == typed:
+            print(f"done: {typed}", flush=True)
+            return
+        print(f"\n$ {typed}", flush=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if code := run_command(list(map(str, words))):
+            raise SystemExit(code)
+        write_text(mark, typed + "\n")
+
+    def texts(self) -> dict[str, str]:
+        """The text of each page."""
+        lines = gzip.decompress(self.documents.read_bytes()).decode().splitlines()
+        return {row["id"]: row["text"] for row in map(json.loads, lines)}
+
+    def _at(self, name: str) -> Path:
+        return self.output / name
+
+
+def run_command(words: list[str]) -> int:
+    """Run roformer-tf in a process of its own; its exit code."""
+    return subprocess.run([sys.executable, "-m", "roformer_tf.cli", *words], check=False).returncode
+
+
+def _config(name: str) -> tuple[str, str]:
+    return "--config", str(CONFIGS / f"{name}.yaml")
+
+
+def _write_jsonl(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    with file_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,0 +1,39 @@
+"""The devices that Keras' backend computes on, by the names on their data sheets.
+
+Asked before Keras is loaded, as by what answers without it, there is the processor alone.
+"""
+
+import sys
+
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
+
+
+def accelerators() -> list[str]:
+    """The names of the backend's GPUs or TPUs, such as "NVIDIA L20", in its order."""
+    if "keras" not in sys.modules:
+        return []
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        found = tf.config.list_physical_devices("GPU")
+        details = map(tf.config.experimental.get_device_details, found)
+        return [x.get("device_name") or "a GPU without a name" for x in details]
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [str(x.device_kind) for x in jax.devices() if x.platform != "cpu"]
+    return []
+
+
+def device_in_words() -> str:
+    """What a command says that it runs on: "NVIDIA L20, by JAX", "the processor, by TensorFlow"."""
+    if "keras" not in sys.modules:
+        return "the processor"
+    import keras
+
+    names = accelerators()
+    counted = f"{len(names)} × {names[0]}" if len(names) > 1 else next(iter(names), "the processor")
+    backend = keras.backend.backend()
+    return f"{counted}, by {BACKENDS.get(backend, backend)}"

@@ -1,0 +1,90 @@
+"""Attention within a window, block by block: time and memory grow with the length alone.
+
+    block      0     1     2     3
+    queries          ██
+    keys       ▓▓    ▓▓    ▓▓             of which a mask shows those in the window
+
+A block of queries looks at its own keys and at those of the blocks beside it, which hold all that
+is in the window where a block is at least as long as that is wide on one side. So the blocks are
+rows of a batch for the attention of whole rows, with all its forms.
+
+Axes: B batch, N heads, T length, H head size, M blocks, C block length, K = 2 C or 3 C keys.
+"""
+
+from typing import Any
+
+from keras import ops
+
+from roformer_tf.kernels.attention import attend
+from roformer_tf.kernels.forms import Tensor
+
+SHORTEST = 32
+"""A block of fewer queries would spend more on the way to its products than on them."""
+
+
+def attend_locally(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor,
+    seed: Tensor | None = None,
+    rate: float = 0.0,
+    training: bool | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """`attend` of query, key and value (B, N, T, H), by blocks: (B, N, T, H).
+
+    visible (B, M, C, K) bool: what each query of a block sees of its own keys and of those beside
+    it, in front (K = 2 C) or on both sides (K = 3 C), as `masks.visible_band` gives it; bias
+    (1, N, C, K), the same for all blocks.
+    """
+    batch, heads, length, size = ops.shape(query)
+    blocks, rows, keys = ops.shape(visible)[1:]
+    ahead = visible.shape[3] == 3 * visible.shape[2]
+
+    def folded(x: Tensor) -> Tensor:  # (B, N, M, C or K, H) → (B · M, N, C or K, H)
+        return ops.reshape(ops.swapaxes(x, 1, 2), (-1, heads, x.shape[3], size))
+
+    key, value = (folded(with_neighbours(in_blocks(x, rows, 2), 2, ahead)) for x in (key, value))
+    query, visible = folded(in_blocks(query, rows, 2)), ops.reshape(visible, (-1, rows, keys))
+    attended = attend(query, key, value, visible, seed, rate, training, bias)  # (B · M, N, C, H)
+    attended = ops.swapaxes(ops.reshape(attended, (batch, blocks, heads, rows, size)), 1, 2)
+    return ops.reshape(attended, (batch, heads, -1, size))[:, :, :length]
+
+
+def block_length(window: int) -> int:
+    """Queries of a block, for a window that reaches so far to a side."""
+    return max(window, SHORTEST)
+
+
+def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:
+    """Cut an axis (…, T, …) into blocks (…, M, C, …) of so many rows, the last filled up with 0."""
+    shape = list(ops.shape(x))
+    blocks = (shape[axis] + rows - 1) // rows  # of a negative tensor ONNX rounds the other way
+    x = _padded(x, axis, 0, rows)  # more than is needed, so that its size is no tensor
+    needed = (*_all(axis), slice(blocks * rows))
+    x = x[needed]
+    return ops.reshape(x, (*shape[:axis], blocks, rows, *shape[axis + 1 :]))
+
+
+def with_neighbours(x: Tensor, axis: int, ahead: bool) -> Tensor:
+    """Blocks (…, M, C, …) → (…, M, K, …): each with the one in front of it and, if `ahead`, behind.
+
+    The first has zeros in front of it, the last zeros behind.
+    """
+    blocks = ops.shape(x)[axis]
+    wider = _padded(x, axis, 1, int(ahead))
+    shifted = [(*_all(axis), slice(i, i + blocks)) for i in range(3 if ahead else 2)]
+    # one after the other along the rows of a block
+    return ops.concatenate([wider[places] for places in shifted], axis + 1)
+
+
+def _all(axes: int) -> tuple[slice, ...]:
+    """An index that takes all of so many axes."""
+    return (slice(None),) * axes
+
+
+def _padded(x: Tensor, axis: int, front: int, behind: int) -> Tensor:
+    widths: list[Any] = [(0, 0)] * len(x.shape)
+    widths[axis] = (front, behind)
+    return ops.pad(x, widths)

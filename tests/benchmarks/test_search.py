@@ -1,0 +1,189 @@
+import gzip
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.search import recipe as recipes
+from benchmarks.search.__main__ import by_words
+from benchmarks.search.judging import NEVER, Queries, judge, ranks, table
+from benchmarks.search.recipe import Recipe
+from roformer_tf import cli
+from roformer_tf.errors import InputError
+
+PAGES = {
+    "a/1": "日期函数计算两个日期之间的天数。",
+    "b": "打印文档，选择打印机。",
+    "c": "公式与引用。",
+}
+QUERIES = {"train": {"打印": "b"}, "valid": {"公式": "c"}, "test": {"天数": "a/1", "打印机": "b"}}
+
+
+@dataclass(frozen=True)
+class Recorded(Recipe):
+    """A recipe, the commands that it ran, and what the next one exits with."""
+
+    run: list = field(default_factory=list)
+    codes: list = field(default_factory=lambda: [0])
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """A recipe for three pages, whose commands are written down and not run."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = (json.dumps({"id": name, "text": text}) + "\n" for name, text in PAGES.items())
+    (data / "documents.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    for split, queries in QUERIES.items():
+        lines = ["query\tid", *(f"{query}\t{page}" for query, page in queries.items())]
+        path = data / f"queries_{split}.tsv.gz"
+        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    made = Recorded(data, tmp_path / "out", 2)
+
+    def run(words):
+        made.run.append(words)
+        return made.codes[-1]
+
+    monkeypatch.setattr(recipes, "run_command", run)
+    monkeypatch.setattr(recipes, "write_corpus", lambda path: path.write_text("{}"))
+    return made
+
+
+def found(path, rows):
+    lines = ["query\trank\tscore\tdocument\tid", *("\t".join(map(str, row)) for row in rows)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_ranks_are_those_of_what_belongs(tmp_path):
+    rows = [("甲", 1, 0.9, "x", "b"), ("甲", 2, 0.8, "y", "a"), ("乙", 1, 0.7, "y", "a")]
+    path = found(tmp_path / "found.tsv", rows)
+    assert ranks(path, Queries(["乙", "甲", "乙"], ["a", "a", "b"])) == [1, 2, NEVER]
+    with pytest.raises(InputError, match="no answer to '丙'"):
+        ranks(path, Queries(["丙"], ["a"]))
+
+
+def test_figures_are_means_over_seeds_and_queries():
+    one = judge([[1, 2, 11, NEVER], [1, 1, 10, 4]])
+    assert one.figures["recall_at_1"] == pytest.approx((0.25 + 0.5) / 2)
+    assert one.figures["recall_at_10"] == pytest.approx((0.5 + 1) / 2)
+    assert one.figures["mrr_at_10"] == pytest.approx((1.5 + 2.35) / 8)
+    assert one.spread["recall_at_10"] == pytest.approx(0.5)
+    low, high = one.intervals["mrr_at_10"]
+    assert low < one.figures["mrr_at_10"] < high
+
+
+def test_an_interval_is_that_of_drawn_queries():
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(1, 30, 400)
+    low, high = judge([drawn.tolist()]).intervals["recall_at_10"]
+    share = np.mean(drawn <= 10)
+    error = 1.96 * np.sqrt(share * (1 - share) / 400)
+    assert low == pytest.approx(share - error, abs=0.01)
+    assert high == pytest.approx(share + error, abs=0.01)
+
+
+def test_a_table_has_a_line_for_each_way():
+    lines = table({"BM25": judge([[1, 2]]), "hybrid": judge([[1, 1]])}).splitlines()
+    assert lines[2].startswith("| BM25 | 0.500 | 1.000 [1.000, 1.000] | 0.750 [")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_words_find_by_themselves(recipe):
+    for _, one in by_words(recipe, "test"):
+        assert one.figures["recall_at_10"] == 1
+
+
+def test_commands_are_run_once_and_made_of_each_other(recipe):
+    recipe.output.mkdir()
+    for seed in range(2):
+        (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
+    recipe.make()
+    typed = [" ".join(words) for words in recipe.run]
+    assert [words.split()[0] for words in typed] == ["pretrain", *["finetune"] * 4, "search"]
+    for words in typed[1:5]:
+        checkpoint = words.split("--checkpoint ")[1].split()[0].removesuffix("/model")
+        assert any(f"--output {checkpoint}" in one for one in typed)  # nothing out of nowhere
+    assert [f"--seed {seed}" in typed[1 + 2 * seed] for seed in range(2)] == [True, True]
+    assert (recipe.output / "model").is_dir()
+    files = [Path(word).name for words in recipe.run for word in words]
+    assert "train.jsonl" in files
+    assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(files)  # they only judge
+    recipe.make()
+    assert len(recipe.run) == len(typed)
+
+
+def test_a_command_that_failed_is_run_again(recipe):
+    recipe.codes.append(3)
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stopped:
+            recipe.step("finetune", "--output", recipe.output / "pairs-0")
+        assert stopped.value.code == 3
+    assert len(recipe.run) == 2
+    recipe.codes.append(0)
+    recipe.step("finetune", "--output", recipe.output / "pairs-0")
+    recipe.step("finetune", "--output", recipe.output / "pairs-0")
+    assert len(recipe.run) == 3
+    recipe.step("search", "--index", recipe.output / "indexes" / "pairs-0")
+    recipe.step("finetune", "--output", recipe.output / "pairs-0", "--seed", 1)
+    assert len(recipe.run) == 5  # another folder, and another command
+
+
+def test_pairs_have_their_pages_and_a_reranker_what_was_found_beside(recipe):
+    recipe.output.mkdir()
+    recipe.write_files()
+    train = [json.loads(x) for x in (recipe.output / "train.jsonl").read_text("utf-8").splitlines()]
+    assert train == [{"query": "打印", "text": PAGES["b"]}]
+    assert (recipe.output / "test.txt").read_text("utf-8") == "天数\n打印机\n"
+    for split, query in (("train", "打印"), ("valid", "公式")):
+        near = [(query, rank, 1.0, "…", name) for rank, name in enumerate(("a/1", "b", "c"), 1)]
+        found(recipe.found(f"candidates-{split}"), near)
+    recipe.write_labelled()
+    lines = (recipe.output / "labelled-train.jsonl").read_text("utf-8").splitlines()
+    assert [(x["text"], x["label"]) for x in map(json.loads, lines)] == [
+        (PAGES["b"], "1"),
+        (PAGES["a/1"], "0"),
+        (PAGES["c"], "0"),
+    ]
+
+
+def test_a_folder_without_data_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"benchmarks\.search\.manual"):
+        Recipe(tmp_path, tmp_path / "out", 1).queries("test")
+
+
+def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
+    from roformer_tf.finetuning import command as finetuning
+    from roformer_tf.inference import search as searching
+    from roformer_tf.pretraining import command as pretraining
+
+    def pretrain(config: pretraining.PretrainConfig) -> None:
+        seen.append(config)
+
+    def finetune(config: finetuning.FinetuneConfig) -> None:
+        seen.append(config)
+
+    def search(config: searching.SearchConfig) -> None:
+        seen.append(config)
+
+    seen = []
+    monkeypatch.setattr(pretraining, "pretrain", pretrain)
+    monkeypatch.setattr(finetuning, "finetune", finetune)
+    monkeypatch.setattr(searching, "search", search)
+    for name in ("found/candidates-train.tsv", "found/candidates-valid.tsv"):
+        found(recipe.output / name, [])
+    for seed in range(2):
+        (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
+    recipe.make()
+    recipe.train_reranker()
+    recipe.ask("test", recipe.output / "model", recipe.output / "index", "--hybrid", name="hybrid")
+    for words in recipe.run:
+        assert cli.main(words) == 0
+    assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 4, "pair"]
+    assert seen[5].passage_length == recipes.PASSAGE_LENGTH <= seen[2].max_length
+    assert seen[5].hybrid_weight == recipes.HYBRID_WEIGHT
+    assert seen[-1].hybrid
+    assert seen[-1].hybrid_weight is None  # the index remembers it

@@ -1,0 +1,52 @@
+"""Windows of several lengths that judge the same tokens."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roformer_tf.corpus.packing import Documents
+from roformer_tf.corpus.windows import NO_WORD, long_texts, windows
+
+
+@given(size=st.integers(1, 200), room=st.integers(1, 50))
+def test_every_token_is_judged_once_in_a_window_as_full_as_can_be(size, room):
+    cut = list(windows(size, room))
+    judged = [token for window in cut for token in range(window.judged, window.stop)]
+    assert judged == list(range(size))
+    assert all(window.stop - window.start == min(room, size) for window in cut)
+    assert all(window.start <= window.judged < window.stop for window in cut)
+
+
+def documents(*sizes, first=100):
+    """Documents of so many tokens, numbered from `first` on, with words of two tokens."""
+    count = sum(sizes)
+    return Documents(
+        np.arange(first, first + count),
+        np.concatenate([[]] + [7 + np.arange(n) // 2 for n in sizes]).astype(int),
+        np.cumsum([0, *sizes]),
+    )
+
+
+def test_long_documents_stand_alone_and_short_ones_are_joined():
+    texts = list(long_texts([documents(3, 9, 0, 4), documents(5, 1, first=200)], 8, sep_id=1))
+    assert [text.token_ids.tolist() for text in texts] == [
+        list(range(103, 112)),
+        [100, 101, 102, 1, 112, 113, 114, 115],
+    ]
+    assert texts[0].words.tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert texts[1].words.tolist() == [1, 1, 2, NO_WORD, 3, 3, 4, 4]
+
+
+def test_short_documents_are_left_out_where_nothing_is_joined():
+    texts = long_texts([documents(3, 8, 4, 9, 30)], 9, sep_id=1, joined=False)
+    assert [len(text.token_ids) for text in texts] == [9, 30]
+
+
+@given(sizes=st.lists(st.integers(0, 12)), least=st.integers(1, 30))
+def test_joined_texts_are_as_long_as_asked_and_hold_every_token_but_the_last_few(sizes, least):
+    texts = list(long_texts([documents(*sizes)], least, sep_id=1))
+    assert all(len(text.token_ids) >= least for text in texts)
+    found = sorted(token for text in texts for token in text.token_ids if token != 1)
+    missing = sum(sizes) - len(found)
+    assert len(set(found)) == len(found)
+    assert missing < least

@@ -1,0 +1,97 @@
+"""Losses over a vocabulary in pieces, against NumPy in float64."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.kernels import cross_entropy
+from roformer_tf.kernels.cross_entropy import pieces_that_fit, token_losses
+
+B, P, E, V = 3, 7, 4, 11
+RNG = np.random.default_rng(0)
+X, TABLE, BIAS = (RNG.normal(size=shape) for shape in ((B, P, E), (V, E), (V,)))
+LABELS = RNG.integers(0, V, (B, P)).astype("int32")
+UPSTREAM = RNG.normal(size=(B, P))
+UPSTREAM[1, 2] = 0  # an empty slot
+
+
+def in_float64(x, table, bias):
+    """Losses, and the gradients of Σ upstream · loss, by the formula of softmax minus one."""
+    logits = x @ table.T + bias
+    logits -= logits.max(-1, keepdims=True)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    own = np.eye(V)[LABELS]
+    slopes = (shares - own) * UPSTREAM[..., None]
+    losses = -np.log((shares * own).sum(-1))
+    return [losses, slopes @ table, np.einsum("bpv,bpe->ve", slopes, x), slopes.sum((0, 1))]
+
+
+def found(pieces, gradient, dtype="float32", bias=BIAS):
+    """The same by `token_losses`, x in a dtype, the weights in float32."""
+    given = [ops.cast(X, dtype), *(ops.cast(x, "float32") for x in (TABLE, bias) if x is not None)]
+
+    def losses(*given):
+        x, table, *rest = given
+        return token_losses(x, table, rest[0] if rest else None, LABELS, pieces)
+
+    weights = ops.cast(UPSTREAM, "float32")
+    slopes = [
+        gradient(lambda x, i=i: losses(*given[:i], x, *given[i + 1 :]) * weights, given[i])
+        for i in range(len(given))
+    ]
+    return [ops.convert_to_numpy(ops.cast(x, "float32")) for x in (losses(*given), *slopes)]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, P])
+def test_values_and_gradients_are_those_of_the_formula(pieces, gradient):
+    for got, want in zip(found(pieces, gradient), in_float64(X, TABLE, BIAS), strict=True):
+        assert np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
+
+
+def test_without_a_bias(gradient):
+    want = in_float64(X, TABLE, np.zeros(V))[:3]
+    for got, exact in zip(found(3, gradient, bias=None), want, strict=True):
+        assert np.abs(got - exact).max() <= 1e-6 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("pieces", [1, P])
+def test_in_bfloat16_gradients_are_summed_in_float32(pieces, gradient):
+    """A sum over seven pieces in bfloat16 would lose what the last ones add."""
+    narrow = [np.asarray(ops.cast(ops.cast(x, "bfloat16"), "float32")) for x in (X, TABLE)]
+    want = in_float64(*(x.astype("float64") for x in narrow), BIAS)
+    for got, exact in zip(found(pieces, gradient, "bfloat16"), want, strict=True):
+        assert np.abs(got - exact).max() <= 0.012 * np.abs(exact).max()
+
+
+def test_dtypes_of_gradients_are_those_of_what_they_are_of(gradient):
+    x, table = ops.cast(X, "bfloat16"), ops.cast(TABLE, "float32")
+    to_x = gradient(lambda x: token_losses(x, table, None, LABELS, 3), x)
+    to_table = gradient(lambda table: token_losses(x, table, None, LABELS, 3), table)
+    assert (to_x.dtype, to_table.dtype) == ("bfloat16", "float32")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX tells what it would make")
+def test_the_logits_of_all_predictions_are_never_there():
+    import jax
+
+    x, table = np.zeros((B, P, E), "float32"), np.zeros((V, E), "float32")
+
+    def total(x, table, pieces):
+        return token_losses(x, table, None, LABELS, pieces).sum()
+
+    def made(pieces):
+        return str(jax.make_jaxpr(jax.grad(total, (0, 1)), static_argnums=2)(x, table, pieces))
+
+    assert f"f32[{B * P},{V}]" in made(1)
+    for together in (f"[{B * P},{V}]", f"[{B},{P},{V}]", f"[{P},{B},1,{V}]"):
+        assert together not in made(P)
+    assert f"f32[{B},1,{V}]" in made(P)
+
+
+def test_pieces_hold_what_they_may(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "PIECE_BYTES", 4 * 100 * 10)
+    assert pieces_that_fit(rows=2, predictions=5, vocab_size=100) == 1
+    assert pieces_that_fit(rows=2, predictions=6, vocab_size=100) == 2  # of 5 and 1 at most
+    assert pieces_that_fit(rows=2, predictions=50, vocab_size=100) == 10
+    assert pieces_that_fit(rows=64, predictions=7, vocab_size=100) == 7  # one of each row, no less

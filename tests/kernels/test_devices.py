@@ -1,0 +1,52 @@
+"""What commands say that they run on, with devices that are not there."""
+
+import sys
+from types import SimpleNamespace
+
+import keras
+import pytest
+
+from roformer_tf.kernels.devices import accelerators, device_in_words
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """gpus("tensorflow", "NVIDIA L20", …): the backend, and the GPUs that it has."""
+
+    def pretend(backend, *names):
+        monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+        if backend == "jax":
+            jax = pytest.importorskip("jax")
+            kinds = [("gpu", name) for name in names] or [("cpu", "cpu")]
+            devices = [SimpleNamespace(platform=x, device_kind=name) for x, name in kinds]
+            monkeypatch.setattr(jax, "devices", lambda: devices)
+            return
+        config = pytest.importorskip("tensorflow").config
+        monkeypatch.setattr(config, "list_physical_devices", lambda kind: [*range(len(names))])
+        details = [{"device_name": name} if name else {} for name in names]
+        monkeypatch.setattr(config.experimental, "get_device_details", details.__getitem__)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("backend", "names", "want"),
+    [
+        ("tensorflow", [], "the processor, by TensorFlow"),
+        ("tensorflow", ["NVIDIA L20"], "NVIDIA L20, by TensorFlow"),
+        ("tensorflow", [""], "a GPU without a name, by TensorFlow"),
+        ("jax", [], "the processor, by JAX"),
+        ("jax", ["NVIDIA H100 80GB HBM3"] * 8, "8 × NVIDIA H100 80GB HBM3, by JAX"),
+    ],
+)
+def test_the_device_is_told_by_its_name(gpus, backend, names, want):
+    gpus(backend, *names)
+    assert device_in_words() == want
+    assert len(accelerators()) == len(names)
+
+
+def test_without_keras_there_is_the_processor_alone(monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras")
+    assert device_in_words() == "the processor"
+    assert accelerators() == []
+    assert "keras" not in sys.modules

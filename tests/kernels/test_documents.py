@@ -1,0 +1,79 @@
+"""Who sees whom, told by numbers of each token: against the rule, pair by pair in plain Python."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.kernels.documents import documents_of, ranges
+from roformer_tf.layers.masks import seen_from, visible_documents, visible_keys
+
+IDS = np.array(  # documents, one in pieces, one of a token, padding before, between and behind
+    [
+        [1, 1, 1, 2, 2, 3, 0, 0],
+        [0, 1, 1, 0, 2, 1, 1, 2],
+        [4, 4, 4, 4, 4, 4, 4, 4],
+        [0, 0, 0, 0, 0, 0, 0, 0],
+    ],
+    "int32",
+)
+SEGMENTS = np.array([[0, 0, 1, 0, 1, 1, 0, 0]] * 4, "int32")
+
+
+def sees(kind, row, query, key):
+    """Whether a token sees another."""
+    if IDS[row, query] != IDS[row, key] or not IDS[row, key]:
+        return False
+    if kind == "causal":
+        return key <= query
+    begun = np.cumsum(SEGMENTS[row])
+    return kind != "unilm" or begun[key] <= begun[query]
+
+
+def mask(kind):
+    rows, length = IDS.shape
+    return np.array(
+        [[[sees(kind, b, t, s) for s in range(length)] for t in range(length)] for b in range(rows)]
+    )
+
+
+each_kind = pytest.mark.parametrize("kind", [None, "causal", "unilm"])
+
+
+@each_kind
+def test_the_mask_is_the_rule(kind):
+    got = visible_keys(kind, ops.array(IDS), ops.array(SEGMENTS))
+    np.testing.assert_array_equal(ops.convert_to_numpy(got), mask(kind))
+
+
+@each_kind
+def test_at_positions_it_is_theirs(kind):
+    positions = np.array([[7, 0, 2], [1, 1, 5], [3, 4, 0], [0, 1, 2]], "int32")
+    documents = visible_documents(kind, ops.array(IDS), ops.array(SEGMENTS))
+    want = np.take_along_axis(mask(kind), positions[:, :, None], axis=1)
+    for visible in (documents, documents.mask()):
+        got = seen_from(visible, ops.array(positions))
+        got = got.mask() if visible is documents else got
+        np.testing.assert_array_equal(ops.convert_to_numpy(got), want)
+
+
+@each_kind
+def test_ranges_are_the_first_and_the_last_that_are_seen(kind):
+    documents = visible_documents(kind, ops.array(IDS), ops.array(SEGMENTS))
+    for found, visible in zip(
+        ranges(documents), (mask(kind), mask(kind).swapaxes(1, 2)), strict=True
+    ):
+        for row, token in np.ndindex(IDS.shape):
+            seen = np.flatnonzero(visible[row, token])
+            want = (seen[0], seen[-1] + 1) if len(seen) else (IDS.shape[1], 0)
+            assert (int(found.starts[row, token]), int(found.ends[row, token])) == want
+
+
+def test_ranges_of_fewer_queries_than_keys():
+    documents = documents_of(ops.array(IDS)).at(ops.array([[5, 3]] * 4))
+    of_queries, of_keys = ranges(documents)
+    assert ops.convert_to_numpy(of_queries.starts)[0].tolist() == [5, 3]
+    assert ops.convert_to_numpy(of_queries.ends)[0].tolist() == [6, 5]
+    assert ops.convert_to_numpy(of_keys.starts)[0].tolist() == [2, 2, 2, 1, 1, 0, 2, 2]
+    assert ops.convert_to_numpy(of_keys.ends)[0].tolist() == [0, 0, 0, 2, 2, 1, 0, 0]
+    assert keras.backend.standardize_dtype(of_keys.ends.dtype) == "int32"

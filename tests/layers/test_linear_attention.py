@@ -1,0 +1,286 @@
+"""Linear attention with rotation against the sum over all pairs, in NumPy's float64."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from roformer_tf.errors import InputError
+from roformer_tf.layers import linear_attention as module
+from roformer_tf.layers.attention import RotaryMultiHeadAttention
+from roformer_tf.layers.linear_attention import (
+    RotaryLinearAttention,
+    elu_features,
+    favor_exponents,
+    favor_features,
+    linear_attention,
+    orthogonal_features,
+)
+
+
+def array(x):
+    return ops.convert_to_numpy(x)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 4 tokens, so that short rows have many."""
+    monkeypatch.setattr(module, "CHUNK", 4)
+
+
+def turned(x, positions, style="interleaved", base=10_000.0):
+    """x (B, T, N, M) float64, each pair times a phase; positions ([B,] T)."""
+    half = x.shape[-1] // 2
+    first = slice(None, None, 2) if style == "interleaved" else slice(None, half)
+    second = slice(1, None, 2) if style == "interleaved" else slice(half, None)
+    theta = np.asarray(positions)[..., None] * base ** (-np.arange(half) / half)
+    numbers = (x[..., first] + 1j * x[..., second]) * np.exp(1j * theta)[..., None, :]
+    answer = np.empty_like(x)
+    answer[..., first], answer[..., second] = numbers.real, numbers.imag
+    return answer
+
+
+def quadratic(q, k, v, tq, tk, ids=None, causal=False):
+    """Equation 19 pair by pair: (B, T, N, M) … → (B, T, N, V)."""
+    visible = np.ones((q.shape[0], q.shape[1], k.shape[1]), bool)
+    if ids is not None:
+        visible &= (ids[:, :, None] == ids[:, None, :]) & (ids[:, None, :] != 0)
+    if causal:
+        visible &= np.tri(q.shape[1], dtype=bool)
+    above = np.einsum("btnm,bsnm->btsn", tq, tk) * visible[..., None]
+    below = (np.einsum("btnm,bsnm->btsn", q, k) * visible[..., None]).sum(2)
+    sums = np.einsum("btsn,bsnv->btnv", above, v)
+    return sums / np.where(below == 0, 1, below)[..., None]
+
+
+PACKED = np.array([[1] * 7 + [2] * 2 + [3] * 9 + [0] * 3, [5] * 21])
+MIXED = np.array([[2, 1, 2, 0, 1, 7, 7, 2, 0, 1, 1, 2, 7, 2, 2, 1, 1, 1, 0, 2, 1], [0] * 20 + [1]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ids", [None, PACKED, MIXED], ids=["whole", "packed", "mixed"])
+def test_it_is_the_sum_over_all_pairs(small_chunks, causal, ids):
+    rng = np.random.default_rng(0)
+    q, k = rng.random((2, 2, 21, 3, 6))
+    v = rng.normal(size=(2, 21, 3, 5))
+    tq, tk = (turned(x, np.arange(21)) for x in (q, k))
+    want = quadratic(q, k, v, tq, tk, ids, causal)
+    given = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v, tq, tk)]
+    got = linear_attention(*given, None if ids is None else ops.convert_to_tensor(ids), causal)
+    np.testing.assert_allclose(array(got), want, atol=1e-5)
+
+
+@settings(max_examples=25)
+@given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=30), causal=st.booleans())
+def test_any_ids_are_seen_as_the_rule_says(ids, causal):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHUNK", 4)
+        rng = np.random.default_rng(len(ids))
+        ids = np.array([ids])
+        q, k, v = rng.random((3, 1, ids.size, 1, 2))
+        want = quadratic(q, k, v, q, k, ids, causal)
+        given = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
+        got = linear_attention(*given, sequence_ids=ops.convert_to_tensor(ids), causal=causal)
+        np.testing.assert_allclose(array(got), want, atol=1e-5)
+
+
+def test_rows_of_many_chunks_and_of_queries_apart_from_keys():
+    rng = np.random.default_rng(0)
+    q, k, v = rng.random((3, 1, 300, 2, 4))
+    given = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
+    got = linear_attention(*given, causal=True)
+    np.testing.assert_allclose(array(got), quadratic(q, k, v, q, k, causal=True), atol=1e-5)
+    got = linear_attention(given[0][:, :7], *given[1:])
+    np.testing.assert_allclose(array(got), quadratic(q[:, :7], k, v, q[:, :7], k), atol=1e-5)
+
+
+# The layer
+
+
+def features(layer, kind, q, k):
+    """φ in float64, without the numbers that keep an exponential in range."""
+    if kind == "elu":
+        return (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
+    directions = array(layer.directions).astype("float64")
+    y = (x / x.shape[-1] ** 0.25 for x in (q, k))
+    return (np.exp(x @ directions.T - (x**2).sum(-1, keepdims=True) / 2) for x in y)
+
+
+def layer_of(**options):
+    keras.utils.set_random_seed(1)
+    layer = RotaryLinearAttention(2, 6, kernel_initializer="random_normal", **options)
+    layer.build((None, None, 10), (None, None, 10))
+    rng = np.random.default_rng(0)
+    layer.set_weights(
+        [
+            w if v.path.endswith("directions") else rng.normal(size=w.shape) / 2
+            for v, w in zip(layer.weights, layer.get_weights(), strict=True)
+        ]
+    )
+    return layer
+
+
+def reference(layer, x, kind, positions, ids, causal, style="interleaved", base=10_000.0):
+    weights = {v.path.split("/", 1)[1]: array(v).astype("float64") for v in layer.weights}
+    q, k, v = (
+        np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"]) + weights[f"{name}/bias"]
+        for name in ("query", "key", "value")
+    )
+    q, k = features(layer, kind, q, k)
+    tq, tk = (turned(one, positions, style, base) for one in (q, k))
+    heads = quadratic(q, k, v, tq, tk, ids, causal)
+    output = [weights["attention_output/kernel"], weights["attention_output/bias"]]
+    return np.einsum("btnh,nhd->btd", heads, output[0]) + output[1]
+
+
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ids", [None, PACKED], ids=["whole", "packed"])
+@pytest.mark.parametrize("kind", ["elu", "favor"])
+def test_the_layer_is_equation_19(small_chunks, kind, ids, causal, style):
+    options = {"num_features": 16} if kind == "favor" else {}
+    layer = layer_of(
+        feature_map=kind, causal=causal, rotary_style=style, rotary_base=50.0, **options
+    )
+    x = np.random.default_rng(2).normal(size=(2, 21, 10)).astype("float32")
+    where = np.arange(21)
+    want = reference(layer, x, kind, where, ids, causal, style, 50.0)
+    given = {} if ids is None else {"sequence_ids": ops.convert_to_tensor(ids)}
+    got = array(layer(ops.convert_to_tensor(x), **given))
+    bound = 1e-5 * np.abs(want).max()
+    np.testing.assert_allclose(got, want, atol=bound)
+    moved = where + 40
+    again = array(layer(ops.convert_to_tensor(x), rotary_positions=moved[:, None], **given))
+    np.testing.assert_allclose(again, want, atol=2 * bound)  # distances alone are known
+    still = array(layer(ops.convert_to_tensor(x), rotary_positions=0 * moved[:, None], **given))
+    assert np.abs(still - want).max() > 100 * bound
+
+
+def softmax_attention(q, k, v):
+    exp = np.exp(np.einsum("btnh,bsnh->btsn", q, k) / np.sqrt(q.shape[-1]))
+    return np.einsum("btsn,bsnv->btnv", exp / exp.sum(2, keepdims=True), v)
+
+
+def favor_error(count, seeds=range(32)):
+    """Error of FAVOR+ beside softmax, root mean square: the median of some drawings."""
+    rng = np.random.default_rng(5)
+    q, k, v = (scale * rng.normal(size=(1, 24, 1, 8)) for scale in (0.5, 0.5, 1.0))
+    want = softmax_attention(q, k, v)
+    tensors = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
+    gaps = []
+    for seed in seeds:
+        directions = ops.convert_to_tensor(orthogonal_features(count, 8, seed).astype("float32"))
+        largest = ops.max(favor_exponents(tensors[1], directions))
+        mapped = (
+            favor_features(tensors[0], directions),
+            favor_features(tensors[1], directions, largest),
+        )
+        gap = array(linear_attention(*mapped, tensors[2])) - want
+        gaps.append(np.sqrt(np.mean(gap**2)))
+    return np.median(gaps)
+
+
+def test_four_times_the_features_halve_the_error_beside_softmax():
+    errors = [favor_error(count) for count in (64, 256, 1024)]
+    ratios = np.divide(errors[:-1], errors[1:])
+    assert ((ratios > 1.6) & (ratios < 2.5)).all(), errors
+    assert errors[-1] < 0.08
+
+
+def test_directions_of_a_block_are_orthogonal_and_as_long_as_normal_vectors():
+    drawn = orthogonal_features(4000, 8, seed=3)
+    assert drawn.shape == (4000, 8)
+    for block in drawn.reshape(-1, 8, 8)[:20]:
+        products = block @ block.T
+        np.testing.assert_allclose(products - np.diag(np.diag(products)), 0, atol=1e-9)
+    assert np.mean(drawn**2) == pytest.approx(1, abs=0.03)
+    assert np.abs(drawn.mean(0)).max() < 0.06
+    assert np.abs(np.corrcoef(drawn.T) - np.eye(8)).max() < 0.06
+    np.testing.assert_array_equal(drawn, orthogonal_features(4000, 8, seed=3))
+    assert (drawn != orthogonal_features(4000, 8, seed=4)).any()
+    assert orthogonal_features(13, 8, 0).shape == (13, 8)
+
+
+def test_large_numbers_stay_finite():
+    x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(1, 9, 10)).astype("float32"))
+    layer = layer_of(feature_map="favor")
+    for one in (layer, layer_of()):
+        assert np.isfinite(array(one(30 * x))).all()
+        assert np.isfinite(array(one(-300 * x, sequence_ids=ops.ones((1, 9), "int32")))).all()
+
+
+def test_elu_features_are_never_negative():
+    x = np.array([-30.0, -1.0, 0.0, 2.0], "float32")
+    np.testing.assert_allclose(array(elu_features(x)), [np.exp(-30), np.exp(-1), 1, 3], rtol=1e-6)
+
+
+def test_its_trained_weights_are_those_of_the_quadratic_layer():
+    linear = layer_of(feature_map="favor")
+    other = RotaryMultiHeadAttention(2, 6)
+    other.build((None, None, 10), (None, None, 10))
+    shapes = lambda layer: {  # noqa: E731
+        v.path.split("/", 1)[1]: v.shape for v in layer.trainable_weights
+    }
+    assert shapes(linear) == shapes(other)
+
+
+def test_a_saved_model_gives_the_same_and_learns(tmp_path):
+    inputs = keras.Input((None, 10)), keras.Input((None,), dtype="int32")
+    keras.utils.set_random_seed(0)
+    layer = RotaryLinearAttention(2, 6, feature_map="favor", causal=True, seed=9, num_features=8)
+    model = keras.Model(inputs, layer(inputs[0], sequence_ids=inputs[1]))
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(2, 21, 10)).astype("float32"), PACKED.astype("int32")]
+    before = model.predict(x, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(x, verbose=0), before, atol=1e-6)
+    model.compile("sgd", "mse")
+    model.fit(x, np.zeros_like(before), verbose=0)
+    moved = np.abs(model.predict(x, verbose=0) - before)
+    assert moved.max() > 0
+    assert np.isfinite(moved).all()
+
+
+def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
+    """By differences of the float64 sum; queries, keys and values in one array."""
+    rng = np.random.default_rng(0)
+    x = rng.random((3, 1, 11, 1, 2)).astype("float32")
+    weights = rng.normal(size=(1, 11, 1, 2))
+    ids = np.array([[1] * 6 + [2] * 4 + [0]])
+
+    def loss(x):
+        found = linear_attention(
+            x[0], x[1], x[2], sequence_ids=ops.convert_to_tensor(ids), causal=True
+        )
+        return ops.sum(found * weights.astype("float32"))
+
+    def exact(x):
+        return (quadratic(x[0], x[1], x[2], x[0], x[1], ids, causal=True) * weights).sum()
+
+    wide, step = x.astype("float64"), 1e-6
+    want = np.zeros_like(wide)
+    for place in np.ndindex(*wide.shape):
+        up, down = wide.copy(), wide.copy()
+        up[place] += step
+        down[place] -= step
+        want[place] = (exact(up) - exact(down)) / (2 * step)
+    np.testing.assert_allclose(array(gradient(loss, ops.convert_to_tensor(x))), want, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"feature_map": "relu"}, '"elu" or "favor"'),
+        ({"feature_map": "favor", "num_features": 7}, "even number"),
+        ({"num_features": 8}, "leave num_features out"),
+        ({"dropout": 0.1}, "has no dropout"),
+        ({"rotary_value": True}, "has no rotary_value"),
+    ],
+)
+def test_what_it_cannot_be_is_refused(options, said):
+    with pytest.raises(InputError) as refused:
+        RotaryLinearAttention(2, 6, **options)
+    assert said in str(refused.value)

@@ -1,0 +1,275 @@
+"""BERT's checkpoints: read under all names they come with, and in transformers (extra [hf])."""
+
+import json
+import re
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from safetensors.numpy import load_file, save_file
+
+from roformer_tf.checkpoints import tf1
+from roformer_tf.errors import InputError
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import (
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+
+IDS = np.random.default_rng(0).integers(1, 50, (2, 30)).astype("int32")
+IDS[1, 20:] = 0
+INPUTS = {"token_ids": IDS, "segment_ids": np.sort(IDS % 2, axis=1)}
+REAL = IDS != 0
+BERT = {
+    "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 40, "type_vocab_size": 2,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+}  # fmt: skip
+
+
+@pytest.fixture
+def bert(tiny):
+    """bert(cls, …) → a small model of ours with learned positions, weights of every sign."""
+
+    def make(cls=RoFormerForMaskedLM, **others):
+        keras.utils.set_random_seed(2)
+        model = cls(tiny(position_embedding_type="learned", max_position_embeddings=40, **others))
+        rng = np.random.default_rng(3)
+        model.set_weights([0.3 * rng.normal(size=x.shape) for x in model.get_weights()])
+        return model
+
+    return make
+
+
+def in_berts_names(model):
+    """Name in transformers' BERT → array, spelled out here once more."""
+    parts = {
+        "encoder/embeddings/word/embeddings": "bert.embeddings.word_embeddings.weight",
+        "encoder/embeddings/segment/embeddings": "bert.embeddings.token_type_embeddings.weight",
+        "encoder/embeddings/position/embeddings": "bert.embeddings.position_embeddings.weight",
+        "mlm/bias": "cls.predictions.bias",
+    }
+    ours, theirs = r"encoder/layer_(\d+)", r"bert.encoder.layer.\1"
+    places = [
+        (r"encoder/embeddings/norm", "bert.embeddings.LayerNorm"),
+        (rf"{ours}/attention/attention_output", f"{theirs}.attention.output.dense"),
+        (rf"{ours}/attention/(\w+)", rf"{theirs}.attention.self.\2"),
+        (rf"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
+        (rf"{ours}/output_norm", f"{theirs}.output.LayerNorm"),
+        (rf"{ours}/(intermediate|output)", rf"{theirs}.\2.dense"),
+        (r"mlm/dense", "cls.predictions.transform.dense"),
+        (r"mlm/norm", "cls.predictions.transform.LayerNorm"),
+    ]
+    found = {}
+    for name, variable in model.named_variables().items():
+        array = ops.convert_to_numpy(variable)
+        if name in parts:
+            found[parts[name]] = array
+            continue
+        place, kind = name.rsplit("/", 1)
+        for pattern, other in places:
+            if re.fullmatch(pattern, place):
+                place = re.sub(pattern, other, place)
+                break
+        if kind == "kernel":  # (in, out) flat, and transposed
+            into = 32 if array.ndim == 3 else array.shape[0]
+            array = array.reshape(into, -1).T
+        names = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+        flat = array.reshape(-1) if kind == "bias" else array  # heads are one axis with theirs
+        found[f"{place}.{names[kind]}"] = np.ascontiguousarray(flat)
+    return found
+
+
+def bare(tensors):
+    """As `BertModel.save_pretrained` writes them: no head, and no first word."""
+    return {
+        name.removeprefix("bert."): x for name, x in tensors.items() if name.startswith("bert.")
+    }
+
+
+def old(tensors):
+    """As the first PyTorch files had them: norms under TF1's names, and a buffer of positions."""
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): x
+        for name, x in tensors.items()
+    }
+    decoder = {
+        "cls.predictions.decoder.weight": renamed["bert.embeddings.word_embeddings.weight"],
+        "bert.embeddings.position_ids": np.arange(40)[None],
+    }
+    return renamed | {name: x.copy() for name, x in decoder.items()}
+
+
+def folder_of(tmp_path, tensors, **config):
+    values = BERT | {"model_type": "bert", "architectures": ["BertForMaskedLM"]} | config
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    save_file(tensors, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("named", [dict, bare, old], ids=["whole", "bare", "old"])
+@pytest.mark.parametrize("said", [{}, {"position_embedding_type": "absolute"}])
+def test_a_folder_of_transformers_bert_is_read(named, said, bert, tmp_path, to_float64, caplog):
+    model = bert()
+    folder = folder_of(tmp_path, named(in_berts_names(model)), **said)
+    encoder = RoFormerEncoder.from_pretrained(folder)
+    assert encoder.config.position_embedding_type == "learned"
+    assert encoder.config.attention_type == "bidirectional"
+    want = to_float64(model.encoder(INPUTS))
+    np.testing.assert_array_equal(to_float64(encoder(INPUTS)), want)
+    if named is not bare:
+        again = RoFormerForMaskedLM.from_pretrained(folder)
+        np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
+    else:
+        assert "new" not in caplog.text
+
+
+def test_a_released_bert_is_told_by_its_table(bert, tmp_path, to_float64):
+    model = bert()
+    arrays = {
+        name: ops.convert_to_numpy(variable) for name, variable in model.named_variables().items()
+    }
+    zipped = tmp_path / "chinese_L-2_H-32_A-4.zip"
+    tf1.write(zipped, model.config, arrays)
+    with zipfile.ZipFile(zipped) as archive:
+        archive.extractall(tmp_path)
+    folder = tmp_path / zipped.stem
+    (folder / "bert_config.json").write_text(json.dumps(BERT))  # which says nothing of positions
+    again = RoFormerForMaskedLM.from_pretrained(folder)
+    assert again.config.position_embedding_type == "learned"
+    np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
+    # another form begins with its other weights; so does a RoFormer that its name calls one
+    for source, chosen in [
+        (folder, {"position_embedding_type": "rotary"}),
+        (tmp_path / "chinese_roformer_L-2", {}),
+    ]:
+        source = source if source.exists() else folder.rename(source)
+        encoder = RoFormerEncoder.from_pretrained(source, **chosen)
+        assert encoder.config.position_embedding_type == "rotary"
+        want = RoFormerEncoder(model.config.replace(position_embedding_type="rotary"))
+        for name, variable in want.named_variables().items():
+            variable.assign(arrays[name])
+        np.testing.assert_array_equal(to_float64(encoder(INPUTS)), to_float64(want(INPUTS)))
+
+
+def test_a_model_of_another_form_keeps_its_form_when_saved(bert, tmp_path, to_float64):
+    folder = folder_of(tmp_path, in_berts_names(bert()))
+    model = RoFormerForMaskedLM.from_pretrained(folder, position_embedding_type="rotary")
+    model.save_pretrained(tmp_path / "again")
+    again = RoFormerForMaskedLM.from_pretrained(tmp_path / "again")
+    assert again.config.position_embedding_type == "rotary"
+    np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
+    made = type(model).from_config(model.get_config())  # as Keras makes it anew
+    assert made.config == model.config
+
+
+@pytest.mark.parametrize(
+    ("cls", "others", "kind", "architecture"),
+    [
+        (RoFormerEncoder, {}, "bert", "BertModel"),
+        (RoFormerForMaskedLM, {}, "bert", "BertForMaskedLM"),
+        (RoFormerForCausalLM, {}, "bert", "BertLMHeadModel"),
+        (RoFormerForTokenClassification, {"num_labels": 3}, "bert", "BertForTokenClassification"),
+        (RoFormerForSequenceClassification, {"num_labels": 3}, "roformer_tf", None),
+        (RoFormerForTokenClassification, {"num_labels": 3, "crf": True}, "roformer_crf", None),
+        (RoFormerForMaskedLM, {"embedding_size": 16}, "roformer_tf", None),
+    ],
+)
+def test_it_is_saved_as_a_bert_where_it_is_one(cls, others, kind, architecture, bert, tmp_path):
+    bert(cls, **others).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["model_type"] == kind
+    names = load_file(tmp_path / "model.safetensors").keys()
+    prefix = "bert." if kind == "bert" else "roformer."
+    assert f"{prefix}embeddings.position_embeddings.weight" in names
+    assert not any("embed_positions" in name for name in names)
+    if kind == "bert":
+        assert written["architectures"] == [architecture]
+        assert written["position_embedding_type"] == "absolute"  # or theirs adds no positions
+        assert "rotary_value" not in written
+    again = cls.from_pretrained(tmp_path)
+    assert again.config.position_embedding_type == "learned"
+
+
+def test_rows_longer_than_the_table_are_refused(bert):
+    with pytest.raises(InputError, match="41 tokens long, but the model has learned 40"):
+        bert()({"token_ids": np.ones((1, 41), "int32")})
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
+def test_hidden_states_are_those_of_transformers(
+    name, tmp_path, to_float64, transformers, record_property
+):
+    import torch
+
+    torch.manual_seed(0)
+    theirs = getattr(transformers, name)(transformers.BertConfig(**BERT)).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(tmp_path / "theirs")
+    want = states(theirs, INPUTS)
+    ours = RoFormerEncoder.from_pretrained(tmp_path / "theirs")
+    found = compared(ours.hidden_states(INPUTS), want, to_float64)
+    record_property("difference", (name, "hidden states", found, 1e-5))
+    assert found <= 1e-5
+    # and back again, with nothing missing but what ours has no weights of
+    ours.save_pretrained(tmp_path / "ours")
+    back, report = transformers.BertModel.from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert {x for x in report["missing_keys"] if not x.startswith("pooler")} == set()
+    assert not report["unexpected_keys"]
+    again = compared([torch.tensor(x) for x in states(back.eval(), INPUTS)], want, to_float64)
+    assert again <= 1e-6
+
+
+@pytest.mark.hf
+def test_logits_are_those_of_transformers_both_ways(bert, tmp_path, to_float64, transformers):
+    import torch
+
+    model = bert()
+    model.save_pretrained(tmp_path)
+    theirs, report = transformers.BertForMaskedLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    with torch.no_grad():
+        want = theirs.eval()(**arguments(INPUTS)).logits.numpy()
+    found = np.abs(to_float64(model(INPUTS)) - want)[REAL].max()
+    assert found <= 2e-5
+    bert(embedding_size=16).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="roformer_tf"):
+        transformers.AutoModel.from_pretrained(tmp_path / "other")
+
+
+def arguments(inputs):
+    """What a model of transformers is called with."""
+    import torch
+
+    return {
+        "input_ids": torch.tensor(inputs["token_ids"], dtype=torch.long),
+        "token_type_ids": torch.tensor(inputs["segment_ids"], dtype=torch.long),
+        "attention_mask": torch.tensor(REAL, dtype=torch.long),
+    }
+
+
+def states(model, inputs):
+    """Every hidden state by transformers: a list of (B, T, H)."""
+    import torch
+
+    with torch.no_grad():
+        found = model(**arguments(inputs), output_hidden_states=True).hidden_states
+    return [state.numpy() for state in found]
+
+
+def compared(ours, theirs, to_float64):
+    pairs = zip(ours, theirs, strict=True)
+    return max(np.abs(to_float64(mine) - other)[REAL].max() for mine, other in pairs)

@@ -1,0 +1,355 @@
+"""Encoders of every form against one encoder in plain NumPy, float64, which knows them all."""
+
+import dataclasses
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.errors import InputError
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
+from roformer_tf.models.incremental import IncrementalDecoder
+from roformer_tf.models.numpy_step import NumpyStep
+
+FORMS = {
+    "a quarter": {"rotary_share": 0.25},
+    "half a head, in halves": {"rotary_share": 0.5, "rotary_style": "half"},
+    "values": {"rotary_value": True},
+    "a half of values, in halves": {
+        "rotary_value": True,
+        "rotary_style": "half",
+        "rotary_share": 0.5,
+    },
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 4.0}},
+    "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+    "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}, "rotary_share": 0.5},
+    "log-n": {"use_logn_attn": True},
+    "log-n of a trained length": {"use_logn_attn": True, "trained_length": 5},
+    "a window": {"local_attention": 8, "global_attn_every_n_layers": 2},
+    "a window and log-n": {"local_attention": 70, "use_logn_attn": True, "trained_length": 9},
+    "learned": {"position_embedding_type": "learned", "max_position_embeddings": 90},
+    "learned, projected": {
+        "position_embedding_type": "learned",
+        "embedding_size": 24,
+        "max_position_embeddings": 90,
+    },
+    "sinusoidal": {"position_embedding_type": "sinusoidal"},
+    "t5": {"position_embedding_type": "t5", "relative_attention_max_distance": 30},
+    "t5 in a window": {"position_embedding_type": "t5", "local_attention": 8},
+    "none": {"position_embedding_type": "none"},
+}
+each_form = pytest.mark.parametrize("form", FORMS)
+LENGTH, TRAINED = 70, 16
+
+
+@pytest.fixture
+def encoder_of(tiny):
+    """encoder_of("yarn", …) → a small encoder of that form, trained at 16 as far as it knows."""
+
+    def make(form, cls=RoFormerEncoder, dtype="float32", **others):
+        keras.utils.set_random_seed(5)
+        config = {"max_position_embeddings": TRAINED} | FORMS[form]
+        return cls(tiny(**config | others), dtype=dtype)
+
+    return make
+
+
+def rows(seed=0, length=LENGTH):
+    rng = np.random.default_rng(seed)
+    return {
+        "token_ids": rng.integers(1, 50, (2, length)).astype("int32"),
+        "segment_ids": np.sort(rng.integers(0, 2, (2, length))).astype("int32"),
+    }
+
+
+def expected(encoder, inputs):
+    """Hidden states (B, T, H) of the last layer, float64."""
+    config = encoder.config
+    weights = {
+        name.removeprefix("encoder/"): ops.convert_to_numpy(x).astype("float64")
+        for name, x in encoder.named_variables().items()
+    }
+    ids, segments = inputs["token_ids"], inputs["segment_ids"]
+    batch, length = ids.shape
+    documents = inputs.get("sequence_ids", np.ones_like(ids))
+    x = weights["embeddings/word/embeddings"][ids]
+    x = x + weights["embeddings/segment/embeddings"][segments]
+    place = np.zeros_like(ids)
+    for b, t in np.ndindex(batch, length):
+        same = t and documents[b, t] == documents[b, t - 1]
+        place[b, t] = place[b, t - 1] + 1 if same else 0
+    if config.position_embedding_type == "learned":
+        x = x + weights["embeddings/position/embeddings"][place]
+    if config.position_embedding_type == "sinusoidal":
+        speed = 10_000.0 ** -(np.arange(x.shape[-1]) // 2 * 2 / x.shape[-1])
+        theta = place[..., None] * speed
+        x = x + np.where(np.arange(x.shape[-1]) % 2, np.cos(theta), np.sin(theta)) / math.sqrt(
+            x.shape[-1]
+        )
+    x = _norm(weights, "embeddings/norm", x, config)
+    if "embeddings/projection/kernel" in weights:
+        x = x @ weights["embeddings/projection/kernel"] + weights["embeddings/projection/bias"]
+    visible = documents[:, :, None] == documents[:, None, :]
+    visible &= documents[:, None, :] != 0
+    if config.attention_type == "causal":
+        visible &= np.tri(length, dtype=bool)
+    for number in range(config.num_hidden_layers):
+        seen = visible
+        if config.local_attention and number % config.global_attn_every_n_layers:
+            away = np.abs(np.arange(length)[:, None] - np.arange(length))
+            seen = visible & (away <= config.local_attention / 2)
+        x = _layer(weights, f"layer_{number}", x, seen, config)
+    return x
+
+
+def _layer(weights, name, x, visible, config):
+    length = x.shape[1]
+
+    def dense(part, y, pattern):
+        kernel, bias = weights[f"{name}/{part}/kernel"], weights[f"{name}/{part}/bias"]
+        return np.einsum(pattern, y, kernel) + bias
+
+    query, key, value = (
+        dense(f"attention/{part}", x, "btd,dnh->btnh") for part in ("query", "key", "value")
+    )
+    if config.position_embedding_type == "rotary":
+        query, key = _turned(query, config), _turned(key, config)
+        value = _turned(value, config) if config.rotary_value else value
+    scores = np.einsum("btnh,bsnh->bnts", query, key) / math.sqrt(config.head_size)
+    if config.use_logn_attn:
+        trained = config.trained_length or config.max_position_embeddings
+        sharper = np.maximum(np.log(visible.sum(-1).clip(1)) / math.log(trained), 1)
+        scores = scores * sharper[:, None, :, None]
+    if config.position_embedding_type == "t5":
+        table = weights["relative_attention_bias/embeddings"]
+        for t, s in np.ndindex(length, length):
+            scores[:, :, t, s] += table[_bucket(s - t, config)]
+    scores = np.where(visible[:, None], scores, -1e30)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    shares = shares / shares.sum(-1, keepdims=True)
+    mixed = np.einsum("bnts,bsnh->btnh", shares, value)
+    x = x + dense("attention/attention_output", mixed, "btnh,nhd->btd")
+    x = _norm(weights, f"{name}/attention_norm", x, config)
+    inner = dense("intermediate", x, "btd,df->btf")
+    inner = inner * (1 + np.vectorize(math.erf)(inner / math.sqrt(2))) / 2
+    return _norm(weights, f"{name}/output_norm", x + dense("output", inner, "btf,fd->btd"), config)
+
+
+def _norm(weights, name, x, config):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps)
+    return x * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
+
+
+def _turned(x, config):
+    """Pair by pair, as complex numbers; angles by the row, not by the document."""
+    features = round(config.head_size * config.rotary_share)
+    pairs, length = features // 2, x.shape[1]
+    base, factor = config.rotary_base, 1.0
+    speed = base ** (-np.arange(pairs) * 2.0 / features)
+    scaling = config.rope_parameters or {"rope_type": "none"}
+    if scaling["rope_type"] == "linear":
+        speed = speed / scaling["factor"]
+    if scaling["rope_type"] == "dynamic":
+        longer = scaling["factor"] * max(length, TRAINED) / TRAINED - scaling["factor"] + 1
+        speed = (base * longer ** (features / (features - 2))) ** (-np.arange(pairs) * 2 / features)
+    if scaling["rope_type"] == "yarn":  # at 16 trained tokens no pair of 4 turns even once
+        speed = np.where(np.arange(pairs) > 0, speed / scaling["factor"], speed)
+        factor = 1 + 0.1 * math.log(scaling["factor"])
+    x = x.copy()
+    for m in range(pairs):
+        first, second = (2 * m, 2 * m + 1)
+        if config.rotary_style == "half":
+            first, second = m, m + pairs
+        phase = factor * np.exp(1j * np.arange(length) * speed[m])[:, None]
+        turned = (x[..., first] + 1j * x[..., second]) * phase
+        x[..., first], x[..., second] = turned.real, turned.imag
+    return x
+
+
+def _bucket(distance, config):
+    side = config.relative_attention_num_buckets
+    first = 0
+    if config.attention_type == "causal":
+        distance = max(-distance, 0)
+    else:
+        side //= 2
+        first, distance = side * (distance > 0), abs(distance)
+    if distance < side // 2:
+        return first + distance
+    ratio = config.relative_attention_max_distance / (side // 2)
+    wider = math.floor(math.log(distance / (side // 2), ratio) * (side - side // 2) + 1e-9)
+    return first + min(side // 2 + wider, side - 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "attention_type"),
+    [
+        *((form, "bidirectional") for form in FORMS),
+        *((form, "causal") for form in ("t5", "t5 in a window", "a window and log-n")),
+    ],
+)
+def test_hidden_states_are_those_of_plain_numpy(
+    form, attention_type, encoder_of, to_float64, record_property
+):
+    encoder, inputs = encoder_of(form, attention_type=attention_type), rows()
+    want = expected(encoder, inputs)
+    got = to_float64(encoder(inputs))
+    found = np.abs(got - want).max()
+    record_property("difference", (form[:15], attention_type, float(found), 5e-5))
+    assert found <= 5e-5
+    # the forms of training, and only what is asked for
+    np.testing.assert_allclose(to_float64(encoder(inputs, training=True)), want, atol=5e-5)
+    at = np.array([[0, 3, 69], [40, 5, 8]], "int32")
+    some = to_float64(encoder(inputs, positions=at, training=True))
+    np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=5e-5)
+
+
+@each_form
+def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_float64):
+    encoder, inputs = encoder_of(form), rows()
+    inputs["sequence_ids"] = np.array([[1] * 40 + [2] * 25 + [0] * 5, [7] * 3 + [8] * 67], "int32")
+    got = to_float64(encoder(inputs))
+    real = inputs["sequence_ids"] != 0
+    np.testing.assert_allclose(got[real], expected(encoder, inputs)[real], atol=5e-5)
+    # But for angles by the row's length, and values that turn by their place in it.
+    if form != "dynamic" and "rotary_value" not in FORMS[form]:
+        alone = {key: x[:1, 40:65] for key, x in inputs.items() if key != "sequence_ids"}
+        np.testing.assert_allclose(got[:1, 40:65], to_float64(encoder(alone)), atol=5e-5)
+
+
+@pytest.mark.parametrize("form", ["t5 in a window", "values"])
+def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradients):
+    encoder, inputs = encoder_of(form), rows()
+    plain, fast = (weight_gradients(encoder, inputs, plain=plain) for plain in (True, False))
+    encoder.rematerialize = True
+    again = weight_gradients(encoder, inputs, plain=False)
+    for name, want in plain.items():
+        scale = max(np.abs(want).max(), 1e-3)
+        assert np.abs(want).max() > 0, name
+        assert np.abs(fast[name] - want).max() <= 2e-5 * scale, name
+        assert np.abs(again[name] - want).max() <= 2e-5 * scale, name
+
+
+@pytest.fixture
+def weight_gradients():
+    """weight_gradients(encoder, inputs, plain) → name: ∂ Σ random · hidden, in training."""
+
+    def by_name(encoder, inputs, plain):
+        import tensorflow as tf
+
+        from roformer_tf.kernels.forms import plain_forms
+
+        upstream = np.random.default_rng(1).normal(size=(2, LENGTH, 32)).astype("float32")
+        variables = encoder.named_variables()
+
+        @tf.function
+        def gradients():
+            with tf.GradientTape() as tape:
+                total = tf.reduce_sum(encoder(inputs, training=True) * upstream)
+            return tape.gradient(total, [x.value for x in variables.values()])
+
+        if plain:
+            with plain_forms():
+                found = gradients()
+        else:
+            found = gradients()
+        found = map(tf.convert_to_tensor, found)
+        return {
+            name: x.numpy()
+            for name, x in zip(variables, found, strict=True)
+            if not name.endswith("key/bias")  # 0 but for rounding
+        }
+
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("JAX has the plain forms alone")
+    return by_name
+
+
+@each_form
+def test_a_saved_model_is_read_as_it_was(form, encoder_of, tmp_path, to_float64):
+    model = encoder_of(form, RoFormerForMaskedLM, attention_type="bidirectional")
+    model.save_pretrained(tmp_path)
+    again = RoFormerForMaskedLM.from_pretrained(tmp_path)
+    inputs = rows()
+    np.testing.assert_array_equal(to_float64(again(inputs)), to_float64(model(inputs)))
+    assert dataclasses.replace(again.config, unknown={}) == model.config
+    written = json.loads((tmp_path / "config.json").read_text())
+    ours = FORMS[form].keys() - {"rotary_style", "position_embedding_type", "embedding_size"}
+    assert ours <= written.keys()
+    want = {"values": "roformer", "learned": "bert"}.get(form, "roformer_tf")
+    assert written["model_type"] == want
+
+
+@each_form
+def test_one_seed_gives_all_forms_the_same_weights(form, encoder_of):
+    embedding_size = FORMS[form].get("embedding_size", 32)
+    usual = encoder_of("none", position_embedding_type="rotary", embedding_size=embedding_size)
+    ours, theirs = (x.named_variables() for x in (encoder_of(form), usual))
+    assert {name for name in ours if name not in theirs} <= {
+        *("encoder/embeddings/position/embeddings", "encoder/relative_attention_bias/embeddings")
+    }
+    for name, variable in theirs.items():
+        np.testing.assert_array_equal(*map(ops.convert_to_numpy, (variable, ours[name])), name)
+
+
+def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
+    RoFormerEncoder(tiny()).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    keys = {key for form in FORMS.values() for key in form}
+    assert keys & written.keys() == {
+        *("rotary_style", "rotary_value", "embedding_size", "max_position_embeddings")
+    }
+    assert written["rotary_value"] is False  # transformers' own key, which it had before
+
+
+@pytest.mark.parametrize(
+    ("form", "attention_type"),
+    [
+        *((form, "causal") for form in ("values", "yarn", "log-n", "t5 in a window")),
+        *((form, "unilm") for form in ("learned", "sinusoidal", "a window and log-n", "t5")),
+    ],
+)
+def test_what_is_kept_while_writing_gives_the_whole_rows_logits(form, attention_type, encoder_of):
+    model = encoder_of(form, RoFormerForCausalLM, attention_type=attention_type)
+    assert not NumpyStep.can_read(model)
+    prompts = [[1, *range(4, 24)], [1, 30, 31]]
+    decoder = IncrementalDecoder(model)
+    logits = decoder.begin(prompts, room=8)
+    written = np.random.default_rng(0).integers(1, 50, (2, 7))
+    for step in range(7):
+        for row, prompt in enumerate(prompts if step in (0, 1, 6) else []):
+            ids = np.array([[*prompt, *written[row, :step]]], "int32")
+            segments = (np.arange(ids.shape[1]) >= len(prompt))[None] & (attention_type == "unilm")
+            whole = model({"token_ids": ids, "segment_ids": segments.astype("int32")})
+            want = ops.convert_to_numpy(whole)[0, -1]
+            np.testing.assert_allclose(logits[row], want, atol=2e-5)
+        logits = decoder.append(written[:, step])
+
+
+def test_angles_that_change_with_the_length_keep_no_keys(encoder_of):
+    model = encoder_of("dynamic", RoFormerForCausalLM)
+    with pytest.raises(InputError, match="turns all keys anew"):
+        IncrementalDecoder(model)
+
+
+@pytest.mark.parametrize("form", ["t5 in a window", "yarn"])
+def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float64):
+    whole, half = encoder_of(form), encoder_of(form, dtype="mixed_bfloat16")
+    half.set_weights(whole.get_weights())
+    inputs = rows()
+    want = to_float64(whole(inputs))
+    found = np.abs(to_float64(half(inputs, training=True)) - want)
+    assert found.mean() < 0.02 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("form", ["t5 in a window", "values"])
+def test_quantized_they_answer_still(form, encoder_of, to_float64, quantizing):
+    encoder, inputs = encoder_of(form), rows()
+    want = to_float64(encoder(inputs))
+    encoder.quantize("int8")
+    assert np.abs(to_float64(encoder(inputs)) - want).mean() < 0.1

@@ -1,0 +1,290 @@
+"""`evaluate --corpus`: the same tokens at several lengths, counted one by one in float64."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.windows import WordedText
+from roformer_tf.pretraining import length_evaluation
+from roformer_tf.pretraining.length_evaluation import (
+    JudgedTokens,
+    PredictedText,
+    figures,
+    interval,
+    judge,
+    make_rows,
+    open_language_model,
+    predicted_texts,
+)
+from tests.support.random_model import LETTERS, TINY, random_writer, tokenizer_of
+
+LENGTHS = (9, 16, 40)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """models["masked" | "causal"] → the folder of a random language model."""
+    from roformer_tf.config import RoFormerConfig
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+
+    folder = tmp_path_factory.mktemp("models")
+    random_writer(folder / "causal")
+    keras.utils.set_random_seed(1)
+    tokenizer = tokenizer_of()
+    model = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    model.save_pretrained(folder / "masked")
+    return {name: folder / name for name in ("masked", "causal")}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A file of 30 documents of 5 to 90 characters."""
+    rng = np.random.default_rng(0)
+    file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    texts = ["".join(rng.choice(list(LETTERS), rng.integers(5, 90))) for _ in range(30)]
+    file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return file
+
+
+def evaluated(*words):
+    assert main(["evaluate", *map(str, words)]) == 0
+
+
+def reference(model, tokenizer, objective, texts, length):
+    """Loss and hit of every token that is told, each found in its window by the rule alone."""
+    room = length - 2
+    losses, hits = [], []
+    for text in texts:
+        size = len(text.labels)
+        for place in np.flatnonzero(text.predicted):
+            stop = min(size, (place // room + 1) * room)
+            start = max(0, stop - room)
+            row = [tokenizer.cls_id, *text.token_ids[start:stop], tokenizer.sep_id]
+            logits = np.asarray(model({"token_ids": np.array([row], "int32")}), "float64")[0]
+            scores = logits[place - start + (objective == "masked")]
+            label = text.labels[place]
+            losses.append(np.log(np.exp(scores).sum()) - scores[label])
+            hits.append(scores.argmax() == label)
+    return np.array(losses), np.array(hits)
+
+
+@pytest.mark.parametrize("objective", ["masked", "causal"])
+def test_every_token_is_told_from_the_window_it_is_judged_in(models, objective, monkeypatch):
+    """Two texts, one shorter than the longest rows; batches of a few rows, the last one padded."""
+    monkeypatch.setattr(length_evaluation, "TOKENS_AT_ONCE", {"masked": 48, "causal": 48})
+    model, tokenizer, found = open_language_model(str(models[objective]), None, "float32")
+    assert found == objective
+    rng = np.random.default_rng(1)
+    texts = [
+        WordedText(rng.integers(5, tokenizer.vocab_size, size), np.arange(size) // 2 + 1)
+        for size in (53, 20)
+    ]
+    texts[0].words[30] = 0  # a [SEP] between two documents is never told
+    told = predicted_texts(texts, objective, tokenizer, MaskingConfig(mask_rate=0.4), seed=3)
+    judged = judge(model, tokenizer, objective, told, LENGTHS)
+    for length in LENGTHS:
+        losses, hits = reference(model, tokenizer, objective, told, length)
+        np.testing.assert_allclose(judged.losses[length], losses, atol=1e-4)
+        assert judged.hits[length].tolist() == hits.tolist()
+    gap = max(abs(judged.losses[9] - judged.losses[40]))
+    assert gap > 0.01  # else a window of another length would pass
+    places = np.concatenate([np.flatnonzero(text.predicted) for text in told])
+    first = len(np.flatnonzero(told[0].predicted))
+    assert not told[0].predicted[30]
+    starts = np.where(np.arange(len(places)) < first, np.where(places < 38, 0, 53 - 38), 0)
+    assert judged.positions.tolist() == (places - starts + 1).tolist()
+    windows = np.where(np.arange(len(places)) < first, places >= 38, 2)
+    assert judged.windows.tolist() == windows.tolist()
+
+
+def test_words_are_hidden_whole_by_the_rate_and_the_seed():
+    tokenizer = tokenizer_of()
+    text = WordedText(np.full(1000, tokenizer.vocab_size - 1), np.arange(1000) // 2 + 1)
+    masking = MaskingConfig(mask_rate=0.3, mask_replace_rate=1.0, random_replace_rate=0.0)
+    (told,) = predicted_texts([text], "masked", tokenizer, masking, seed=3)
+    assert told.predicted.sum() == 300
+    assert (told.predicted[::2] == told.predicted[1::2]).all()
+    assert ((told.token_ids == tokenizer.mask_id) == told.predicted).all()
+    (other,) = predicted_texts([text], "masked", tokenizer, masking, seed=4)
+    assert (other.predicted != told.predicted).any()
+
+
+def test_of_a_row_only_what_it_judges_has_a_slot():
+    tokenizer = tokenizer_of()
+    ids = np.arange(5, 15)
+    text = PredictedText(ids, ids, np.isin(np.arange(10), (0, 5, 8)))
+    rows = make_rows([text], 8, tokenizer, "masked")
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    assert rows["token_ids"].tolist() == [[cls, *ids[:6], sep], [cls, *ids[4:], sep]]
+    assert rows["sequence_ids"].tolist() == [[1] * 8] * 2
+    assert rows["masked_positions"].tolist() == [[1, 6], [5, 0]]
+    assert rows["labels"].tolist() == [[5, 10], [13, 0]]
+    assert rows["weights"].tolist() == [[1, 1], [1, 0]]
+
+
+def test_figures_are_means_by_length_and_by_position():
+    judged = JudgedTokens(
+        losses={4: np.array([1.0, 2, 3, 6]), 16: np.array([1.0, 1, 2, 4])},
+        hits={4: np.array([True, False, False, False]), 16: np.array([True, True, False, True])},
+        windows=np.array([0, 0, 0, 3]),
+        positions=np.array([1, 3, 4, 14]),
+    )
+    found = figures(judged)
+    assert found["predictions"] == 4
+    assert {k: v["loss"] for k, v in found["by_length"].items()} == {"4": 3.0, "16": 2.0}
+    assert {k: v["accuracy"] for k, v in found["by_length"].items()} == {"4": 0.25, "16": 0.75}
+    assert found["by_length"]["16"]["perplexity"] == pytest.approx(np.exp(2))
+    low, high = found["by_length"]["4"]["interval"]
+    assert (low, high) == (2.0, 6.0)  # one window or the other
+    assert found["by_position"] == [
+        {"from": 1, "to": 3, "loss": 1.0, "accuracy": 1.0, "predictions": 2},
+        {"from": 4, "to": 7, "loss": 2.0, "accuracy": 0.0, "predictions": 1},
+        {"from": 12, "to": 15, "loss": 4.0, "accuracy": 1.0, "predictions": 1},
+    ]
+
+
+def test_the_interval_is_that_of_a_mean_of_many_rows():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(5, 50, 400)
+    sums = counts * rng.normal(3, 0.5, 400)
+    ratio = sums.sum() / counts.sum()
+    error = np.sqrt(((sums - ratio * counts) ** 2).sum()) / counts.sum()  # linearised
+    low, high = interval(sums, counts)
+    np.testing.assert_allclose(
+        [low, high], [ratio - 1.96 * error, ratio + 1.96 * error], atol=0.012
+    )
+    assert interval(sums[:1], counts[:1]) is None
+
+
+def test_the_table_is_printed_and_files_written_on_request(models, corpus, tmp_path, capsys):
+    output = tmp_path / "new" / "figures.json"
+    words = ["--model", models["masked"], "--corpus", corpus, "--lengths", 20, 10]
+    evaluated(*words, "--output", output)
+    out = capsys.readouterr().out
+    assert sorted(path.name for path in output.parent.iterdir()) == ["figures.json", "figures.png"]
+    report = json.loads(output.read_text(encoding="utf-8"))
+    assert list(report["by_length"]) == ["10", "20"]
+    assert report["objective"] == "masked"
+    for length, one in report["by_length"].items():
+        (line,) = (x for x in out.splitlines() if x.startswith(f"{length} "))
+        assert f"{one['loss']:.4f}" in line
+        assert f"{one['accuracy']:.2%}" in line
+    assert f"{report['predictions']:,} masked tokens" in out
+    evaluated(*words)  # without a file the table alone
+    assert capsys.readouterr().out == out
+    evaluated(models["masked"], "--corpus", corpus, "--lengths", 20, 10, "--seed", 1)
+    assert capsys.readouterr().out != out
+
+
+def test_a_yaml_file_chooses_the_command_too(models, corpus, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"corpus: {corpus}\nlengths: [12]\n", encoding="utf-8")
+    evaluated("--model", models["causal"], "--config", recipe)
+    assert "rows of 12" in capsys.readouterr().out
+
+
+def test_without_lengths_it_is_the_models_own_up_to_512(models, corpus, monkeypatch, capsys):
+    evaluated(models["causal"], "--corpus", corpus)
+    assert "rows of 512" in capsys.readouterr().out
+    monkeypatch.setattr(length_evaluation, "USUAL", 30)
+    evaluated(models["causal"], "--corpus", corpus)
+    assert "rows of 30" in capsys.readouterr().out
+
+
+def test_only_what_prepare_held_out_is_read_where_that_is_asked(models, corpus, monkeypatch):
+    seen = []
+    original = length_evaluation.long_texts
+
+    def spy(documents, *arguments, **settings):
+        documents = list(documents)
+        seen.append([np.diff(one.bounds).tolist() for one in documents])
+        return original(documents, *arguments, **settings)
+
+    monkeypatch.setattr(length_evaluation, "long_texts", spy)
+    evaluated(models["causal"], "--corpus", corpus, "--lengths", 12, "--held-out", 0.4)
+    texts = corpus.read_text(encoding="utf-8").splitlines()
+    assert seen == [[[len(text) for text in texts if is_held_out(text, 0.4)]]]
+
+
+def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
+    output = tmp_path / "x.json"
+    for most, found in ((50, 50), (5, 10)):  # a row at least
+        words = ("--max-tokens", most, "--output", output)
+        evaluated(models["causal"], "--corpus", corpus, "--lengths", 12, *words)
+        assert json.loads(output.read_text(encoding="utf-8"))["tokens"] == found
+
+
+def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, capsys):
+    """What is found equals that of a checkpoint whose own config says so."""
+    words = ("--corpus", corpus, "--lengths", 10, 40, "--output", tmp_path / "x.json")
+    scalings = ("none", "linear", "dynamic", "yarn", "log-n")
+    evaluated(models["masked"], *words, "--trained-length", 10, "--scalings", *scalings)
+    out = capsys.readouterr().out
+    report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    found = report["by_scaling"]
+    assert list(found) == list(scalings)
+    assert report["by_length"] == found["none"]["by_length"]
+    losses = {name: one["by_length"]["40"]["loss"] for name, one in found.items()}
+    assert len({round(loss, 5) for loss in losses.values()}) == 5
+    for name, loss in losses.items():
+        assert f"loss, {name}" in out
+        assert f"{loss:.4f}" in out
+    assert found["dynamic"]["by_length"]["10"] == found["none"]["by_length"]["10"]
+    for name, keys in {
+        "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "trained_length": 10},
+        "log-n": {"use_logn_attn": True, "trained_length": 10},
+        "none": {},
+    }.items():
+        folder = shutil.copytree(models["masked"], tmp_path / name)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config | keys), encoding="utf-8")
+        evaluated(folder, *words)
+        alone = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+        assert "by_scaling" not in alone
+        assert alone["by_length"]["40"]["loss"] == pytest.approx(losses[name], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--lengths 8000", "needs a text of 7,998"),
+        ("--lengths 92 --only-long", "in one document"),
+        ("--lengths 2", "at least"),
+        ("--lengths 12 12", "12 twice"),
+        ("--max-tokens 0", "max_tokens is 0"),
+        ("--trained-length 0", "trained_length is 0"),
+        ("--scalings yarn yarn", "yarn twice"),
+        ("--held-out 1", "held_out is 1"),
+        ("--data x.tsv", "give either --corpus"),
+        ("--output x.png", "the plot beside it"),
+        ("--objective masked", "reads from left to right"),
+    ],
+)
+def test_bad_input_is_one_message(models, corpus, words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(["evaluate", str(models["causal"]), "--corpus", str(corpus), *words.split()])
+    except SystemExit as stopped:  # a flag's value
+        code = stopped.code
+    err = " ".join(capsys.readouterr().err.split())
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fine_tuned_model_is_sent_to_the_other_command(corpus, tmp_path, capsys):
+    from roformer_tf.tasks.classification import Classification
+    from tests.support.random_model import save_random_models
+
+    task = Classification(labels=("坏", "好"), text_columns=("话",), label_column="情绪")
+    models = save_random_models({"classification": task}, tmp_path)
+    assert main(["evaluate", str(models["classification"]), "--corpus", str(corpus)]) == 2
+    assert "--data" in capsys.readouterr().err
