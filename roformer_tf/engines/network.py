@@ -245,6 +245,9 @@ KNOWN: dict[str, tuple[Any, ...]] = {
             *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
             *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
             *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
+            # these say nothing without the fields that they belong to
+            *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
+            "relative_attention_max_distance",
         ),
         ANY,
     ),

@@ -226,8 +226,19 @@ def test_weights_that_are_missing_or_unknown_are_refused(engine):
     assert graph_model(Network(model.config, other, "classifier"), engine, "float32")
 
 
-def test_what_a_graph_does_not_know_is_left_to_keras(monkeypatch):
+FORMS = (
+    *({"position_embedding_type": x} for x in ("learned", "sinusoidal", "t5", "none")),
+    *({"rotary_value": True}, {"rotary_share": 0.5}, {"local_attention": 4}),
+    {"use_logn_attn": True, "trained_length": 64},
+    {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+)
+
+
+def test_what_a_graph_does_not_know_is_left_to_keras():
     config = config_of("v2")
     assert unsupported(config) == ""
+    for form in FORMS:
+        (name, value) = next(iter(form.items()))
+        assert f"its config has {name} {value!r}" in unsupported(config_of("v1", **form))
     object.__setattr__(config, "hidden_act", "swish")
     assert "hidden_act 'swish'" in unsupported(config)
