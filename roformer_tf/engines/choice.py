@@ -23,7 +23,7 @@ EXTRAS = {"onnx": "onnx", "openvino": "fast"}
 FASTEST: dict[Precision, tuple[Engine, ...]] = {
     "float32": ("onnx", "openvino"),
     "bfloat16": ("openvino",),
-    "int8": ("onnx",),
+    "int8": ("onnx", "openvino"),
 }
 """Engines that have a precision, the fastest first: see docs/LOG.md, "Answers on a processor"."""
 NO_BFLOAT16 = "this processor has no instructions that multiply bfloat16"
