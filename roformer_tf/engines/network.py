@@ -41,6 +41,10 @@ OUTPUTS: dict[Part, str] = {
 PRECISION = "precision"
 """Key of what an ONNX model of ours says of itself: float32 or int8."""
 
+BYTE, SEVEN_BITS = 127, 63
+"""Largest of a kernel's numbers in int8. Some older processors add products of two full bytes in 16
+bits, which overflow: in 7 bits of 8 the answers are the same on all."""
+
 
 class Meaning(NamedTuple):
     """What a graph gives beside logits: what they mean, by one function of them."""
@@ -245,6 +249,9 @@ KNOWN: dict[str, tuple[Any, ...]] = {
             *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
             *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
             *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
+            # these say nothing without the fields that they belong to
+            *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
+            "relative_attention_max_distance",
         ),
         ANY,
     ),
@@ -412,3 +419,10 @@ def _optional(arrays: Mapping[str, Array], name: str) -> Array | None:
 def _float32(array: Array) -> Array:
     """Weights in float32, whatever the file's dtype."""
     return np.ascontiguousarray(array, np.float32)
+
+
+def rounded(kernel: Array, largest: int) -> tuple[Array, Array]:
+    """A kernel (in, out) → int8 of at most `largest`, and the scale of each column (out,)."""
+    scales = np.abs(kernel).max(axis=0).astype(np.float32) / np.float32(largest)
+    scales = np.where(scales > 0, scales, np.float32(1))
+    return np.rint(kernel / scales).astype(np.int8), scales

@@ -21,6 +21,7 @@ from roformer_tf.engines.network import (
     Meaning,
     Network,
     Norm,
+    rounded,
     write,
 )
 
@@ -28,9 +29,6 @@ OPSET, IR_VERSION = 18, 10  # what ONNX Runtime 1.20 reads
 MICROSOFT = "com.microsoft"
 UNSEEN = -10_000.0
 """Added to the score of a key that may not be seen: e to it is 0 in float32."""
-BYTE, SEVEN_BITS = 127, 63
-"""Largest of a kernel's numbers in int8. Some older processors add products of two full bytes in 16
-bits, which overflow: in 7 bits of 8 the answers are the same on all."""
 
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
@@ -54,13 +52,6 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     )
     helper.set_model_props(model, {PRECISION: "int8" if largest else "float32"})
     return model
-
-
-def rounded(kernel: Array, largest: int) -> tuple[Array, Array]:
-    """A kernel (in, out) → int8 of at most `largest`, and the scale of each column (out,)."""
-    scales = np.abs(kernel).max(axis=0).astype(np.float32) / np.float32(largest)
-    scales = np.where(scales > 0, scales, np.float32(1))
-    return np.rint(kernel / scales).astype(np.int8), scales
 
 
 def _axes(name: str) -> list[str]:
