@@ -64,7 +64,7 @@ class Norm(NamedTuple):
     beta: Array | None = None
 
 
-class Dense(NamedTuple):
+class Linear(NamedTuple):
     """A product with a kernel (in, out), and what follows it."""
 
     name: str
@@ -120,7 +120,7 @@ class Graph(ABC):
         """table (…, E), ids (B, T) → (B, T, E)."""
 
     @abstractmethod
-    def dense(self, x: Node, layer: Dense) -> Node:
+    def dense(self, x: Node, layer: Linear) -> Node:
         """(B, T, in) → (B, T, out)."""
 
     @abstractmethod
@@ -374,14 +374,14 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
 ROLES = ("query", "key", "value")
 
 
-def _dense(network: Network, name: str, activation: str | None = None) -> Dense:
+def _dense(network: Network, name: str, activation: str | None = None) -> Linear:
     """A layer by its name; RoFormerV2's have no bias, but those of its heads."""
     bias = f"{name}/bias"
     arrays = network.arrays
-    return Dense(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
+    return Linear(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
 
 
-def _projection(network: Network, where: str, role: str) -> Dense:
+def _projection(network: Network, where: str, role: str) -> Linear:
     """Queries', keys' or values' layer: (H, H); pairs of features are halves of a head.
 
     Scores are the same for any order of features that queries and keys share.
@@ -393,15 +393,15 @@ def _projection(network: Network, where: str, role: str) -> Dense:
         kernel = kernel[..., order]
         bias = None if bias is None else bias[..., order]
     flat = kernel.reshape(config.hidden_size, config.hidden_size)
-    return Dense(layer.name, flat, None if bias is None else bias.reshape(-1))
+    return Linear(layer.name, flat, None if bias is None else bias.reshape(-1))
 
 
-def _joined(name: str, layers: Sequence[Dense]) -> Dense:
+def _joined(name: str, layers: Sequence[Linear]) -> Linear:
     """Layers of one input side by side."""
     biases = [layer.bias for layer in layers if layer.bias is not None]
     where = layers[0].name.rpartition("/")[0]
     kernel = np.concatenate([layer.kernel for layer in layers], axis=1)
-    return Dense(f"{where}/{name}", kernel, np.concatenate(biases) if biases else None)
+    return Linear(f"{where}/{name}", kernel, np.concatenate(biases) if biases else None)
 
 
 def _norm(network: Network, name: str) -> Norm:

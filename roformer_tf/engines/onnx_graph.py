@@ -16,8 +16,8 @@ from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.engines.network import (
     PRECISION,
     Array,
-    Dense,
     Graph,
+    Linear,
     Meaning,
     Network,
     Norm,
@@ -146,7 +146,7 @@ class OnnxGraph(Graph):
         """One Gather."""
         return self.node("Gather", self.constant(f"{name}/embeddings", table), ids)
 
-    def dense(self, x: str, layer: Dense) -> str:
+    def dense(self, x: str, layer: Linear) -> str:
         """A product; bias and activation in one pass."""
         name, act = layer.name, layer.activation
         gelu = {"gelu": "BiasGelu", "gelu_new": "FastGelu"}.get(act or "")
@@ -157,7 +157,7 @@ class OnnxGraph(Graph):
         y = self._product(x, layer)
         return self.node("Relu", y) if act == "relu" else y
 
-    def _product(self, x: str, layer: Dense) -> str:
+    def _product(self, x: str, layer: Linear) -> str:
         """x · kernel + bias; in int8 x is rounded as it comes."""
         name, kernel = layer.name, f"{layer.name}/kernel"
         bias = self.optional(f"{name}/bias", layer.bias)

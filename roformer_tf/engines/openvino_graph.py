@@ -14,7 +14,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from roformer_tf.checkpoints.whitening import Whitening
-from roformer_tf.engines.network import Array, Dense, Graph, Meaning, Network, Norm, rounded, write
+from roformer_tf.engines.network import Array, Graph, Linear, Meaning, Network, Norm, rounded, write
 
 COSINES, SINES = "cosines", "sines"
 """Inputs beside those of the network: of all angles, (1, 1, T, K) float32. They are not computed in
@@ -114,7 +114,7 @@ class OpenVinoGraph(Graph):
         """One Gather."""
         return ops.gather(self.constant(f"{name}/embeddings", table), ids, self.axis(0))
 
-    def dense(self, x: Any, layer: Dense) -> Any:
+    def dense(self, x: Any, layer: Linear) -> Any:
         """A product with the kernel's transpose, as the plugin lays weights out, and the rest."""
         kernel = self._kernel(layer)
         y = ops.matmul(x, kernel, False, True)
@@ -126,7 +126,7 @@ class OpenVinoGraph(Graph):
             return ops.relu(y)
         return ops.gelu(y, {"gelu": "erf", "gelu_new": "tanh"}[layer.activation])
 
-    def _kernel(self, layer: Dense) -> Any:
+    def _kernel(self, layer: Linear) -> Any:
         """A kernel's transpose; in int8 with a scale for each of its rows."""
         name = f"{layer.name}/kernel"
         if self.largest is None:
