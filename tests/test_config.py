@@ -233,6 +233,14 @@ def test_keys_of_other_forms_are_written_where_they_were_chosen():
     assert RoFormerConfig(**SIZES, rotary_value=True).unusual_form(value=True) is None
 
 
+def test_a_learned_table_has_an_end():
+    learned = RoFormerConfig(**SIZES, position_embedding_type="learned", max_position_embeddings=9)
+    learned.check_length(9, "max_length")
+    with pytest.raises(InputError, match="max_length is 10, but the model has learned 9 positions"):
+        learned.check_length(10, "max_length")
+    learned.replace(position_embedding_type="rotary").check_length(10, "max_length")
+
+
 @pytest.mark.parametrize(("every", "want"), [(1, ()), (2, (1, 3)), (3, (1, 2)), (9, (1, 2, 3))])
 def test_every_nth_layer_sees_all(every, want):
     config = RoFormerConfig(**SIZES, local_attention=8, global_attn_every_n_layers=every)
