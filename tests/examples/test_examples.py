@@ -91,4 +91,4 @@ def test_images_with_two_axes():
     assert max(moved.pop("no positions")) < 1e-4
     assert min(min(gaps) for gaps in moved.values()) > 1e-3
     where = np.asarray(example["KINDS"]["rotary, two axes"])
-    assert where.tolist() == np.stack([rows, columns], axis=1).tolist()
+    assert where.tolist() == (2 * np.stack([rows, columns], axis=1)).tolist()
