@@ -14,6 +14,8 @@ from roformer_tf.machine import instructions, usable_cores
 
 TOKENS = 1024
 """Of a batch, padding included: more of them leave the processor's caches."""
+SOUND = (1, 22)
+"""ONNX Runtime from which on all masks are right: 1.20 and 1.21 leave out a bias of the scores."""
 GROUP = 64
 """Features of a token that are rounded with one scale, where OpenVINO multiplies in int8."""
 WITHOUT_OVERFLOW = ("avx_vnni", "avx512_vnni", "amx_int8")
@@ -104,6 +106,11 @@ def onnx_session(
     except ModuleNotFoundError:
         name = "an ONNX model" if isinstance(graph, bytes) else graph
         raise InputError(f"{name} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < SOUND:
+        raise InputError(
+            f"onnxruntime is {onnxruntime.__version__}, whose attention is wrong under some masks. "
+            "Upgrade it: `pip install 'onnxruntime>=1.22'`."
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads or usable_cores(), 1
     options.log_severity_level = 3  # errors

@@ -25,7 +25,8 @@ from roformer_tf.engines.network import (
     write,
 )
 
-OPSET, IR_VERSION = 18, 10  # what ONNX Runtime 1.20 reads
+OPSET, IR_VERSION = 22, 10
+"""ONNX Runtime 1.20, which attends wrongly where there are fewer queries than keys, refuses 22."""
 MICROSOFT = "com.microsoft"
 UNSEEN = -10_000.0
 """Added to the score of a key that may not be seen: e to it is 0 in float32."""
@@ -278,7 +279,8 @@ class OnnxGraph(Graph):
         if dimensions is not None:
             ends = self.integers(dimensions)
             x = self.node("Slice", x, self.integers(0), ends, self.integers(1))
-        return self.node("LpNormalization", x, axis=-1, p=2)
+        length = self.node("ReduceL2", x, self.integers(1))
+        return self.node("Div", x, self.node("Max", length, self.constant("shortest", 1e-12)))
 
     def meaning(self, x: str, meaning: Meaning) -> str:
         """Softmax, Sigmoid, or a line."""
