@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from benchmarks.search.judging import NEVER, Judged, judge, ranks, table
-from benchmarks.search.recipe import RERANKED, Recipe
+from benchmarks.search.judging import NEVER, SearchFigures, judge, ranks, table
+from benchmarks.search.recipe import RERANKED, SearchRecipe
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.inference.lexical import BM25, DocumentBM25, Lexical, TfIdfSearch
@@ -40,7 +40,7 @@ class SearchBenchmark:
 
 def main(config: SearchBenchmark) -> None:
     """Make what is not there, and judge. Raises InputError for data that are none."""
-    recipe = Recipe(config.data, config.output, config.seeds)
+    recipe = SearchRecipe(config.data, config.output, config.seeds)
     recipe.make()
     rows = dict(by_words(recipe, config.split))
     rows |= by_vectors(recipe, config.split)
@@ -56,7 +56,7 @@ def main(config: SearchBenchmark) -> None:
     print(f"\n{table(rows)}\n{config.output / 'model'} and {config.output / 'index'} are made")
 
 
-def by_words(recipe: Recipe, split: str) -> Iterator[tuple[str, Judged]]:
+def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
     """Search without a model."""
     texts = recipe.texts()
     names = list(texts)
@@ -74,7 +74,7 @@ def by_words(recipe: Recipe, split: str) -> Iterator[tuple[str, Judged]]:
         yield title, judge([np.where(there.any(axis=1), 1 + there.argmax(axis=1), NEVER).tolist()])
 
 
-def by_vectors(recipe: Recipe, split: str) -> dict[str, Judged]:
+def by_vectors(recipe: SearchRecipe, split: str) -> dict[str, SearchFigures]:
     """Search by vectors before training, after each kind of it, and by words, too."""
     output = recipe.output
     ways: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}

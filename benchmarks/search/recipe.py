@@ -31,7 +31,7 @@ WRONG = 4
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SearchRecipe:
     """Where everything comes from and goes to."""
 
     data: Path

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.search import recipe as recipes
 from benchmarks.search.__main__ import by_words
 from benchmarks.search.judging import NEVER, Queries, judge, ranks, table
-from benchmarks.search.recipe import Recipe
+from benchmarks.search.recipe import SearchRecipe
 from roformer_tf import cli
 from roformer_tf.errors import InputError
 
@@ -22,7 +22,7 @@ QUERIES = {"train": {"打印": "b"}, "valid": {"公式": "c"}, "test": {"天数"
 
 
 @dataclass(frozen=True)
-class Recorded(Recipe):
+class Recorded(SearchRecipe):
     """A recipe, the commands that it ran, and what the next one exits with."""
 
     run: list = field(default_factory=list)
@@ -152,7 +152,7 @@ def test_pairs_have_their_pages_and_a_reranker_what_was_found_beside(recipe):
 
 def test_a_folder_without_data_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"benchmarks\.search\.manual"):
-        Recipe(tmp_path, tmp_path / "out", 1).queries("test")
+        SearchRecipe(tmp_path, tmp_path / "out", 1).queries("test")
 
 
 def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
