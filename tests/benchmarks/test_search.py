@@ -103,11 +103,17 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
         (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
     recipe.make()
     typed = [" ".join(words) for words in recipe.run]
-    assert [words.split()[0] for words in typed] == ["pretrain", *["finetune"] * 4, "search"]
-    for words in typed[1:5]:
+    kinds = [words.split()[0] for words in typed]
+    assert kinds == ["pretrain", "finetune", "finetune", "search", "finetune", "finetune"]
+    trained = [words for words in typed if words.startswith("finetune")]
+    for words in trained:
         checkpoint = words.split("--checkpoint ")[1].split()[0].removesuffix("/model")
         assert any(f"--output {checkpoint}" in one for one in typed)  # nothing out of nowhere
-    assert [f"--seed {seed}" in typed[1 + 2 * seed] for seed in range(2)] == [True, True]
+    assert [words.split("--seed ")[1][0] for words in trained] == ["0", "0", "1", "1"]
+    assert ["/pages-" in words.split("--checkpoint ")[1].split()[0] for words in trained] == [
+        False,
+        True,
+    ] * 2
     assert (recipe.output / "model").is_dir()
     files = [Path(word).name for words in recipe.run for word in words]
     assert "train.jsonl" in files
@@ -183,7 +189,7 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     for words in recipe.run:
         assert cli.main(words) == 0
     assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 4, "pair"]
-    assert seen[5].passage_length == recipes.PASSAGE_LENGTH <= seen[2].max_length
-    assert seen[5].hybrid_weight == recipes.HYBRID_WEIGHT
+    assert seen[3].passage_length == recipes.PASSAGE_LENGTH <= seen[2].max_length
+    assert seen[3].hybrid_weight == recipes.HYBRID_WEIGHT
     assert seen[-1].hybrid
     assert seen[-1].hybrid_weight is None  # the index remembers it
