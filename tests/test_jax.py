@@ -22,7 +22,8 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "[fused-fusible--1]",
     "tests/layers/test_self_attention.py::test_its_gradients_are_those_of_keras_way[all-half]",
     "tests/models/test_encoder.py::test_every_hidden_state_is_the_recorded_one[hf_word]",
-    "tests/models/test_forms.py::test_hidden_states_are_those_of_plain_numpy[t5 in a window-causal]",
+    "tests/models/test_forms.py::test_hidden_states_are_those_of_plain_numpy"
+    "[t5 in a window-causal]",
     "tests/models/test_incremental.py::test_rows_are_repeated_reordered_and_dropped",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
