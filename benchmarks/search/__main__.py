@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from benchmarks.search.judging import NEVER, Judged, judge, ranks, table
-from benchmarks.search.recipe import RERANKED, Recipe
+from benchmarks.search.judging import NEVER, SearchFigures, judge, ranks, table
+from benchmarks.search.recipe import RERANKED, SearchRecipe
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.inference.lexical import BM25, DocumentBM25, Lexical, TfIdfSearch
@@ -40,23 +40,18 @@ class SearchBenchmark:
 
 def main(config: SearchBenchmark) -> None:
     """Make what is not there, and judge. Raises InputError for data that are none."""
-    recipe = Recipe(config.data, config.output, config.seeds)
+    recipe = SearchRecipe(config.data, config.output, config.seeds)
     recipe.make()
-    rows = dict(by_words(recipe, config.split))
-    rows |= by_vectors(recipe, config.split)
-    if config.reranker:
-        recipe.train_reranker()
-        again = ("--hybrid", "--rerank", config.output / "rerank" / "model")
-        found = recipe.ask(
-            config.split, config.output / "model", config.output / "index", *again, name="reranked"
-        )
-        title = f"hybrid, its first {RERANKED} reranked by a model of pairs"
-        rows[title] = judge([ranks(found, recipe.queries(config.split))])
-    write_text(config.output / f"table-{config.split}.md", table(rows))
+    rows: dict[str, SearchFigures] = {}
+    parts = [by_words, by_vectors, *[by_reranker] * config.reranker]
+    for part in parts:
+        for title, figures in part(recipe, config.split):
+            rows[title] = figures
+            write_text(config.output / f"table-{config.split}.md", table(rows))
     print(f"\n{table(rows)}\n{config.output / 'model'} and {config.output / 'index'} are made")
 
 
-def by_words(recipe: Recipe, split: str) -> Iterator[tuple[str, Judged]]:
+def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
     """Search without a model."""
     texts = recipe.texts()
     names = list(texts)
@@ -74,7 +69,7 @@ def by_words(recipe: Recipe, split: str) -> Iterator[tuple[str, Judged]]:
         yield title, judge([np.where(there.any(axis=1), 1 + there.argmax(axis=1), NEVER).tolist()])
 
 
-def by_vectors(recipe: Recipe, split: str) -> dict[str, Judged]:
+def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
     """Search by vectors before training, after each kind of it, and by words, too."""
     output = recipe.output
     ways: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
@@ -92,14 +87,23 @@ def by_vectors(recipe: Recipe, split: str) -> dict[str, Judged]:
             ("hybrid", (*pairs, ("--hybrid",), f"hybrid-{seed}")),
         ):
             ways.setdefault(title, []).append(way)
-    queries, rows = recipe.queries(split), {}
+    queries = recipe.queries(split)
     for title, of_seeds in ways.items():
         found = []
         for model, index, flags, name in of_seeds:
             recipe.index(model, index)
             found.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
-        rows[title] = judge(found)
-    return rows
+        yield title, judge(found)
+
+
+def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
+    """The hybrid search, its first in the order of a model of pairs, which is trained here."""
+    recipe.train_reranker()
+    flags = ("--hybrid", "--rerank", recipe.output / "rerank" / "model")
+    model, index = recipe.output / "model", recipe.output / "index"
+    found = recipe.ask(split, model, index, *flags, name="reranked")
+    title = f"hybrid, its first {RERANKED} reranked by a model of pairs"
+    yield title, judge([ranks(found, recipe.queries(split))])
 
 
 if __name__ == "__main__":

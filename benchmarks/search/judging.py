@@ -27,7 +27,7 @@ class Queries(NamedTuple):
     documents: list[str]
 
 
-class Judged(NamedTuple):
+class SearchFigures(NamedTuple):
     """Figures of one way to search."""
 
     figures: dict[str, float]
@@ -54,7 +54,7 @@ def ranks(found: Path, queries: Queries) -> list[int]:
     return [of[text].get(document, NEVER) for text, document in pairs]
 
 
-def judge(of_seeds: Sequence[Sequence[int]]) -> Judged:
+def judge(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
     """The figures of ranks (seeds, queries): means over queries, and over seeds."""
     each = [query_figures([[rank] for rank in one]) for one in of_seeds]
     chosen = {name: np.mean([one[name] for one in each], axis=0) for name in SHOWN}
@@ -64,14 +64,14 @@ def judge(of_seeds: Sequence[Sequence[int]]) -> Judged:
         return {name: mean(values, weights) for name, values in chosen.items()}
 
     seeds = {name: [float(one[name].mean()) for one in each] for name in SHOWN}
-    return Judged(
+    return SearchFigures(
         {name: float(values.mean()) for name, values in chosen.items()},
         bootstrap(measure, count),
         {name: max(values) - min(values) for name, values in seeds.items()},
     )
 
 
-def table(rows: Mapping[str, Judged]) -> str:
+def table(rows: Mapping[str, SearchFigures]) -> str:
     """A table in Markdown: figures, 95 % intervals over queries, and the spread of the seeds."""
     lines: Iterable[Sequence[str]] = (
         ("", "recall@1", "recall@10 [95 %]", "MRR@10 [95 %]", "seeds apart, recall, MRR"),
@@ -81,7 +81,7 @@ def table(rows: Mapping[str, Judged]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _cells(one: Judged) -> tuple[str, ...]:
+def _cells(one: SearchFigures) -> tuple[str, ...]:
     def figure(name: str) -> str:
         low, high = one.intervals[name]
         return f"{one.figures[name]:.3f} [{low:.3f}, {high:.3f}]"

@@ -31,7 +31,7 @@ WRONG = 4
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SearchRecipe:
     """Where everything comes from and goes to."""
 
     data: Path
@@ -91,25 +91,30 @@ class Recipe:
     # Commands
 
     def make(self) -> None:
-        """Train the models, and make `model` and `index`."""
+        """Train the models, and make `model` and `index` of the first."""
         self.output.mkdir(parents=True, exist_ok=True)
         self.write_files()
-        pretrained = self._at("pretrained")
-        corpora = (self.documents, self._at("news.jsonl"))
+        pretrained, corpora = self._at("pretrained"), (self.documents, self._at("news.jsonl"))
         self.step("pretrain", "--corpus", *corpora, *_config("pretrain"), "--output", pretrained)
-        for seed in range(self.seeds):
-            pages, pairs = self._at(f"pages-{seed}"), self._at(f"pairs-{seed}")
-            given = ("--seed", seed)
-            start, train = ("--checkpoint", pretrained / "model"), ("--train", self.documents)
-            self.step("finetune", *_config("pages"), *start, *train, "--output", pages, *given)
-            sets = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
-            start = ("--checkpoint", pages / "model")
-            self.step("finetune", *_config("pairs"), *start, *sets, "--output", pairs, *given)
-        best = self._at("model")
-        if not best.exists():
-            with folder_beside(best) as beside:
+        self.train(0)
+        first = self._at("model")
+        if not first.exists():
+            with folder_beside(first) as beside:
                 shutil.copytree(self._at("pairs-0") / "model", beside, dirs_exist_ok=True)
-        self.index(best, self._at("index"))
+        self.index(first, self._at("index"))
+        for seed in range(1, self.seeds):
+            self.train(seed)
+
+    def train(self, seed: int) -> None:
+        """Train a model on the pages, and then on the pairs."""
+        pages, pairs = self._at(f"pages-{seed}"), self._at(f"pairs-{seed}")
+        start = ("--checkpoint", self._at("pretrained") / "model", "--seed", seed)
+        self.step(
+            "finetune", *_config("pages"), *start, "--train", self.documents, "--output", pages
+        )
+        sets = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
+        start = ("--checkpoint", pages / "model", "--seed", seed)
+        self.step("finetune", *_config("pairs"), *start, *sets, "--output", pairs)
 
     def train_reranker(self) -> None:
         """Train a model of pairs on what the search finds for train's queries."""

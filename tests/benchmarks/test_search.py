@@ -9,7 +9,7 @@ import pytest
 from benchmarks.search import recipe as recipes
 from benchmarks.search.__main__ import by_words
 from benchmarks.search.judging import NEVER, Queries, judge, ranks, table
-from benchmarks.search.recipe import Recipe
+from benchmarks.search.recipe import SearchRecipe
 from roformer_tf import cli
 from roformer_tf.errors import InputError
 
@@ -22,7 +22,7 @@ QUERIES = {"train": {"打印": "b"}, "valid": {"公式": "c"}, "test": {"天数"
 
 
 @dataclass(frozen=True)
-class Recorded(Recipe):
+class Recorded(SearchRecipe):
     """A recipe, the commands that it ran, and what the next one exits with."""
 
     run: list = field(default_factory=list)
@@ -103,11 +103,17 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
         (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
     recipe.make()
     typed = [" ".join(words) for words in recipe.run]
-    assert [words.split()[0] for words in typed] == ["pretrain", *["finetune"] * 4, "search"]
-    for words in typed[1:5]:
+    kinds = [words.split()[0] for words in typed]
+    assert kinds == ["pretrain", "finetune", "finetune", "search", "finetune", "finetune"]
+    trained = [words for words in typed if words.startswith("finetune")]
+    for words in trained:
         checkpoint = words.split("--checkpoint ")[1].split()[0].removesuffix("/model")
         assert any(f"--output {checkpoint}" in one for one in typed)  # nothing out of nowhere
-    assert [f"--seed {seed}" in typed[1 + 2 * seed] for seed in range(2)] == [True, True]
+    assert [words.split("--seed ")[1][0] for words in trained] == ["0", "0", "1", "1"]
+    assert ["/pages-" in words.split("--checkpoint ")[1].split()[0] for words in trained] == [
+        False,
+        True,
+    ] * 2
     assert (recipe.output / "model").is_dir()
     files = [Path(word).name for words in recipe.run for word in words]
     assert "train.jsonl" in files
@@ -152,7 +158,7 @@ def test_pairs_have_their_pages_and_a_reranker_what_was_found_beside(recipe):
 
 def test_a_folder_without_data_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"benchmarks\.search\.manual"):
-        Recipe(tmp_path, tmp_path / "out", 1).queries("test")
+        SearchRecipe(tmp_path, tmp_path / "out", 1).queries("test")
 
 
 def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
@@ -183,7 +189,7 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     for words in recipe.run:
         assert cli.main(words) == 0
     assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 4, "pair"]
-    assert seen[5].passage_length == recipes.PASSAGE_LENGTH <= seen[2].max_length
-    assert seen[5].hybrid_weight == recipes.HYBRID_WEIGHT
+    assert seen[3].passage_length == recipes.PASSAGE_LENGTH <= seen[2].max_length
+    assert seen[3].hybrid_weight == recipes.HYBRID_WEIGHT
     assert seen[-1].hybrid
     assert seen[-1].hybrid_weight is None  # the index remembers it
