@@ -182,16 +182,16 @@ def test_a_model_of_either_rotary_style_leaves_as_it_came(style, released, tmp_p
 
 
 FORMS = [
-    ({"rotary_share": 0.5}, "rotary_share 0.5", {"huggingface", "tf1"}),
-    ({"rotary_value": True}, "rotary_value True", {"tf1"}),
-    ({"use_logn_attn": True}, "use_logn_attn True", {"huggingface", "tf1"}),
-    ({"local_attention": 8}, "local_attention 8", {"huggingface", "tf1"}),
-    ({"position_embedding_type": "t5"}, "'t5'", {"huggingface", "tf1"}),
-    ({"position_embedding_type": "learned"}, "", set()),
+    ({"rotary_share": 0.5}, "rotary_share 0.5", ("huggingface", "tf1")),
+    ({"rotary_value": True}, "rotary_value True", ("tf1",)),
+    ({"use_logn_attn": True}, "use_logn_attn True", ("huggingface", "tf1")),
+    ({"local_attention": 8}, "local_attention 8", ("huggingface", "tf1")),
+    ({"position_embedding_type": "t5"}, "'t5'", ("huggingface", "tf1")),
+    ({"position_embedding_type": "learned"}, "", ()),
     (
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
         "rope_parameters",
-        {"huggingface", "tf1"},
+        ("huggingface", "tf1"),
     ),
 ]
 
