@@ -32,9 +32,10 @@ poems: $(VENV)/.installed-poems
 	@echo "poems: a small RoFormer learns Tang and Song verse, about 15 minutes on 2 cores"
 	@$(RUN) -m pretrain.poems
 
+# Three on two cores: who waits for a process of its own, or for compiling, leaves a core to others.
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
-	@$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
+	@$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"
@@ -52,7 +53,7 @@ test-oldest:
 	@echo "test-oldest: running most of the quick tests on the lowest versions that are allowed"
 	@$(MAKE) --no-print-directory VENV=$(OLDEST_VENV) PYTHON=$(OLDEST_PYTHON) \
 		$(OLDEST_VENV)/.installed-oldest
-	@$(OLDEST_VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	@$(OLDEST_VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
 		$(OLDEST_TESTS) $(TEST_FLAGS)
 
 lint: $(VENV)/.installed-dev

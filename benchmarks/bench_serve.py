@@ -1,11 +1,13 @@
 """`roformer-tf serve` over loopback: 1,000 requests of one text each from 16 clients at once.
 
-    python benchmarks/bench_serve.py [FOLDER]
+    python benchmarks/bench_serve.py [FOLDER …]
 
 FOLDER is a fine-tuned model/ or an export; without one, a model of 4 layers of 256 with random
-weights is served, as it is and as exported to ONNX and int8. Texts are 10 to 200 characters by
-chance. Prints the time that half and 99 of 100 requests wait, and what a lone client waits. The
-service is a process of its own; clients and service share the processor.
+weights is served. Each is served by Keras, as it was before there were graphs, and by every engine
+that is installed, with one process and with two. Texts are 10 to 200 characters by chance. Prints
+the seconds from the command to its first answer, the time that half and 99 of 100 requests wait,
+what a lone client waits, and the memory of the service's processes. The service is a process of its
+own; clients and service share the processor. Services take turns, three rounds.
 """
 
 import http.client
@@ -25,15 +27,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
-REQUESTS, CLIENTS, ALONE = 1000, 16, 100
+REQUESTS, CLIENTS, ALONE, ROUNDS = 1000, 16, 100, 3
 CHARACTERS = [chr(0x4E00 + i) for i in range(3000)]
 
 
 def make(folder: Path) -> list[Path]:
     """Write a model with random weights, and its exports; give the folders."""
     from roformer_tf.config import RoFormerConfig
-    from roformer_tf.inference.export import export
-    from roformer_tf.labelled.examples import Example
     from roformer_tf.models.heads import RoFormerForSequenceClassification
     from roformer_tf.tasks.classification import Classification
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -52,10 +52,7 @@ def make(folder: Path) -> list[Path]:
     model.tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(tokens)}, "char")
     model.save_pretrained(folder / "model")
     task.save(folder / "model")
-    examples = [Example((text,), "0", "") for text in make_texts(200)]
-    for to in ("onnx", "int8"):
-        export(folder / "model", folder / to, to, examples)
-    return [folder / name for name in ("model", "onnx", "int8")]
+    return [folder / "model"]
 
 
 def make_texts(count: int) -> list[str]:
@@ -65,15 +62,15 @@ def make_texts(count: int) -> list[str]:
 
 
 @contextmanager
-def service(folder: Path) -> Iterator[tuple[str, int]]:
-    """Run the command: host and port, while the block runs."""
-    command = [sys.executable, "-m", "roformer_tf.cli", "serve", str(folder), "--port", "0"]
+def service(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
+    """Run the command: its process, host and port, while the block runs."""
+    command = [sys.executable, "-m", "roformer_tf.cli", "serve", str(folder), "--port", "0", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             said = next(line for line in process.stdout if "http://" in line)
             at = urlsplit(next(word for word in said.split() if word.startswith("http://")))
-            yield str(at.hostname), int(at.port or 0)
+            yield process.pid, (str(at.hostname), int(at.port or 0))
         finally:
             process.terminate()
 
@@ -92,19 +89,50 @@ def waits(at: tuple[str, int], texts: Sequence[str]) -> list[float]:
     return found
 
 
-def measure(folder: Path) -> None:
+def measure(folder: Path, flags: Sequence[str]) -> None:
     """Serve a folder, ask, and print what it takes."""
     texts = make_texts(REQUESTS)
-    with service(folder) as at, ThreadPoolExecutor(CLIENTS) as pool:
+    started = time.perf_counter()
+    with service(folder, flags) as (number, at), ThreadPoolExecutor(CLIENTS) as pool:
+        waits(at, texts[:1])
+        first = time.perf_counter() - started
         alone = np.array(waits(at, texts[:ALONE]))
         began = time.perf_counter()
         parts = list(pool.map(lambda i: waits(at, texts[i::CLIENTS]), range(CLIENTS)))
         seconds = time.perf_counter() - began
+        used = memory(number)
     together = np.concatenate(parts)
     print(
-        f"{folder.name:<10} alone {summary(alone)}   {CLIENTS} clients {summary(together)}   "
-        f"{REQUESTS / seconds:.0f} requests a second"
+        f"{' '.join(flags):<60} first answer {first:.2f} s   alone {summary(alone)}   "
+        f"{CLIENTS} clients {summary(together)}   {REQUESTS / seconds:.0f} requests a second   "
+        f"{used:.0f} MB",
+        flush=True,
     )
+
+
+def memory(number: int) -> float:
+    """Of a process and its children, each page once: megabytes; Linux alone."""
+    import psutil
+
+    process = psutil.Process(number)
+    family = [process, *process.children(recursive=True)]
+    return sum(one.memory_full_info().pss for one in family) / 1e6
+
+
+def services() -> Iterator[list[str]]:
+    """The flags of each service that is measured."""
+    from roformer_tf.engines.choice import installed
+    from roformer_tf.machine import multiplies_bfloat16
+
+    yield ["--engine", "keras", "--precision", "float32"]
+    precisions = {"onnx": ["float32", "int8"], "openvino": ["float32", "int8"]}
+    if multiplies_bfloat16():
+        yield ["--engine", "keras", "--precision", "bfloat16"]
+        precisions["openvino"].append("bfloat16")
+    for engine in ("onnx", "openvino"):
+        for precision in precisions[engine] if installed(engine) else ():
+            for workers in ("1", "2"):
+                yield ["--engine", engine, "--precision", precision, "--workers", workers]
 
 
 def summary(seconds: np.ndarray) -> str:
@@ -117,8 +145,11 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(argument) for argument in arguments] or make(Path(name))
         print(f"{os.cpu_count()} cores; {REQUESTS:,} requests")
-        for folder in folders:
-            measure(folder)
+        for number in range(1, ROUNDS + 1):
+            for folder in folders:
+                print(f"{folder}, round {number} of {ROUNDS}")
+                for flags in services():
+                    measure(folder, flags)
 
 
 if __name__ == "__main__":

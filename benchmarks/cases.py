@@ -208,6 +208,16 @@ def square(material: Material) -> Iterator[Measurement]:
     yield Measurement("square", {}, tuple(contenders), {})
 
 
+GRAPHS = (
+    ("ONNX Runtime", "onnx", "float32"),
+    ("ONNX Runtime, int8", "onnx", "int8"),
+    ("OpenVINO", "openvino", "float32"),
+    ("OpenVINO, bfloat16", "openvino", "bfloat16"),
+    ("OpenVINO, int8", "openvino", "int8"),
+)
+"""Engines that answer without TensorFlow, each in its precisions."""
+
+
 def inference(material: Material) -> Iterator[Measurement]:
     """Hidden states, without a gradient."""
     for size in BATCHES:
@@ -230,6 +240,10 @@ def _readers(size: str, texts: str) -> Iterator[Contender]:
         f"`--precision bfloat16`, {batched}",
         {"precision": "bfloat16"},
     )
+    for name, engine, precision in GRAPHS:
+        about = f"`--engine {engine} --precision {precision}`, {batched}"
+        settings = {"engine": engine, "precision": precision}
+        yield Contender(f"ours, {name}", "ours", about, settings)
     for variant, about in {
         "eager": "one batch padded to the longest, float32",
         "compiled": "torch.compile, one batch padded to the longest, float32",

@@ -55,6 +55,7 @@ _SERIALIZED = {
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
     "RoFormerForMaskedLM": "models.heads",
+    "RoFormerForSentenceEmbedding": "models.sentence_embedding",
     "RoFormerForSentenceSimilarity": "models.heads",
     "RoFormerForSequenceClassification": "models.heads",
     "RoFormerForTokenClassification": "models.heads",

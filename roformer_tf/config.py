@@ -213,6 +213,14 @@ class RoFormerConfig:
         """Features of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
+    def check_length(self, length: int, name: str) -> None:
+        """Raise InputError for rows that are longer than a learned table; `name` says of which."""
+        if self.position_embedding_type == "learned" and length > self.max_position_embeddings:
+            raise InputError(
+                f"{name} is {length:,}, but the model has learned {self.max_position_embeddings:,} "
+                "positions, as a BERT has. Give no more; rotary positions have no such limit."
+            )
+
     @property
     def window(self) -> int:
         """How far a token of a local layer sees on each side."""

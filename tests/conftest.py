@@ -90,6 +90,20 @@ def _optimise_graphs(yes):
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not yes})
 
 
+@pytest.fixture(scope="session", autouse=True)
+def automatic():
+    """What `--engine auto` does; but here it takes float32, however the processor multiplies.
+
+    Answers are compared to the last digit. Tests of bfloat16 ask for it.
+    """
+    from roformer_tf.engines import choice
+
+    as_it_is = choice._automatic
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "_automatic", lambda asked, _, *rest: as_it_is(asked, False, *rest))
+        yield as_it_is
+
+
 @pytest.fixture(scope="session")
 def as_users_have_it():
     """as_users_have_it(): a context whose steps equal a user's process' to the last bit."""

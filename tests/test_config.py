@@ -3,12 +3,13 @@
 import json
 import math
 import warnings
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.config import RoFormerConfig
+from roformer_tf.config import _FORMS, RoFormerConfig
 from roformer_tf.errors import InputError
 
 SIZES = {
@@ -169,6 +170,34 @@ def test_a_missing_key_is_named(name):
         ({"initializer_range": math.inf}, "initializer_range is inf"),
         ({"max_position_embeddings": 10**12}, "max_position_embeddings is 1,000,000,000,000"),
         ({"initializer_range": False}, "initializer_range is False"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"rotary_share": 0.3}, r"rotary_share is 0\.3 of heads of 12 features"),
+        ({"rotary_share": 0}, "rotary_share is 0 of heads"),
+        ({"rotary_share": 1.5}, r"rotary_share is 1\.5 of heads"),
+        ({"rotary_share": "1"}, "rotary_share is '1' of heads"),
+        ({"rotary_value": "yes"}, "rotary_value is 'yes'"),
+        ({"rotary_value": True, "position_embedding_type": "t5"}, "rotary_value is about rotary"),
+        ({"rope_parameters": {"rope_type": "su"}}, r"'su'.* must be a mapping whose rope_type is"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "'yarn' lack a factor"),
+        ({"rope_parameters": "linear"}, "rope_parameters is 'linear', but must be a mapping"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 0}},
+            "rotary_base is 0",
+        ),
+        (
+            {
+                "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5.0},
+                "rotary_base": 6.0,
+            },
+            r"rotary_base is 6\.0, but rope_theta of rope_parameters is 5\.0",
+        ),
+        ({"trained_length": -1}, "trained_length is -1"),
+        ({"use_logn_attn": True, "trained_length": 1}, "which is 1. Give trained_length"),
+        ({"local_attention": 7}, "local_attention is 7, but half of it lies on each side"),
+        ({"local_attention": True}, "local_attention is True"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0"),
+        ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets is 3"),
+        ({"relative_attention_max_distance": 16}, "must lie above half of relative_attention_num"),
     ],
 )
 def test_values_that_describe_no_model_are_refused(changes, message):
@@ -176,6 +205,47 @@ def test_values_that_describe_no_model_are_refused(changes, message):
         RoFormerConfig(**SIZES | changes)
     with pytest.raises(InputError, match=rf"my\.json: .*{message}"):
         RoFormerConfig.from_dict(SIZES | changes, "my.json")
+
+
+def test_transformers_rope_parameters_say_what_we_have_keys_for():
+    given = {"rope_theta": 500.0, "partial_rotary_factor": 0.5, "rope_type": "default"}
+    config = RoFormerConfig.from_dict(SIZES | {"rope_parameters": given})
+    assert (config.rotary_base, config.rotary_share, config.rope_parameters) == (500.0, 0.5, None)
+    scaled = config.replace(rope_parameters=given | {"rope_type": "linear", "factor": 2.0})
+    assert scaled.rope_parameters == {"rope_type": "linear", "factor": 2.0}
+    assert (scaled.rotary_base, scaled.rotary_share) == (500.0, 0.5)
+    assert RoFormerConfig.from_dict(scaled.to_dict()) == scaled
+    assert given["rope_theta"] == 500.0  # what is the caller's stays so
+
+
+def test_keys_of_other_forms_are_written_where_they_were_chosen():
+    assert RoFormerConfig(**SIZES).to_dict().keys() == {
+        *(f.name for f in fields(RoFormerConfig) if f.name not in _FORMS and f.name != "unknown")
+    }
+    chosen = RoFormerConfig(**SIZES, position_embedding_type="t5", local_attention=4)
+    assert (
+        chosen.to_dict().items() >= {"position_embedding_type": "t5", "local_attention": 4}.items()
+    )
+    assert chosen.unusual_form() == "position_embedding_type 't5'"
+    assert RoFormerConfig(**SIZES).unusual_form() is None
+    learned = RoFormerConfig(**SIZES, position_embedding_type="learned")
+    assert (learned.unusual_form(learned=True), bool(learned.unusual_form())) == (None, True)
+    assert RoFormerConfig(**SIZES, rotary_value=True).unusual_form(value=True) is None
+
+
+def test_a_learned_table_has_an_end():
+    learned = RoFormerConfig(**SIZES, position_embedding_type="learned", max_position_embeddings=9)
+    learned.check_length(9, "max_length")
+    with pytest.raises(InputError, match="max_length is 10, but the model has learned 9 positions"):
+        learned.check_length(10, "max_length")
+    learned.replace(position_embedding_type="rotary").check_length(10, "max_length")
+
+
+@pytest.mark.parametrize(("every", "want"), [(1, ()), (2, (1, 3)), (3, (1, 2)), (9, (1, 2, 3))])
+def test_every_nth_layer_sees_all(every, want):
+    config = RoFormerConfig(**SIZES, local_attention=8, global_attn_every_n_layers=every)
+    assert tuple(i for i in range(4) if config.is_local(i)) == want
+    assert not any(RoFormerConfig(**SIZES).is_local(i) for i in range(4))
 
 
 def test_replace_changes_keys_and_refuses_those_there_are_not():

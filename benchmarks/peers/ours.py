@@ -178,14 +178,36 @@ def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
     return tokens, made.labels.astype("int32"), np.ones(made.labels.shape, "float32")
 
 
-def inference(*, checkpoint: str, texts: str, precision: str) -> Prepared:
+def inference(*, checkpoint: str, texts: str, precision: str, engine: str = "keras") -> Prepared:
     """Hidden states of one text, or of 32 of mixed lengths, batched as `predict` does."""
-    from roformer_tf import RoFormerEncoder
     from roformer_tf.models.rows import run_rows
 
-    model = RoFormerEncoder.from_pretrained(f"{checkpoint}/own", dtype=precision)
-    rows = inputs.rows_of(texts, model.config.vocab_size)
+    model, vocab_size = (_by_keras if engine == "keras" else _by_graph)(
+        f"{checkpoint}/own", engine, precision
+    )
+    rows = inputs.rows_of(texts, vocab_size)
     return Prepared(timed(lambda: run_rows(model, rows)), inputs.described(run_rows(model, rows)))
+
+
+def _by_keras(folder: str, _: str, precision: str) -> tuple[Any, int]:
+    from roformer_tf import RoFormerEncoder
+
+    model = RoFormerEncoder.from_pretrained(folder, dtype=precision)
+    return model, model.config.vocab_size
+
+
+def _by_graph(folder: str, engine: Any, precision: Any) -> tuple[Any, int]:
+    from roformer_tf.checkpoints.sources import OpenedSource
+    from roformer_tf.engines.choice import choose
+    from roformer_tf.engines.model import graph_model
+    from roformer_tf.engines.network import Network
+
+    chosen = choose(engine, precision)  # says what is missing
+    assert (chosen.engine, chosen.precision) == (engine, precision), chosen.said
+    with OpenedSource(folder) as source:
+        checkpoint = source.checkpoint()
+        network = Network(checkpoint.config, checkpoint.arrays)
+        return graph_model(network, engine, precision), checkpoint.config.vocab_size
 
 
 def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) -> Prepared:

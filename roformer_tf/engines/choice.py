@@ -23,7 +23,7 @@ EXTRAS = {"onnx": "onnx", "openvino": "fast"}
 FASTEST: dict[Precision, tuple[Engine, ...]] = {
     "float32": ("onnx", "openvino"),
     "bfloat16": ("openvino",),
-    "int8": ("onnx",),
+    "int8": ("onnx", "openvino"),
 }
 """Engines that have a precision, the fastest first: see docs/LOG.md, "Answers on a processor"."""
 NO_BFLOAT16 = "this processor has no instructions that multiply bfloat16"
@@ -37,6 +37,10 @@ class Choice:
     precision: Precision
     said: str = ""
     """What the user did not ask for in so many words; "" where there is nothing to tell."""
+
+    def as_json(self) -> dict[str, str]:
+        """As a report has it."""
+        return {"engine": self.engine, "precision": self.precision}
 
 
 def installed(engine: Engine) -> bool:

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.engines.network import PRECISION, Network
+from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
 from roformer_tf.errors import InputError
 from roformer_tf.machine import instructions, usable_cores
 
 TOKENS = 1024
 """Of a batch, padding included: more of them leave the processor's caches."""
+SOUND = (1, 22)
+"""ONNX Runtime from which on all masks are right: 1.20 and 1.21 leave out a bias of the scores."""
+GROUP = 64
+"""Features of a token that are rounded with one scale, where OpenVINO multiplies in int8."""
 WITHOUT_OVERFLOW = ("avx_vnni", "avx512_vnni", "amx_int8")
 """Instructions that multiply bytes and sum in 32 bits."""
 
@@ -77,7 +81,7 @@ def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
 
 
 def _onnx_bytes(network: Network, precision: Precision) -> bytes:
-    from roformer_tf.engines.onnx_graph import BYTE, SEVEN_BITS, onnx_model
+    from roformer_tf.engines.onnx_graph import onnx_model
 
     largest = None
     if precision == "int8":
@@ -102,6 +106,11 @@ def onnx_session(
     except ModuleNotFoundError:
         name = "an ONNX model" if isinstance(graph, bytes) else graph
         raise InputError(f"{name} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < SOUND:
+        raise InputError(
+            f"onnxruntime is {onnxruntime.__version__}, whose attention is wrong under some masks. "
+            "Upgrade it: `pip install 'onnxruntime>=1.22'`."
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads or usable_cores(), 1
     options.log_severity_level = 3  # errors
@@ -133,8 +142,11 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,  # a tenth slower where others use the cores, too
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP if precision == "int8" else 0,
     }
-    request = openvino.Core().compile_model(openvino_model(network), "CPU", settings)
+    # without instructions for bytes the plugin multiplies in float32: nothing overflows
+    model = openvino_model(network, BYTE if precision == "int8" else None)
+    request = openvino.Core().compile_model(model, "CPU", settings)
     request = request.create_infer_request()
     config = network.config
     tables: dict[str, np.ndarray] = {}

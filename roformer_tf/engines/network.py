@@ -41,6 +41,10 @@ OUTPUTS: dict[Part, str] = {
 PRECISION = "precision"
 """Key of what an ONNX model of ours says of itself: float32 or int8."""
 
+BYTE, SEVEN_BITS = 127, 63
+"""Largest of a kernel's numbers in int8. Some older processors add products of two full bytes in 16
+bits, which overflow: in 7 bits of 8 the answers are the same on all."""
+
 
 class Meaning(NamedTuple):
     """What a graph gives beside logits: what they mean, by one function of them."""
@@ -60,7 +64,7 @@ class Norm(NamedTuple):
     beta: Array | None = None
 
 
-class Dense(NamedTuple):
+class Linear(NamedTuple):
     """A product with a kernel (in, out), and what follows it."""
 
     name: str
@@ -116,7 +120,7 @@ class Graph(ABC):
         """table (…, E), ids (B, T) → (B, T, E)."""
 
     @abstractmethod
-    def dense(self, x: Node, layer: Dense) -> Node:
+    def dense(self, x: Node, layer: Linear) -> Node:
         """(B, T, in) → (B, T, out)."""
 
     @abstractmethod
@@ -245,6 +249,9 @@ KNOWN: dict[str, tuple[Any, ...]] = {
             *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
             *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
             *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
+            # these say nothing without the fields that they belong to
+            *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
+            "relative_attention_max_distance",
         ),
         ANY,
     ),
@@ -367,14 +374,14 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
 ROLES = ("query", "key", "value")
 
 
-def _dense(network: Network, name: str, activation: str | None = None) -> Dense:
+def _dense(network: Network, name: str, activation: str | None = None) -> Linear:
     """A layer by its name; RoFormerV2's have no bias, but those of its heads."""
     bias = f"{name}/bias"
     arrays = network.arrays
-    return Dense(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
+    return Linear(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
 
 
-def _projection(network: Network, where: str, role: str) -> Dense:
+def _projection(network: Network, where: str, role: str) -> Linear:
     """Queries', keys' or values' layer: (H, H); pairs of features are halves of a head.
 
     Scores are the same for any order of features that queries and keys share.
@@ -386,15 +393,15 @@ def _projection(network: Network, where: str, role: str) -> Dense:
         kernel = kernel[..., order]
         bias = None if bias is None else bias[..., order]
     flat = kernel.reshape(config.hidden_size, config.hidden_size)
-    return Dense(layer.name, flat, None if bias is None else bias.reshape(-1))
+    return Linear(layer.name, flat, None if bias is None else bias.reshape(-1))
 
 
-def _joined(name: str, layers: Sequence[Dense]) -> Dense:
+def _joined(name: str, layers: Sequence[Linear]) -> Linear:
     """Layers of one input side by side."""
     biases = [layer.bias for layer in layers if layer.bias is not None]
     where = layers[0].name.rpartition("/")[0]
     kernel = np.concatenate([layer.kernel for layer in layers], axis=1)
-    return Dense(f"{where}/{name}", kernel, np.concatenate(biases) if biases else None)
+    return Linear(f"{where}/{name}", kernel, np.concatenate(biases) if biases else None)
 
 
 def _norm(network: Network, name: str) -> Norm:
@@ -412,3 +419,10 @@ def _optional(arrays: Mapping[str, Array], name: str) -> Array | None:
 def _float32(array: Array) -> Array:
     """Weights in float32, whatever the file's dtype."""
     return np.ascontiguousarray(array, np.float32)
+
+
+def rounded(kernel: Array, largest: int) -> tuple[Array, Array]:
+    """A kernel (in, out) → int8 of at most `largest`, and the scale of each column (out,)."""
+    scales = np.abs(kernel).max(axis=0).astype(np.float32) / np.float32(largest)
+    scales = np.where(scales > 0, scales, np.float32(1))
+    return np.rint(kernel / scales).astype(np.int8), scales

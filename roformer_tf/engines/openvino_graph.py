@@ -1,7 +1,9 @@
 """A network as an OpenVINO model, from the same description as the ONNX one.
 
 Written with OpenVINO's own operations, of which the processor's plugin makes its fused ones. A
-graph that is converted from ONNX costs it twice the nodes and half the speed.
+graph that is converted from ONNX costs it twice the nodes and half the speed. In int8
+the kernels of dense layers have 8 bits, a scale for each column, and what they multiply is rounded
+as it comes, some features of a token together: no text's answer depends on its neighbours.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from roformer_tf.checkpoints.whitening import Whitening
-from roformer_tf.engines.network import Array, Dense, Graph, Meaning, Network, Norm, write
+from roformer_tf.engines.network import Array, Graph, Linear, Meaning, Network, Norm, rounded, write
 
 COSINES, SINES = "cosines", "sines"
 """Inputs beside those of the network: of all angles, (1, 1, T, K) float32. They are not computed in
@@ -21,9 +23,9 @@ UNSEEN = -10_000.0
 """Added to the score of a key that may not be seen: e to it is 0 in float32 and in bfloat16."""
 
 
-def openvino_model(network: Network) -> ov.Model:
-    """Write a network."""
-    graph = OpenVinoGraph(network)
+def openvino_model(network: Network, largest: int | None = None) -> ov.Model:
+    """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
+    graph = OpenVinoGraph(network, largest)
     outputs = write(network, graph)
     results = []
     for name, node in outputs.items():
@@ -52,7 +54,8 @@ class ScoreBias(NamedTuple):
 class OpenVinoGraph(Graph):
     """Nodes of an OpenVINO model."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, largest: int | None = None) -> None:
+        self.largest = largest
         head = network.config.head_size
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
         for name in (COSINES, SINES):
@@ -111,9 +114,9 @@ class OpenVinoGraph(Graph):
         """One Gather."""
         return ops.gather(self.constant(f"{name}/embeddings", table), ids, self.axis(0))
 
-    def dense(self, x: Any, layer: Dense) -> Any:
+    def dense(self, x: Any, layer: Linear) -> Any:
         """A product with the kernel's transpose, as the plugin lays weights out, and the rest."""
-        kernel = self.constant(f"{layer.name}/kernel", layer.kernel.T)
+        kernel = self._kernel(layer)
         y = ops.matmul(x, kernel, False, True)
         if layer.bias is not None:
             y = ops.add(y, self.constant(f"{layer.name}/bias", layer.bias))
@@ -122,6 +125,15 @@ class OpenVinoGraph(Graph):
         if layer.activation == "relu":
             return ops.relu(y)
         return ops.gelu(y, {"gelu": "erf", "gelu_new": "tanh"}[layer.activation])
+
+    def _kernel(self, layer: Linear) -> Any:
+        """A kernel's transpose; in int8 with a scale for each of its rows."""
+        name = f"{layer.name}/kernel"
+        if self.largest is None:
+            return self.constant(name, layer.kernel.T)
+        values, scales = rounded(layer.kernel, self.largest)
+        values = ops.convert(self.constant(name, values.T, np.int8), "f32")
+        return ops.multiply(values, self.constant(f"{layer.name}/scales", scales[:, None]))
 
     def add_norm(self, name: str, x: Any, y: Any, norm: Norm, bias: Array | None = None) -> Any:
         """Sums, which the plugin puts into the product before them, and the norm."""

@@ -61,7 +61,6 @@ from roformer_tf.runs.run_folder import (
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS, TaskName
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +213,7 @@ def _finetune(config: FinetuneConfig) -> None:
     start = make_start(config, layout.task)
     config = choose_epochs(config, task, sets, start)
     check_steps(config, task, sets)
-    task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start.tokenizer))
+    task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start))
     recipe = Recipe(
         optimizer=config.optimizer,
         loss=config.loss,
@@ -397,13 +396,19 @@ def _heads_unsaid() -> Iterator[None]:
         logger.removeFilter(is_else)
 
 
-def choose_length(
-    config: FinetuneConfig, task: Task, sets: Sets, tokenizer: RoFormerTokenizer
-) -> int:
-    """Most tokens of a row, as asked or by the training texts' lengths; say so."""
-    lengths = task.encode(sets.train, tokenizer).lengths
-    auto = config.max_length == "auto"
-    chosen = pick_max_length(lengths, task.longest) if auto else int(config.max_length)
+def choose_length(config: FinetuneConfig, task: Task, sets: Sets, start: Start) -> int:
+    """Most tokens of a row, as asked or by the training texts' lengths; say so.
+
+    Raises InputError for more than a model with learned positions has.
+    """
+    lengths = task.encode(sets.train, start.tokenizer).lengths
+    if config.max_length == "auto":
+        chosen = pick_max_length(lengths, task.longest)
+        if start.architecture.position_embedding_type == "learned":
+            chosen = min(chosen, start.architecture.max_position_embeddings)
+    else:
+        chosen = int(config.max_length)
+        start.architecture.check_length(chosen, "max_length")
     print(
         f"device: {device_in_words()}\n"
         f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.engines.choice import installed
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
 from roformer_tf.finetuning.search import Search
-from roformer_tf.finetuning.trial import Outcome, goodness
+from roformer_tf.finetuning.trial import Outcome, goodness, labels_of
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
+from roformer_tf.inference.engines import open_finetuned, save_int8_cost
+from roformer_tf.inference.export import MOST_MEASURED
+from roformer_tf.inference.predict import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.runs.checkpointing import publish
@@ -76,6 +80,7 @@ class Results:
         """Give the run's folder the best training's model, its card and lines, and the answers."""
         output, folder = self.search.output, self.best.trial.folder
         publish(folder / BEST, output / "model", {MODEL_CARD: card})
+        self._keep_int8_cost(output / "model")
         for name in (METRICS_FILE, EVALUATIONS_FILE):
             if folder != output:
                 write_text(output / name, (folder / name).read_text(encoding="utf-8"))
@@ -86,6 +91,25 @@ class Results:
         for name, other in zip(self.search.task.text_columns, self._text_names, strict=True):
             if name != other:
                 print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
+
+    def _keep_int8_cost(self, folder: Path) -> None:
+        """Measure on the validation set what int8 costs, for who asks `predict` for it."""
+        task, best = self.best.task, self.best
+        if task.texts_apart or task.writes or best.choice.engine == "keras":
+            return
+        if not installed("onnx"):
+            return
+        step = -(-len(best.trial.valid) // MOST_MEASURED)
+        examples = best.trial.valid[::step]
+        rounded = open_finetuned(folder, "onnx", "int8")
+        answers = predict(rounded.model, rounded.tokenizer, rounded.task, examples)
+        gold = labels_of(examples)
+        save_int8_cost(
+            folder,
+            task.compute_metrics(gold, best.predictions["valid"][::step]),
+            task.compute_metrics(gold, answers),
+            len(examples),
+        )
 
     def label_issues(self, settings: Mapping[str, Any]) -> LabelIssues | None:
         """Rows whose labels are probably wrong, of those that the model was not trained on.
@@ -132,6 +156,10 @@ class Results:
             label_issues=None if label_issues is None else label_issues.as_json(),
             settings=settings,
             hardware=describe_machine(),
+            answered_by={
+                "engine": self.best.choice.engine,
+                "precision": self.best.choice.precision,
+            },
             rate_search=self._rate_search(),
             seconds={
                 **self._search_seconds(),

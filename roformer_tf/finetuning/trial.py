@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
 from roformer_tf.finetuning.losses import LossConfig, VectorConfig
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.rates import FoundRate
 from roformer_tf.finetuning.teacher import with_teacher
-from roformer_tf.finetuning.trainer import Trainer
+from roformer_tf.finetuning.trainer import Start, Trainer
+from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.apart import SideBatches
 from roformer_tf.labelled.batches import TrainingData
@@ -107,6 +109,8 @@ class Outcome:
     """That training took, in the process that finished it."""
     found_rate: FoundRate | None = None
     """Where its learning rate comes from; None, it was given."""
+    choice: Choice = Choice("keras", "float32")  # noqa: RUF009 (it is frozen)
+    """By what the answers were computed."""
 
     @property
     def goodness(self) -> float:
@@ -122,7 +126,8 @@ def goodness(metrics: dict[str, float], metric: Metric) -> float:
 def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> Outcome:
     """Train, or go on, or find it done; then have the best weights answer valid and test.
 
-    They answer in float32, as `predict` has them do, whatever they were trained in.
+    They answer by the engine and in the precision that `predict` has them, whatever they were
+    trained in; what gives vectors by Keras in float32.
     """
     start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
@@ -145,17 +150,28 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
             "and settings to continue, or another --output to start anew."
         )
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
-    model = dataclasses.replace(start, precision="float32").model(task)
-    model.load_pretrained(trial.folder / BEST)
-    task = task.with_choices_of(load_task(trial.folder / BEST))
-    predictions = {name: predict_encoded(model, task, x) for name, x in encoded.items()}
+    model, chosen, choice = _for_judging(start, task, trial.folder / BEST)
+    predictions = {name: predict_encoded(model, chosen, x) for name, x in encoded.items()}
+    task = task.with_choices_of(chosen)
     return Outcome(
         trial,
         predictions,
         {name: task.compute_metrics(labels_of(x), predictions[name]) for name, x in sets.items()},
         task,
         done["seconds"],
+        choice=choice,
     )
+
+
+def _for_judging(start: Start, task: Task, folder: Path) -> tuple[Any, Task, Choice]:
+    """What answers for the weights of a folder as it will answer, and the task that reads it."""
+    if not (task.texts_apart or task.writes):
+        found = open_finetuned(folder, lossy=True)
+        if found.choice.engine != "keras":
+            return found.model, found.task, found.choice
+    model = dataclasses.replace(start, precision="float32").model(task)
+    model.load_pretrained(folder)
+    return model, task.with_choices_of(load_task(folder)), Choice("keras", "float32")
 
 
 def fit(

@@ -27,7 +27,7 @@ from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import onnx_session
-from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.engines.network import SEVEN_BITS, Network, unsupported
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
 from roformer_tf.inference.engines import ONNX
@@ -186,7 +186,7 @@ def write_onnx(network: Network, model: Forward, path: Path) -> None:
 
 def write_int8(network: Network, path: Path) -> None:
     """Write a network as ONNX with kernels of int8, the same on every processor."""
-    from roformer_tf.engines.onnx_graph import SEVEN_BITS, onnx_model
+    from roformer_tf.engines.onnx_graph import onnx_model
 
     path.write_bytes(onnx_model(network, SEVEN_BITS).SerializeToString())
 

@@ -171,7 +171,7 @@ Texts to rows: this model labels words that white space separates, each by its f
 token that is no tokenizer file can say, so `tokenizer.json` refuses: use `roformer_tf`.
 """
 _ONNX = """\
-import onnxruntime  # pip install onnxruntime
+import onnxruntime  # pip install 'onnxruntime>=1.22'; earlier ones attend wrongly
 
 session = onnxruntime.InferenceSession("model.onnx")
 names = [output.name for output in session.get_outputs()]

@@ -68,7 +68,7 @@ from roformer_tf.inference.service import (
     make_service,
     promised,
 )
-from roformer_tf.inference.workers import Workers
+from roformer_tf.inference.workers import ServiceWorkers
 from roformer_tf.inference.writing_questions import WritingLimits
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
@@ -276,7 +276,7 @@ def _by_workers(
     shared = share_weights(folder, opened.choice, Path(room.name))
     threads = max(1, usable_cores() // count)
     open_model = partial(_worker_answer, folder, opened.choice, task, batch_size, threads, shared)
-    workers = Workers(open_model, count)
+    workers = ServiceWorkers(open_model, count)
 
     def close() -> None:
         workers.close()

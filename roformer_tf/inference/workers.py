@@ -33,7 +33,7 @@ class _Worker:
     """Of the process."""
 
 
-class Workers:
+class ServiceWorkers:
     """So many processes that answer; `answer` may be called by as many threads at a time.
 
     open_model: called once in every process. Processes are started anew, not forked, and have

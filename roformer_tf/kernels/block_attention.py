@@ -179,8 +179,9 @@ def _on_each_device(function: Callable[..., Any], rule: str) -> Callable[..., An
         return mesh, function, *shardings
 
     split = custom_partitioning(function)
+    # What every device needs whole; JAX wants them in the order in which the rule names them.
     split.def_partition(
-        partition, sharding_rule=rule, need_replication_factors=("t", "s", "h", "i", "j", "w")
+        partition, sharding_rule=rule, need_replication_factors=("t", "h", "s", "i", "j", "w")
     )
     return split
 

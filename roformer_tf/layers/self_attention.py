@@ -215,10 +215,11 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         rate = self.dropout if training else 0.0
         return self.drop.seed_generator.next() if rate else None, rate, training
 
-    def _sharper(self, query: Tensor, keys: Any, visible: Tensor | None) -> Tensor:
+    def _sharper(self, query: Tensor, keys: Any, visible: Tensor | PackedMask | None) -> Tensor:
         """Queries (B, N, T, H), scaled, if they are, by how many of S keys a mask or band shows."""
         if not self.use_logn_attn:
             return query
+        visible = visible.mask() if isinstance(visible, PackedMask) else visible
         batch, _, length, _ = ops.shape(query)
         seen = ops.full((batch, length), keys, "int32")
         if visible is not None:  # of a band, blocks one behind the other are the row

@@ -140,8 +140,8 @@ def initializer(
     Beside it, the tokenizer for the rows to prepare, where it was read with the checkpoint.
     `vocabulary`: where the rows' comes from, if it is not the checkpoint's own; `positions`: tokens
     in the longest row; `tokenization`, `lower_case`: as in RoFormerTokenizer.from_pretrained.
-    Raises InputError for a checkpoint that cannot be read, or whose vocabulary is another one, and
-    for masked words in a model that reads from left to right.
+    Raises InputError for a checkpoint that cannot be read, whose vocabulary is another one, or that
+    has not learned as many positions, and for masked words in one that reads from left to right.
     """
     changes: dict[str, Any] = {}
     if config.dropout is not None:
@@ -167,6 +167,7 @@ def initializer(
     with OpenedSource(config.init_from) as source:
         model = MODELS[config.objective].from_source(source, dtype=precision, **changes)
         _check_sees_both_sides(model.config, config.objective, config.init_from)
+        model.config.check_length(positions, "the length of the longest row")
         settings = (tokenization, lower_case)
         if vocabulary is None:
             tokenizer = RoFormerTokenizer.from_source(source, *settings)

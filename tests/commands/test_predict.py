@@ -20,6 +20,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.inference.serve import as_example, load_served, reply
+from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.pair import Pair
@@ -99,7 +100,8 @@ def test_from_stdin_to_stdout(finetuned, type_in, capfd):
 def test_nothing_in_is_a_header_out(finetuned, type_in, capfd):
     type_in(b"")
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
-    assert capfd.readouterr() == (HEADER + "\n", "0 of 0 texts answered.\n")
+    said = f"0 of 0 texts answered; device: {device_in_words()}.\n"
+    assert capfd.readouterr() == (HEADER + "\n", said)
 
 
 def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):

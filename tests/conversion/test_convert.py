@@ -10,6 +10,7 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -178,6 +179,51 @@ def test_a_model_of_either_rotary_style_leaves_as_it_came(style, released, tmp_p
     before = tensors_in(released("char"))
     assert before.keys() == after.keys()
     assert all(after[name].tobytes() == before[name].tobytes() for name in before)
+
+
+FORMS = [
+    ({"rotary_share": 0.5}, "rotary_share 0.5", ("huggingface", "tf1")),
+    ({"rotary_value": True}, "rotary_value True", ("tf1",)),
+    ({"use_logn_attn": True}, "use_logn_attn True", ("huggingface", "tf1")),
+    ({"local_attention": 8}, "local_attention 8", ("huggingface", "tf1")),
+    ({"position_embedding_type": "t5"}, "'t5'", ("huggingface", "tf1")),
+    ({"position_embedding_type": "learned"}, "", ()),
+    (
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+        "rope_parameters",
+        ("huggingface", "tf1"),
+    ),
+]
+
+
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+@pytest.mark.parametrize(("form", "named", "refusing"), FORMS, ids=str)
+def test_a_form_is_kept_or_refused_and_never_left_out(form, named, refusing, style, tmp_path):
+    from roformer_tf.models.heads import RoFormerForMaskedLM
+
+    sizes = {
+        "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48, "max_position_embeddings": 40, "initializer_range": 0.3,
+    }  # fmt: skip
+    model = RoFormerForMaskedLM(RoFormerConfig(**sizes, rotary_style=style, **form))
+    model.save_pretrained(tmp_path / "model")
+    ids = {"token_ids": np.arange(1, 41, dtype="int32")[None]}
+    want = keras.ops.convert_to_numpy(model(ids))
+    for to in ("own", "huggingface", "tf1"):
+        target = tmp_path / to
+        if to in refusing:
+            with pytest.raises(InputError, match=named):
+                run(tmp_path / "model", target, to)
+            assert not target.exists()
+            continue
+        run(tmp_path / "model", target, to)
+        again = RoFormerForMaskedLM.from_pretrained(target)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(again(ids)), want)
+        # in a file pairs lie side by side, whatever the model has; the other style reads the same
+        other = {"interleaved": "half", "half": "interleaved"}[style]
+        turned = RoFormerForMaskedLM.from_pretrained(target, rotary_style=other)
+        found = keras.ops.convert_to_numpy(turned(ids))
+        np.testing.assert_allclose(found, want, atol=2e-5)
 
 
 # --- The other libraries -----------------------------------------------------------------------

@@ -270,6 +270,8 @@ def test_checkpoints_of_other_sizes_are_not_compared(released):
     [
         ({"rotary_base": 50.0}, {}, "rotary_base 50, but bert4keras knows only"),
         ({}, {"attention_type": "causal"}, "no language model head"),
+        ({"rotary_value": True}, {}, "rotary_value True, which bert4keras does not know"),
+        ({"position_embedding_type": "t5"}, {}, "'t5', which bert4keras does not know"),
     ],
 )
 def test_models_that_bert4keras_does_not_know(changes, flags, message, released, tmp_path):

@@ -8,8 +8,10 @@ from roformer_tf.errors import InputError
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def machine(monkeypatch, automatic):
     """machine("onnx", native=True) → only these engines are installed, bfloat16 is multiplied."""
+
+    monkeypatch.setattr(choice, "_automatic", automatic)
 
     def have(*engines, native=False, accelerator=False):
         modules = {name for engine in engines for name in choice.MODULES[engine]}
@@ -33,6 +35,7 @@ def machine(monkeypatch):
         (("onnx", "openvino"), True, False, "bfloat16", ("openvino", "bfloat16")),
         (("onnx",), True, True, "bfloat16", ("keras", "bfloat16")),
         (("onnx", "openvino"), True, True, "int8", ("onnx", "int8")),
+        (("openvino",), True, True, "int8", ("openvino", "int8")),
     ],
 )
 def test_auto_takes_the_fastest_that_is_there(machine, engines, native, lossy, asked, want):
@@ -76,7 +79,6 @@ def test_an_accelerator_is_keras(machine):
     [
         ("keras", "int8", "keras has no int8"),
         ("onnx", "bfloat16", "onnx has no bfloat16 on processors"),
-        ("openvino", "int8", "openvino has no int8"),
         ("openvino", "float32", r"needs openvino: `pip install 'roformer-tf\[fast\]'`"),
         ("auto", "int8", r"needs onnx, onnxruntime: `pip install 'roformer-tf\[onnx\]'`"),
     ],

@@ -107,9 +107,8 @@ FAMILIES = {
 
 def config_of(family, **more):
     sizes = {"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
-    return RoFormerConfig(
-        **sizes, intermediate_size=40, initializer_range=0.3, **FAMILIES[family] | more
-    )
+    sizes |= {"intermediate_size": 40, "initializer_range": 0.3}
+    return RoFormerConfig(**sizes | FAMILIES[family] | more)
 
 
 def drawn(model, seed=0):
@@ -226,8 +225,39 @@ def test_weights_that_are_missing_or_unknown_are_refused(engine):
     assert graph_model(Network(model.config, other, "classifier"), engine, "float32")
 
 
-def test_what_a_graph_does_not_know_is_left_to_keras(monkeypatch):
+FORMS = (
+    *({"position_embedding_type": x} for x in ("learned", "sinusoidal", "t5", "none")),
+    *({"rotary_value": True}, {"rotary_share": 0.5}, {"local_attention": 4}),
+    {"use_logn_attn": True, "trained_length": 64},
+    {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+)
+
+
+def test_what_a_graph_does_not_know_is_left_to_keras():
     config = config_of("v2")
     assert unsupported(config) == ""
+    for form in FORMS:
+        (name, value) = next(iter(form.items()))
+        assert f"its config has {name} {value!r}" in unsupported(config_of("v1", **form))
     object.__setattr__(config, "hidden_act", "swish")
     assert "hidden_act 'swish'" in unsupported(config)
+
+
+@pytest.mark.parametrize("part", ["classifier", "token_classifier"])
+def test_int8_is_near_and_does_not_depend_on_neighbours(part, engine, rows_of):
+    from roformer_tf.models.rows import run_rows
+
+    kind = RoFormerForSequenceClassification
+    if part == "token_classifier":
+        kind = RoFormerForTokenClassification
+    model, arrays = drawn(kind(config_of("v1", hidden_size=96), num_labels=5))
+    network = Network(model.config, arrays, part)
+    exact, rounded = (graph_model(network, engine, x) for x in ("float32", "int8"))
+    chance = np.random.default_rng(0)
+    rows = [chance.integers(1, 40, length) for length in (5, 31, 9, 9, 64, 1)]
+    alone = [run_rows(rounded, [row])[0] for row in rows]
+    together = run_rows(rounded, rows)
+    for row, one, other in zip(rows, alone, together, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+        want = run_rows(exact, [row])[0]
+        assert 0 < np.abs(one - want).max() < 0.2 * np.abs(want).max()

@@ -69,3 +69,26 @@ def test_every_example_is_tested():
 def test_an_example_needs_public_names_alone(path):
     modules = re.findall(r"^(?:from|import) (roformer_tf[\w.]*)", path.read_text(), re.MULTILINE)
     assert set(modules) == {"roformer_tf"}
+
+
+def test_images_with_two_axes():
+    """Each kind knows of places what its name says; the trainings themselves take minutes."""
+    example = runpy.run_path(str(ROOT / "examples" / "images_with_two_axes.py"))
+    assert list(example["patches"].shape) == [1797, 16, 4]
+    pixels = example["patches"][:8]
+    grid = pixels.reshape(8, 4, 4, 2, 2).swapaxes(2, 3).reshape(8, 8, 8)
+    np.testing.assert_array_equal(grid * 16, example["digits"].images[:8])
+    rows, columns = np.divmod(np.arange(16), 4)
+    shuffled, turned = np.random.default_rng(0).permutation(16), columns * 4 + rows
+    moved = {}
+    for kind in example["KINDS"]:
+        keras.utils.set_random_seed(0)
+        model = example["classifier"](kind)
+        answer = np.asarray(model(pixels))
+        assert answer.shape == (8, 10)
+        others = [np.asarray(model(pixels[:, order])) for order in (shuffled, turned)]
+        moved[kind] = [np.abs(other - answer).max() for other in others]
+    assert max(moved.pop("no positions")) < 1e-4
+    assert min(min(gaps) for gaps in moved.values()) > 1e-3
+    where = np.asarray(example["KINDS"]["rotary, two axes"])
+    assert where.tolist() == (2 * np.stack([rows, columns], axis=1)).tolist()

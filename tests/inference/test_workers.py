@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from roformer_tf.inference.workers import TRIES, Workers, WorkersError
+from roformer_tf.inference.workers import TRIES, ServiceWorkers, WorkersError
 from tests.support.worker_models import doubling, refusing
 
 
 @pytest.fixture(scope="module")
 def workers():
-    made = Workers(doubling, 2)
+    made = ServiceWorkers(doubling, 2)
     yield made
     made.close()
 
@@ -50,4 +50,4 @@ def test_a_batch_that_ends_every_worker_has_no_answer_but_others_have(workers):
 
 def test_what_keeps_a_worker_from_opening_its_model_is_raised():
     with pytest.raises(ValueError, match="no model"):
-        Workers(refusing, 1)
+        ServiceWorkers(refusing, 1)

@@ -1,5 +1,10 @@
 """Attention in blocks, interpreted: against NumPy in float64, and the plain form's gradients."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -165,3 +170,51 @@ def test_it_is_translated_for_a_gpu_and_keeps_no_scores(monkeypatch, rate):
     assert text.count("custom_call @__gpu$xla.gpu.triton") == 3  # forward, queries, keys
     assert "x512x512xbf16" not in text
     assert "x512x512xf32" not in text
+
+
+ON_FOUR_DEVICES = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from roformer_tf.kernels import block_attention
+from roformer_tf.kernels.attention import attend_plainly
+from roformer_tf.kernels.documents import documents_of
+
+block_attention.BLOCK = 16
+rng = np.random.default_rng(0)
+tensors = [jnp.asarray(rng.normal(size=(4, 4, 40, 8)), "float32") for _ in range(3)]
+ids = jnp.asarray(np.sort(rng.integers(1, 5, (4, 40)), 1), "int32")
+seed = jnp.asarray([5, 7], "uint32")
+
+def blocks(*tensors, ids):
+    return (block_attention.attend(*tensors, documents_of(ids), seed, 0.3) ** 2).sum()
+
+def plain(*tensors, ids):
+    hidden = jnp.where(documents_of(ids).mask(), 0.0, -1e9)[:, None]
+    return (attend_plainly(*tensors, hidden, seed, 0.3) ** 2).sum()
+
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("batch", "model"))
+spread = NamedSharding(mesh, PartitionSpec("batch", "model"))
+parts = [jax.device_put(x, spread) for x in tensors]
+own = jax.device_put(ids, NamedSharding(mesh, PartitionSpec("batch")))
+step = jax.jit(jax.grad(blocks, (0, 1, 2)))
+assert "all-gather" not in step.lower(*parts, ids=own).compile().as_text()
+for one, other in zip(step(*parts, ids=own), jax.grad(plain, (0, 1, 2))(*tensors, ids=ids)):
+    assert one.sharding.spec[:2] == ("batch", "model"), one.sharding
+    assert abs(one - other).max() <= 5e-6 * abs(other).max()
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_several_devices_do_their_rows_and_heads_alone():
+    """Of rows and heads spread over four devices, with the masks of dropout that one would draw."""
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "KERAS_BACKEND": "jax"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_FOUR_DEVICES],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | devices,
+    )
+    assert done.stdout == "equal\n", done.stderr[-3000:]

@@ -10,6 +10,8 @@ import pytest
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.kernels import attention as kernel
+from roformer_tf.models import encoder as module
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.models.incremental import IncrementalDecoder
@@ -222,6 +224,19 @@ def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_flo
         np.testing.assert_allclose(got[:1, 40:65], to_float64(encoder(alone)), atol=5e-5)
 
 
+@pytest.mark.parametrize("form", ["log-n of a trained length", "t5", "a window and log-n", "yarn"])
+def test_masks_may_be_told_by_documents(form, encoder_of, to_float64, monkeypatch):
+    encoder, inputs = encoder_of(form), rows()
+    inputs["sequence_ids"] = np.array([[1] * 40 + [2] * 30, [7] * 3 + [8] * 67], "int32")
+    want = to_float64(encoder(inputs))
+    monkeypatch.setattr(module, "attention_form", lambda: "blocks")  # as on a GPU, for which
+    monkeypatch.setattr(kernel, "attention_form", lambda: "blocks")  # float32 gets the mask again
+    at = np.array([[0, 3, 69], [40, 5, 8]], "int32")
+    np.testing.assert_allclose(to_float64(encoder(inputs)), want, atol=1e-6)
+    some = to_float64(encoder(inputs, positions=at))
+    np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=1e-5)
+
+
 @pytest.mark.parametrize("form", ["t5 in a window", "values"])
 def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradients):
     encoder, inputs = encoder_of(form), rows()
@@ -268,6 +283,25 @@ def weight_gradients():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("JAX has the plain forms alone")
     return by_name
+
+
+@pytest.mark.parametrize("form", ["t5 in a window", "log-n", "dynamic", "learned", "sinusoidal"])
+def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("JAX compiles each shape anew")
+    import tensorflow as tf
+
+    encoder = encoder_of(form)
+    spec = tf.TensorSpec((None, None), "int32")
+    traced = tf.function(encoder.__call__, input_signature=[
+        {"token_ids": spec, "segment_ids": spec, "sequence_ids": spec}
+    ])  # fmt: skip
+    for length in (5, 32, 70):
+        inputs = rows(length=length)
+        inputs["sequence_ids"] = np.sort(inputs["token_ids"] % 3)[:, ::-1].copy()
+        real = inputs["sequence_ids"] != 0
+        want = expected(encoder, inputs)[real]
+        np.testing.assert_allclose(to_float64(traced(inputs))[real], want, atol=5e-5)
 
 
 @each_form

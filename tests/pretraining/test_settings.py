@@ -1,13 +1,20 @@
 """`pretrain --rows`: what they were prepared with counts; flags that say otherwise are refused."""
 
 import shutil
+from types import SimpleNamespace
 
+import keras
 import pytest
 import yaml
 
 from roformer_tf.cli import main
+from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.kernels import forms
+from roformer_tf.pretraining import command
+from roformer_tf.pretraining.initialization import InitializationConfig, initializer
 from roformer_tf.pretraining.settings import PretrainConfig
 from roformer_tf.runs.run_folder import plain
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
 @pytest.fixture
@@ -80,3 +87,53 @@ def test_without_rows_a_length_that_is_not_said_is_512():
     config = PretrainConfig(corpus=("x.txt",), vocab_size=100, output="run")
     assert [stage.length for stage in config.plan()] == [512]
     assert plain(config)["length"] is None  # settled when the run begins
+
+
+@pytest.mark.parametrize(
+    ("flags", "want"),
+    [
+        ({}, (0.1, 0.1)),
+        ({"dropout": 0.3}, (0.3, 0.3)),
+        ({"attention_dropout": 0.0}, (0.1, 0.0)),
+        ({"dropout": 0.3, "attention_dropout": 0.2}, (0.3, 0.2)),
+    ],
+)
+def test_attention_may_drop_at_a_rate_of_its_own(pretrained, flags, want):
+    config = InitializationConfig(**flags)
+    initialize, _ = initializer(config, None, "float32", 32)
+    rows = PreparedRows.open(pretrained / "rows")
+    shape = initialize(RoFormerTokenizer.from_pretrained(pretrained / "rows"), rows).config
+    assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob) == want
+
+
+@pytest.mark.parametrize("asked", [None, "packed"])
+def test_the_form_of_attention_holds_for_the_whole_run(
+    asked, pretrain_flags, tmp_path, monkeypatch
+):
+    found = []
+    monkeypatch.setattr(command, "_pretrain", lambda *_: found.append(forms._attention.get()))
+    assert main(["pretrain", *pretrain_flags(tmp_path / "run", attention_form=asked)]) == 0
+    assert found == [asked]
+    assert forms._attention.get() is None
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "rate", "told"),
+    [
+        ("blocks", "bfloat16", 0.1, "; attention in blocks"),
+        ("blocks", "float32", 0.1, "; attention is plain, for float32 is not what its kernels"),
+        ("packed", "bfloat16", 0.0, "; attention packed"),
+        ("packed", "bfloat16", 0.1, "; attention packed, but in blocks, since cuDNN is not told"),
+        ("masked", "bfloat16", 0.1, "; attention under a mask, but plain, since cuDNN is not"),
+        ("plain", "bfloat16", 0.1, "; attention plain"),
+    ],
+)
+def test_on_a_gpu_it_says_how_attention_is_computed(monkeypatch, form, dtype, rate, told):
+    config = SimpleNamespace(attention_probs_dropout_prob=rate)
+    model = SimpleNamespace(compute_dtype=dtype, config=config)
+    monkeypatch.setattr(command, "attention_form", lambda: form)
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(command, "device_in_words", lambda: "NVIDIA L20, by JAX")
+    assert command._attention(model).startswith(told)
+    monkeypatch.setattr(command, "device_in_words", lambda: "the processor, by JAX")
+    assert command._attention(model) == ""

@@ -250,3 +250,54 @@ def test_the_share_of_time_that_steps_wait_for_their_batches_is_told(tmp_path):
     fitted("instant", 0, 3)
     assert 0 < model.waited < (time.perf_counter() - began) / 2  # most of it was compilation
     assert fitted("slow", 0.2, 6) > 0.5
+
+
+def test_in_bfloat16_the_optimizer_remembers_in_float32():
+    model = mixed()
+    kinds = {keras.backend.standardize_dtype(v.dtype) for v in model.optimizer.variables}
+    assert kinds == {"float32", "int32"} or kinds == {"float32", "int64"}  # the count of steps
+    of_weights = {keras.backend.standardize_dtype(v.dtype) for v in model.trainable_variables}
+    assert of_weights == {"float32"}
+
+
+def mixed():
+    """A model in mixed bfloat16 whose optimizer is built."""
+    made = RoFormerForMaskedLM(RoFormerConfig(**SIZES), dtype="mixed_bfloat16")
+    optimizer = make_optimizer(OptimizerConfig(), made.trainable_variables, 10, "bfloat16")
+    trained = PretrainingModel(made, StepConfig())
+    trained.compile(optimizer, MaskedTokenLoss())
+    return trained
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX shows what a step does")
+def test_a_step_casts_each_weight_once():
+    import jax
+
+    model = mixed()
+    x, y, weights = batch(0)
+    groups = (model.trainable_variables, model.non_trainable_variables)
+    groups += (model.optimizer.variables, model.metrics_variables)
+    state = tuple([v.value for v in group] for group in groups)
+    step = jax.make_jaxpr(model.train_step)(state, (x, y, weights)).jaxpr
+    casts = {}
+
+    def count(inner, names):
+        """Casts of the variables in `names`, by name, also in functions that they are handed to."""
+        for operation in inner.eqns:
+            given = operation.invars
+            cast = operation.primitive.name == "convert_element_type" and id(given[0]) in names
+            if cast and operation.params["new_dtype"] == "bfloat16":
+                name = names[id(given[0])]
+                casts[name] = casts.get(name, 0) + 1
+            for one in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+                if one in operation.params:
+                    called = getattr(operation.params[one], "jaxpr", operation.params[one])
+                    pairs = zip(called.invars, given, strict=False)
+                    count(called, {id(a): names[id(b)] for a, b in pairs if id(b) in names})
+
+    weights_of_model = model.trainable_variables
+    names = [v.path for v in weights_of_model]
+    count(step, {id(v): name for v, name in zip(step.invars, names, strict=False)})
+    kernels = {name for name in names if name.endswith("kernel") or "word" in name}
+    assert kernels <= casts.keys()
+    assert set(casts.values()) == {1}

@@ -72,6 +72,8 @@ class ReportData:
     metrics."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
+    answered_by: Mapping[str, str] = field(default_factory=dict)
+    """The engine and the precision of the answers: those of `predict` on the same machine."""
     rate_search: Mapping[str, Any] = field(default_factory=dict)
     """Where the learning rate comes from, if it was not given: a `FoundRate`'s fields."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -126,6 +128,7 @@ def analyse(data: ReportData) -> JsonObject:
         "trials": [dict(trial) for trial in data.trials],
         "settings": dict(data.settings),
         "hardware": dict(data.hardware),
+        "answered_by": dict(data.answered_by),
         "rate_search": dict(data.rate_search),
         "seconds": dict(data.seconds),
     }

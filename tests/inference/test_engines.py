@@ -1,0 +1,164 @@
+"""Fine-tuned folders and checkpoints answered by graphs, beside Keras; and without it."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.engines.choice import MODULES
+from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.engines import int8_cost, open_finetuned, save_int8_cost, share_weights
+from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.tagging import Tagging
+from tests.inference.conftest import TASKS, TOKENIZER
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 9, "很好", "今", "上海的天气"]
+ENGINES = [
+    pytest.param(
+        engine,
+        marks=pytest.mark.skipif(
+            not all(map(find_spec, MODULES[engine])), reason=f"needs the packages of {engine}"
+        ),
+    )
+    for engine in ("onnx", "openvino")
+]
+
+
+def examples_of(task):
+    count = len(task.text_columns)
+    turned = [tuple(TEXTS[(i + k) % len(TEXTS)] for k in range(count)) for i in range(len(TEXTS))]
+    return [task.for_prediction(Example(texts, None, "")) for texts in turned]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_is_answered_as_by_keras(name, engine, finetuned):
+    model, tokenizer, task = load_finetuned(finetuned(name))
+    found = open_finetuned(finetuned(name), engine, "float32")
+    assert (found.choice.engine, found.task) == (engine, task)
+    examples = examples_of(task)
+    want = predict(model, tokenizer, task, examples)
+    for got, one in zip(
+        predict(found.model, found.tokenizer, found.task, examples), want, strict=True
+    ):
+        np.testing.assert_allclose(got.scores, one.scores, rtol=0, atol=1e-5)
+        assert got.label == pytest.approx(one.label, abs=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_random_field_goes_with_the_graph(engine, tmp_path):
+    import keras
+
+    from roformer_tf.config import RoFormerConfig
+    from roformer_tf.models.heads import RoFormerForTokenClassification
+
+    keras.utils.set_random_seed(3)
+    task = Tagging(labels=("O", "B-LOC", "I-LOC"), crf=True)
+    config = RoFormerConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.5,
+        crf=True,
+    )
+    model = RoFormerForTokenClassification(config, num_labels=3)
+    for weight in model.crf.weights:
+        weight.assign(np.random.default_rng(1).normal(size=weight.shape) * 2)
+    model.tokenizer = TOKENIZER
+    model.save_pretrained(tmp_path)
+    task.save(tmp_path)
+    found = open_finetuned(tmp_path, engine, "float32")
+    examples = examples_of(task)
+    want = predict(*load_finetuned(tmp_path), examples)
+    got = predict(found.model, found.tokenizer, found.task, examples)
+    assert [one.label for one in got] == [one.label for one in want]
+    assert len(set(found.task.transitions)) > 1
+
+
+WITHOUT = """
+import json, sys
+for name in ("tensorflow", "jax", "grain", "tf2onnx"):
+    sys.modules[name] = None  # whoever imports them fails
+import numpy as np
+import roformer_tf
+from roformer_tf.inference.serve import load_served
+from pathlib import Path
+from roformer_tf.inference.embed import open_embedder
+finetuned, char = sys.argv[1:]
+vector = open_embedder(char).embed(["今天天气很好"])[0]
+found = {
+    "load": roformer_tf.load(finetuned, precision="float32")(["今天天气很好"])[0]["scores"],
+    "served": load_served(Path(finetuned), precision="float32").sample["label"],
+    "vector": vector.tolist(),
+    "filled": roformer_tf.load(char, precision="float32")(["今天天气很[MASK]"])[0]["scores"],
+}
+assert "keras" not in sys.modules
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
+def test_answers_need_neither_tensorflow_nor_keras(finetuned, released):
+    given = [str(finetuned("classification")), str(released("hf_char"))]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *given], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    kept = {"engine": "keras", "precision": "float32"}
+    want = roformer_tf.load(given[0], **kept)(["今天天气很好"])[0]["scores"]
+    assert found["load"] == pytest.approx(want, abs=1e-5)
+    vector = open_embedder(given[1], engine="keras").embed(["今天天气很好"])[0]
+    np.testing.assert_allclose(found["vector"], vector, atol=1e-5)
+    filled = roformer_tf.load(given[1], **kept)(["今天天气很[MASK]"])[0]["scores"]
+    assert found["filled"][0] == pytest.approx(filled[0], abs=1e-5)
+
+
+@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_processes_that_share_weights_answer_the_same(precision, finetuned, tmp_path):
+    folder = finetuned("pair")
+    opened = open_finetuned(folder, "onnx", precision)
+    shared = share_weights(folder, opened.choice, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "weights"}
+    other = open_finetuned(folder, "onnx", precision, threads=1, shared=shared)
+    assert (other.model.precision, other.model.tokens) == (precision, opened.model.tokens)
+    examples = examples_of(opened.task)
+    for got, want in zip(
+        predict(other.model, other.tokenizer, other.task, examples),
+        predict(opened.model, opened.tokenizer, opened.task, examples),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got.scores, want.scores, rtol=0, atol=1e-6)
+
+
+def test_what_int8_costs_is_kept_and_told(tmp_path):
+    assert "is not known of" in int8_cost(tmp_path)
+    save_int8_cost(tmp_path, {"accuracy": 0.9123}, {"accuracy": 0.9118}, 2111)
+    assert int8_cost(tmp_path) == (
+        "int8 on the 2,111 validation examples: accuracy 0.9123 → 0.9118."
+    )
+    (tmp_path / "int8.json").write_text("[]")
+    assert "is not known of" in int8_cost(tmp_path)
+
+
+@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
+def test_files_that_do_not_belong_together_are_refused(finetuned, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(finetuned("classification"), tmp_path / "mixed")
+    TASKS["multilabel"].save(folder)
+    with pytest.raises(InputError, match="do not belong together"):
+        open_finetuned(folder, "onnx")
+    with OpenedSource(folder) as source:
+        assert source.checkpoint().config.num_labels == 2
