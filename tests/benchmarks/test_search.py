@@ -134,6 +134,8 @@ def test_a_command_that_failed_is_run_again(recipe):
     recipe.step("finetune", "--output", recipe.output / "pairs-0")
     assert len(recipe.run) == 3
     recipe.step("search", "--index", recipe.output / "indexes" / "pairs-0")
+    recipe.step("finetune", "--output", recipe.output / "pairs-0")
+    assert len(recipe.run) == 4  # an index of its name is not it
     recipe.step("finetune", "--output", recipe.output / "pairs-0", "--seed", 1)
     assert len(recipe.run) == 5  # another folder, and another command
 
