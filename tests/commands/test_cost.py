@@ -61,7 +61,7 @@ def test_the_guides_commands_name_what_exists():
     from roformer_tf.flags import flag_types
     from roformer_tf.pretraining.settings import PretrainConfig
 
-    blocks = re.findall(r"^```\n(python .*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\n(python pretrain/.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     used = {Path(word).name for block in blocks for word in words_of(block)}
     assert {*RECIPES} - {*WITHOUT_STEPS} <= used
     for block in blocks:
