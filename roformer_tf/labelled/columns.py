@@ -108,10 +108,12 @@ def _count_names(rows: list[list[str]], place: int, named: Collection[str]) -> i
     given = len(set(named) & set(names))
     given += max((len(x) for x in (TRIPLES[0], *BELONGING) if set(x) <= set(names)), default=0)
     known = 0
+    # Beside a known name of labels it is a name, too: `text,label`, though the texts are few words
+    beside = any(name in TEXTS for name in names) and any(name in LABELS for name in names)
     for i, name in enumerate(names):
         if name in KNOWN and name not in named:
             below = [row[i] for row in rows[place + 1 :] if i < len(row)]
-            is_label = name not in LABELS and _are_classes(below)  # a topic that is called 新闻
+            is_label = name not in LABELS and not beside and _are_classes(below)  # a topic, 新闻
             known += not is_label and rows[place][i] not in below
     if given + known == 1 == known and _has_text(rows, place):
         known = 0  # an example whose label is called 情感, until all labels are seen
