@@ -33,9 +33,10 @@ poems: $(VENV)/.installed-poems
 	@$(RUN) -m pretrain.poems
 
 # Three on two cores: who waits for a process of its own, or for compiling, leaves a core to others.
+# One that dies ends the run, which names its test: put in its place, another waits for ever.
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
-	@$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
+	@$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_FLAGS)
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"
@@ -53,7 +54,7 @@ test-oldest:
 	@echo "test-oldest: running most of the quick tests on the lowest versions that are allowed"
 	@$(MAKE) --no-print-directory VENV=$(OLDEST_VENV) PYTHON=$(OLDEST_PYTHON) \
 		$(OLDEST_VENV)/.installed-oldest
-	@$(OLDEST_VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+	@$(OLDEST_VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 		$(OLDEST_TESTS) $(TEST_FLAGS)
 
 lint: $(VENV)/.installed-dev
