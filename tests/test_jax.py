@@ -21,6 +21,7 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/kernels/test_block_attention.py::test_a_block_that_nobody_sees_is_never_read",
     "tests/kernels/test_block_attention.py::test_it_is_translated_for_a_gpu_and_keeps_no_scores[0.1]",
     "tests/kernels/test_packed_attention.py::test_each_document_is_told_once_with_its_place",
+    "tests/kernels/test_packed_attention.py::test_what_cudnn_cannot_goes_by_blocks[dropout]",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
     "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",
     "tests/layers/test_attention.py::test_at_positions_a_mask_of_all_queries_is_each_ones_own",
@@ -30,6 +31,8 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/models/test_encoder.py::test_every_hidden_state_is_the_recorded_one[hf_word]",
     "tests/models/test_forms.py::test_hidden_states_are_those_of_plain_numpy"
     "[t5 in a window-causal]",
+    "tests/models/test_attention_forms.py::test_losses_and_gradients_are_those_of_the_mask"
+    "[unilm-0.3-False]",
     "tests/models/test_incremental.py::test_rows_are_repeated_reordered_and_dropped",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from roformer_tf.kernels.documents import documents_of
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.self_attention import FUSED_OPTIONS, RoFormerSelfAttention
 
@@ -102,6 +103,19 @@ def test_with_lora_the_projections_answer_themselves(fused):
     layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
     assert apart(layer(x, x), before) > 1e-2
     assert len(fused) == 1
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_told_by_documents_it_answers_as_under_their_mask(lora, fused):
+    layer, x = make(), tensor(B, T, D)
+    if lora:  # more than a kernel, which the fused form would leave out
+        layer.query_dense.enable_lora(2)
+        layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
+    documents = documents_of(ops.convert_to_tensor(IDS))
+    want = layer(x, x, attention_mask=documents.mask())
+    told = layer(x, x, attention_mask=documents)
+    assert apart(told, want) < 1e-6
+    assert fused == ([] if lora else [layer, layer])
 
 
 OTHER_OPTIONS = {  # what the fused form does not know

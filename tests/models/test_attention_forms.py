@@ -47,7 +47,8 @@ def losses_and_gradients(model, inputs, real):
         losses = losses * real
         return losses.sum(), losses
 
-    slopes, losses = jax.grad(total, has_aux=True)(weights)
+    # compiled as a whole, not operation by operation
+    slopes, losses = jax.jit(jax.grad(total, has_aux=True))(weights)
     return [np.asarray(x, "float64") for x in (losses, *slopes)]
 
 
