@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.documents import documents_of, ranges
 from roformer_tf.layers.masks import seen_from, visible_documents, visible_keys
 
@@ -77,3 +78,17 @@ def test_ranges_of_fewer_queries_than_keys():
     assert ops.convert_to_numpy(of_keys.starts)[0].tolist() == [2, 2, 2, 1, 1, 0, 2, 2]
     assert ops.convert_to_numpy(of_keys.ends)[0].tolist() == [0, 0, 0, 2, 2, 1, 0, 0]
     assert keras.backend.standardize_dtype(of_keys.ends.dtype) == "int32"
+
+
+def test_a_bias_of_the_scores_counts_though_documents_are_told():
+    """Kernels that skip blocks take none, so that attention goes by the mask."""
+    rng = np.random.default_rng(0)
+    query, key, value = (
+        ops.cast(rng.normal(size=(4, 2, 8, 4)).astype("float32"), "bfloat16") for _ in range(3)
+    )
+    bias = ops.cast(3 * rng.normal(size=(1, 2, 8, 8)).astype("float32"), "bfloat16")
+    documents = documents_of(ops.convert_to_tensor(IDS))
+    told = attend(query, key, value, documents, bias=bias)
+    want = attend(query, key, value, documents.mask(), bias=bias)
+    told, want = (ops.convert_to_numpy(ops.cast(x, "float32")) for x in (told, want))
+    np.testing.assert_array_equal(told, want)
