@@ -689,7 +689,7 @@ def test_loopback():
     assert serving.url("::1", 8000) == "http://[::1]:8000"
 
 
-def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path):
+def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path, capsys):
     seen = {}
     served, server = Served("m", TASK, by_length), SimpleNamespace(run=lambda sockets: None)
     monkeypatch.setattr(serving, "load_served", lambda *given: seen.update(load=given) or served)
@@ -705,6 +705,8 @@ def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path):
     assert seen["load"] == (tmp_path, 3, "bfloat16", 2, "openvino", 5)
     assert seen["app"] == (served, 3, limits)
     assert seen["server"] == (None, limits)
+    told = capsys.readouterr().out
+    assert re.fullmatch(r"serving m at http://127\.0\.0\.1:\d+ on the processor.*\n", told)
     writer = ServedWriter("m", None)
     monkeypatch.setattr(
         serving, "load_served_writer", lambda *given: seen.update(load=given) or writer
