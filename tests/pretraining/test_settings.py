@@ -106,6 +106,18 @@ def test_attention_may_drop_at_a_rate_of_its_own(pretrained, flags, want):
     assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob) == want
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_layers_are_computed_again_if_it_is_asked_for(
+    asked, pretrained, pretrain_flags, tmp_path, monkeypatch
+):
+    found = []
+    monkeypatch.setattr(command, "_run", lambda run: found.append(run.model.model.encoder))
+    given = {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
+    more = ["--rematerialize"] if asked else []
+    assert main(["pretrain", *pretrain_flags(tmp_path / "run", **given), *more]) == 0
+    assert [encoder.rematerialize for encoder in found] == [asked]
+
+
 @pytest.mark.parametrize("asked", [None, "packed"])
 def test_the_form_of_attention_holds_for_the_whole_run(
     asked, pretrain_flags, tmp_path, monkeypatch
