@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import time
 
@@ -231,16 +230,25 @@ def test_a_signal_behind_the_look_of_the_one_that_saves_waits_for_the_next_step(
     assert termination.stopped
 
 
-def test_on_windows_ctrl_break_does_what_sigterm_does_elsewhere(monkeypatch):
+@pytest.fixture
+def harmless():
+    """Handlers of SIGTERM and SIGUSR1 that do nothing: their own would end all tests, if late."""
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]
+    yield [signal.getsignal(number) for number in numbers]
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_on_windows_ctrl_break_does_what_sigterm_does_elsewhere(monkeypatch, harmless):
     """There is no SIGBREAK here: another signal plays it."""
     monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
     for number, name in ((signal.SIGUSR1, "SIGUSR1"), (signal.SIGTERM, "SIGTERM")):
         with Termination() as termination:
             with pytest.raises(TerminatedError, match=name):
-                os.kill(os.getpid(), number)
+                signal.raise_signal(number)
             termination.training = True
-            os.kill(os.getpid(), number)  # a step is under way: it is waited for
+            signal.raise_signal(number)  # a step is under way: it is waited for
             assert termination.received()
             assert termination.signal == name
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == harmless
