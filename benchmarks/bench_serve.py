@@ -1,33 +1,48 @@
 """`roformer-tf serve` over loopback: 1,000 requests of one text each from 16 clients at once.
 
-    python benchmarks/bench_serve.py [FOLDER …]
+    python benchmarks/bench_serve.py [FOLDER …] [--rounds N] [--rivals] [--only WORD …] [--endure]
 
 FOLDER is a fine-tuned model/ or an export; without one, a model of 4 layers of 256 with random
 weights is served. Each is served by Keras, as it was before there were graphs, and by every engine
-that is installed, with one process and with two. Texts are 10 to 200 characters by chance. Prints
+that is installed, with one process and with two. --rivals: also by a plain FastAPI around
+transformers (`peers/service.py`), by torch (compiled, bfloat16) and by optimum's ONNX in int8.
+--only: services whose flags have all these words. Texts are 10 to 200 characters by chance. Prints
 the seconds from the command to its first answer, the time that half and 99 of 100 requests wait,
 what a lone client waits, and the memory of the service's processes. The service is a process of its
-own; clients and service share the processor. Services take turns, three rounds.
+own; clients and service share the processor. Services take turns.
+
+--endure instead: 10,000 requests from 64 clients to what `auto` takes, with two processes, of which
+one is killed in the middle; prints statuses, and the memory over time.
 """
 
 import http.client
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+import tyro
 
-REQUESTS, CLIENTS, ALONE, ROUNDS = 1000, 16, 100, 3
+from benchmarks.environments import make_environment, python_of
+
+REQUESTS, CLIENTS, ALONE = 1000, 16, 100
+ENDURED, MANY = 10_000, 64
+RIVALS = {"torch": "transformers, compiled, bfloat16", "onnx": "optimum's ONNX, int8"}
 CHARACTERS = [chr(0x4E00 + i) for i in range(3000)]
 
 
@@ -61,10 +76,37 @@ def make_texts(count: int) -> list[str]:
     return ["".join(random.choice(CHARACTERS, n)) for n in random.integers(10, 200, count)]
 
 
+@dataclass(frozen=True)
+class BenchConfig:
+    """Measure services."""
+
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    rounds: int = 3
+    """Turns of each service."""
+    rivals: bool = False
+    """Measure a plain FastAPI around transformers, too; its environment is made."""
+    only: tuple[str, ...] = ()
+    """Words of the services that are measured."""
+    endure: bool = False
+    """10,000 requests from 64 clients, and a worker that is killed."""
+
+
+def ours(folder: Path, flags: Sequence[str]) -> list[str]:
+    """The command of our service."""
+    return [sys.executable, "-m", "roformer_tf.cli", "serve", str(folder), "--port", "0", *flags]
+
+
+def theirs(folder: Path, kind: str) -> list[str]:
+    """The command of a plain service, on a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as at:
+        port = at.getsockname()[1]
+    script = Path(__file__).parent / "peers" / "service.py"
+    return [str(python_of("service")), str(script), kind, str(folder), str(port)]
+
+
 @contextmanager
-def service(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """Run the command: its process, host and port, while the block runs."""
-    command = [sys.executable, "-m", "roformer_tf.cli", "serve", str(folder), "--port", "0", *flags]
+def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
+    """Run a command that says where it serves: its process, host and port."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -75,26 +117,33 @@ def service(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, tuple[str
             process.terminate()
 
 
+def ask(connection: http.client.HTTPConnection, text: str) -> int:
+    """Ask one question: the status of its answer."""
+    connection.request("POST", "/predict", json.dumps({"text": text}))
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    assert response.status != 200 or len(answer["predictions"]) == 1, answer
+    return response.status
+
+
 def waits(at: tuple[str, int], texts: Sequence[str]) -> list[float]:
     """One client: the seconds that each text's answer takes."""
     found = []
     with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
         for text in texts:
             began = time.perf_counter()
-            connection.request("POST", "/predict", json.dumps({"text": text}))
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-            assert response.status == 200, answer
+            status = ask(connection, text)
+            assert status == 200, status
             found.append(time.perf_counter() - began)
     return found
 
 
-def measure(folder: Path, flags: Sequence[str]) -> None:
-    """Serve a folder, ask, and print what it takes."""
+def measure(name: str, command: Sequence[str]) -> None:
+    """Serve, ask, and print what it takes."""
     texts = make_texts(REQUESTS)
     started = time.perf_counter()
-    with service(folder, flags) as (number, at), ThreadPoolExecutor(CLIENTS) as pool:
-        waits(at, texts[:1])
+    with service(command) as (number, at), ThreadPoolExecutor(CLIENTS) as pool:
+        first_answer(at, texts[0])
         first = time.perf_counter() - started
         alone = np.array(waits(at, texts[:ALONE]))
         began = time.perf_counter()
@@ -103,7 +152,7 @@ def measure(folder: Path, flags: Sequence[str]) -> None:
         used = memory(number)
     together = np.concatenate(parts)
     print(
-        f"{' '.join(flags):<60} first answer {first:.2f} s   alone {summary(alone)}   "
+        f"{name:<60} first answer {first:.2f} s   alone {summary(alone)}   "
         f"{CLIENTS} clients {summary(together)}   {REQUESTS / seconds:.0f} requests a second   "
         f"{used:.0f} MB",
         flush=True,
@@ -117,6 +166,14 @@ def memory(number: int) -> float:
     process = psutil.Process(number)
     family = [process, *process.children(recursive=True)]
     return sum(one.memory_full_info().pss for one in family) / 1e6
+
+
+def workers_of(number: int) -> list[int]:
+    """The processes that answer for a service."""
+    import psutil
+
+    children = psutil.Process(number).children()
+    return [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
 def services() -> Iterator[list[str]]:
@@ -140,17 +197,81 @@ def summary(seconds: np.ndarray) -> str:
     return "p50 {:.1f} ms, p99 {:.1f} ms".format(*1e3 * np.quantile(seconds, [0.5, 0.99]))
 
 
-def main(arguments: Sequence[str]) -> None:
+def first_answer(at: tuple[str, int], text: str) -> None:
+    """Ask until there is somebody: uvicorn listens a little after a plain service says so."""
+    while True:
+        try:
+            waits(at, [text])
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+
+def endure(folder: Path) -> None:
+    """Ask 10,000 times from 64 clients, kill a worker half-way, and print what came of it."""
+    texts, statuses = make_texts(ENDURED), Counter[int]()
+    with (
+        service(ours(folder, ["--workers", "2"])) as (number, at),
+        ThreadPoolExecutor(MANY) as pool,
+    ):
+        waits(at, texts[:200])
+
+        def client(mine: Sequence[str]) -> None:
+            with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
+                for text in mine:
+                    statuses[ask(connection, text)] += 1
+
+        began = time.perf_counter()
+        clients = [pool.submit(client, texts[i::MANY]) for i in range(MANY)]
+        killed, next_line = 0, 0
+        print("answered   seconds   memory of the service and its workers, MB")
+        while (done := sum(statuses.values())) < ENDURED and not all(x.done() for x in clients):
+            if done >= next_line:
+                print(f"{done:8,} {time.perf_counter() - began:9.1f}   {memory(number):.0f}")
+                next_line += ENDURED // 20
+            if not killed and done >= ENDURED // 2:
+                workers = workers_of(number)
+                killed = workers[0]
+                os.kill(killed, signal.SIGKILL)
+                print(f"{done:8,}             killed a worker, {len(workers)} there")
+            time.sleep(0.05)
+        for each in clients:
+            each.result()
+        seconds = time.perf_counter() - began
+        time.sleep(1)
+        left = workers_of(number)
+        print(f"{ENDURED:8,} {seconds:9.1f}   {memory(number):.0f}")
+    print(
+        f"statuses {dict(statuses)}; {ENDURED / seconds:.0f} requests a second; at the end "
+        f"{len(left)} workers, the killed one {'still' if killed in left else 'not'} among them"
+    )
+
+
+def main(config: BenchConfig) -> None:
     """Measure what is given, or a made-up model."""
+    if config.rivals:
+        make_environment("service")
     with tempfile.TemporaryDirectory() as name:
-        folders = [Path(argument) for argument in arguments] or make(Path(name))
+        folders = config.folders or make(Path(name))
+        if config.endure:
+            endure(folders[0])
+            return
         print(f"{os.cpu_count()} cores; {REQUESTS:,} requests")
-        for number in range(1, ROUNDS + 1):
+        for number in range(1, config.rounds + 1):
             for folder in folders:
-                print(f"{folder}, round {number} of {ROUNDS}")
-                for flags in services():
-                    measure(folder, flags)
+                print(f"{folder}, round {number} of {config.rounds}")
+                for name, command in commands(folder, config):
+                    if set(config.only) <= set(name.split()):
+                        measure(name, command)
+
+
+def commands(folder: Path, config: BenchConfig) -> Iterator[tuple[str, list[str]]]:
+    """What is measured, by its name."""
+    for flags in services():
+        yield " ".join(flags), ours(folder, flags)
+    for kind, about in RIVALS.items() if config.rivals else ():
+        yield f"FastAPI, {about}", theirs(folder, kind)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(tyro.cli(BenchConfig))

@@ -67,6 +67,18 @@ RELIANCES = (
     ),
     Reliance(
         "keras",
+        "keras.src.backend.common.global_state: current_call_ctx",
+        "set while a layer is called, and None outside",
+        "a wrapper of every layer's call, which those of others lack",
+    ),
+    Reliance(
+        "keras",
+        "keras.src.backend.common.stateless_scope.in_stateless_scope",
+        "whether variables have other values for the while",
+        "nothing: `StatelessScope` itself tells nobody",
+    ),
+    Reliance(
+        "keras",
         "Variable._initializer",
         "inside a StatelessScope no value is made, and the function that stands there is called "
         "with (shape, dtype=...) when the scope ends",
@@ -121,6 +133,12 @@ RELIANCES = (
         "tensorflow.python.eager.context.context().device_name",
         "the device that the enclosing `tf.device` names; empty or None where none does",
         "look where a new tensor lies: an operation for each question",
+    ),
+    Reliance(
+        "tensorflow",
+        "tensorflow.python.eager.record.could_possibly_record",
+        "whether a gradient tape or a forward accumulator is around",
+        "nothing public tells",
     ),
     Reliance(
         "jax",
@@ -214,6 +232,25 @@ def device_scope() -> str:
 
     with tf.init_scope():  # lifts a scope inside the traced function out, too
         return context.context().device_name or ""
+
+
+def is_called_alone(keras: ModuleType) -> bool:
+    """Whether what is called on TensorFlow now is asked for its answer only.
+
+    Not while a function is traced, a gradient taken, another layer called, or a replica run; nor
+    where variables have other values for the while.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+
+    common = keras.src.backend.common
+    return (
+        tf.executing_eagerly()
+        and not record.could_possibly_record()
+        and common.global_state.get_global_attribute("current_call_ctx") is None
+        and not common.stateless_scope.in_stateless_scope()
+        and not tf.distribute.has_strategy()
+    )
 
 
 def jax_coordinator() -> Any:

@@ -78,6 +78,42 @@ def check_all_layers():
     assert sum(layer is inner for layer in found) == 1, "a layer inside another is missing"
 
 
+def check_call_context():
+    from keras.src.backend.common import global_state
+
+    seen = []
+
+    class Watching(keras.layers.Layer):
+        def call(self, x):
+            seen.append(global_state.get_global_attribute("current_call_ctx"))
+            return x
+
+    Watching()(np.ones(2, "float32"))
+    assert seen[0] is not None, "nothing is set"
+    assert global_state.get_global_attribute("current_call_ctx") is None, "it stays"
+
+
+def check_stateless_scope():
+    from keras.src.backend.common import stateless_scope
+
+    assert not stateless_scope.in_stateless_scope()
+    with keras.StatelessScope():
+        assert stateless_scope.in_stateless_scope()
+
+
+def check_tape():
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+
+    assert not record.could_possibly_record()
+    with tf.GradientTape():
+        assert record.could_possibly_record(), "a tape is not told"
+    x = tf.ones(2)
+    with tf.autodiff.ForwardAccumulator(x, x):
+        assert record.could_possibly_record(), "an accumulator is not told"
+    assert not record.could_possibly_record(), "it stays"
+
+
 def check_initializer():
     asked = []
 
@@ -232,6 +268,8 @@ CHECKS = {
     "MultiHeadAttention._build_attention": check_attention_build,
     "MultiHeadAttention._dropout_layer": check_attention_dropout,
     "Layer._flatten_layers": check_all_layers,
+    "keras.src.backend.common.global_state: current_call_ctx": check_call_context,
+    "keras.src.backend.common.stateless_scope.in_stateless_scope": check_stateless_scope,
     "Variable._initializer": check_initializer,
     "Optimizer._get_variable_index": check_index,
     "Optimizer._trainable_variables": check_trainable_variables,
@@ -241,6 +279,7 @@ CHECKS = {
     "Optimizer._apply_weight_decay": check_apply_weight_decay,
     "Optimizer._learning_rate": check_learning_rate,
     "tensorflow.python.eager.context.context().device_name": check_device_scope,
+    "tensorflow.python.eager.record.could_possibly_record": check_tape,
     "jax._src.distributed.global_state.client": check_jax_coordinator,
     "jax._src.cudnn.fused_attention_stablehlo.dot_product_attention": check_packed_attention,
     "jieba.dt.total": check_jieba_dictionary,

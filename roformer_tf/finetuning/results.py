@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
-from roformer_tf.engines.choice import installed
+from roformer_tf.engines.choice import Precision, installed
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
@@ -101,13 +101,18 @@ class Results:
             return
         step = -(-len(best.trial.valid) // MOST_MEASURED)
         examples = best.trial.valid[::step]
-        rounded = open_finetuned(folder, "onnx", "int8")
-        answers = predict(rounded.model, rounded.tokenizer, rounded.task, examples)
         gold = labels_of(examples)
+
+        def answers(precision: Precision) -> list[Prediction]:
+            opened = open_finetuned(folder, "onnx", precision)
+            return predict(opened.model, opened.tokenizer, opened.task, examples)
+
+        judged = best.choice.precision == "float32"  # where bfloat16 is, nobody has asked yet
+        exact = best.predictions["valid"][::step] if judged else answers("float32")
         save_int8_cost(
             folder,
-            task.compute_metrics(gold, best.predictions["valid"][::step]),
-            task.compute_metrics(gold, answers),
+            task.compute_metrics(gold, exact),
+            task.compute_metrics(gold, answers("int8")),
             len(examples),
         )
 

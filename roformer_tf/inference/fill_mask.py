@@ -1,7 +1,8 @@
 """Text with masks → what a masked language model puts there."""
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,10 +16,15 @@ from roformer_tf.checkpoints.detection import (
     parts,
 )
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.engines.model import graph_model
+from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import check_tokenizer
+from roformer_tf.inference.engines import chosen_for, keras_precision
 from roformer_tf.models.rows import batches, runner
 from roformer_tf.tokenizers.padding import padded
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -44,6 +50,10 @@ class FillMaskConfig:
     """Texts, each with one [MASK] or several; one token is put into each."""
     top: int = 5
     """Tokens to show for each mask."""
+    precision: Precision = "float32"
+    """bfloat16 and int8 are faster, and shares move by some thousandths."""
+    engine: Engine = "auto"
+    """What computes, as `predict` has it."""
 
     def __post_init__(self) -> None:
         if not self.text:
@@ -56,26 +66,14 @@ class FillMaskConfig:
 
 def fill_mask(config: FillMaskConfig) -> None:
     """Print each text with its masks filled, and the likeliest tokens of each mask."""
-    model = load_masked_lm(config.model)
+    model = load_masked_lm(config.model, config.engine, config.precision)
+    if model.choice.said:
+        print(f"{model.choice.said}.", file=sys.stderr)
     for text, masks in zip(config.text, candidates(model, config.text, config.top), strict=True):
         print(filled(text, masks))
         for number, tokens in enumerate(masks, 1):
             label = f"  {MASK}" if len(masks) == 1 else f"  {MASK} {number}"
             print(label, " ".join(f"{token} {share:.1%}" for token, share in tokens))
-
-
-def load_masked_lm(source: str | Path) -> "RoFormerForMaskedLM":
-    """Read a model that has learned to fill masks.
-
-    Raises InputError for a checkpoint without a language model's head, which would be drawn at
-    random, and for one that has learned to write what comes next: at a mask both would give an
-    answer as any other.
-    """
-    from roformer_tf.models.heads import RoFormerForMaskedLM
-
-    with OpenedSource(source) as opened:
-        _check_fills_masks(opened.checkpoint(), opened)
-        return RoFormerForMaskedLM.from_source(opened)
 
 
 @dataclass(frozen=True)
@@ -85,22 +83,47 @@ class MaskedModel:
     model: Any
     tokenizer: RoFormerTokenizer
     vocab_size: int
+    choice: Choice = field(default_factory=lambda: Choice("keras", "float32"))
 
     @classmethod
     def of(cls, model: "RoFormerForMaskedLM") -> "MaskedModel":
         """Raises InputError for a model without a vocabulary that fits."""
-        tokenizer: RoFormerTokenizer | None = model.tokenizer
         size = model.config.vocab_size
-        if tokenizer is None:
-            raise InputError(
-                "the model came without a vocab.txt: put the one that belongs to it there."
-            )
-        if tokenizer.vocab_size > size:
-            raise InputError(
-                f"the vocabulary has {tokenizer.vocab_size:,} ids, but the model only {size:,} "
-                "embeddings: put the vocab.txt that belongs to it there."
-            )
-        return cls(model, tokenizer, size)
+        return cls(model, check_tokenizer(model.tokenizer, size, "the model"), size)
+
+
+def load_masked_lm(
+    source: str | Path, engine: Engine = "auto", precision: Precision | None = "float32"
+) -> MaskedModel:
+    """Read a model that has learned to fill masks.
+
+    Raises InputError for a checkpoint without a language model's head, which would be drawn at
+    random, and for one that has learned to write what comes next: at a mask both would give an
+    answer as any other.
+    """
+    with OpenedSource(source) as opened:
+        checkpoint = opened.checkpoint()
+        _check_fills_masks(checkpoint, opened)
+        return masked_model(opened, checkpoint, chosen_for(checkpoint.config, engine, precision))
+
+
+def masked_model(source: OpenedSource, checkpoint: Checkpoint, choice: Choice) -> MaskedModel:
+    """What fills masks by the engine that was chosen.
+
+    Raises InputError for a checkpoint without a vocabulary that fits.
+    """
+    size = checkpoint.config.vocab_size
+    tokenizer = check_tokenizer(find_tokenizer(source), size, source.name)
+    model: Any
+    if choice.engine == "keras":
+        from roformer_tf.models.heads import RoFormerForMaskedLM
+
+        model = RoFormerForMaskedLM.from_source(source, dtype=keras_precision(choice))
+    else:
+        config = checkpoint.config.replace(attention_type="bidirectional")
+        network = Network(config, checkpoint.arrays, "masked", source=source.name)
+        model = graph_model(network, choice.engine, choice.precision)
+    return MaskedModel(model, tokenizer, size, choice)
 
 
 def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:

@@ -32,8 +32,6 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import Choice, Engine, Precision
-from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, check_tokenizer, embedder_from
 from roformer_tf.inference.engines import (
@@ -43,7 +41,13 @@ from roformer_tf.inference.engines import (
     keras_precision,
     open_finetuned,
 )
-from roformer_tf.inference.fill_mask import MASK, Candidate, MaskedModel, candidates
+from roformer_tf.inference.fill_mask import (
+    MASK,
+    Candidate,
+    MaskedModel,
+    candidates,
+    masked_model,
+)
 from roformer_tf.inference.predict import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, runner
@@ -212,20 +216,10 @@ def _open_checkpoint(
     attention = attention_type(checkpoint, source)
     reads_both_ways = attention == "bidirectional" and not is_called_gpt(checkpoint, source)
     if reads_both_ways and _scores_vocabulary(checkpoint):
-        vocab_size = checkpoint.config.vocab_size
-        tokenizer = check_tokenizer(find_tokenizer(source), vocab_size, source.name)
         choice = chosen_for(checkpoint.config, engine, precision, lossy=True)
         _tell(source.name, choice)
-        if choice.engine == "keras":
-            from roformer_tf.models.heads import RoFormerForMaskedLM
-
-            model = RoFormerForMaskedLM.from_source(source, dtype=keras_precision(choice))
-        else:
-            config = checkpoint.config.replace(attention_type="bidirectional")
-            network = Network(config, checkpoint.arrays, "masked", source=source.name)
-            model = graph_model(network, choice.engine, choice.precision)
-        masked = MaskedModel(model, tokenizer, vocab_size)
-        return _warm(model, _of_masks(masked, top or TOKENS), MASK)
+        masked = masked_model(source, checkpoint, choice)
+        return _warm(masked.model, _of_masks(masked, top or TOKENS), MASK)
     embedder = embedder_from(source, checkpoint, precision=exact, engine=engine)
     if embedder.config.pooling == "mean":
         writes = _scores_vocabulary(checkpoint)

@@ -42,6 +42,11 @@ def plain_forms() -> Iterator[None]:
         _plain.reset(token)
 
 
+def takes_plain_forms() -> bool:
+    """Whether `plain_forms` is around."""
+    return _plain.get()
+
+
 def fast() -> bool:
     """Whether fast forms run: on TensorFlow, where tensors lie on a CPU.
 

@@ -15,6 +15,7 @@ from roformer_tf.kernels.cross_entropy import pieces_that_fit, token_losses
 from roformer_tf.kernels.forms import Tensor, spares_logits, wide
 from roformer_tf.kernels.matmul import product_with_rows
 from roformer_tf.layers.dropout import Dropout
+from roformer_tf.layers.masks import within
 from roformer_tf.layers.transformer import activation, dense, norm
 from roformer_tf.models.embedder import SentenceEmbedder
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
@@ -163,6 +164,12 @@ class RoFormerForMaskedLM(LanguageModel):
 
     def __init__(self, config: RoFormerConfig, name: str = "masked_lm", **kwargs: Any) -> None:
         super().__init__(config, name, **kwargs)
+
+    def checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs; raises InputError for a masked position outside of the rows."""
+        if (positions := inputs.get("masked_positions")) is not None:
+            within(positions, inputs["token_ids"].shape[1])
+        return super().checked(inputs)
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the vocabulary at every position, or at the masked ones."""

@@ -15,6 +15,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers, set_initializer
+from roformer_tf.models.eager_calls import EagerCalls
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 if TYPE_CHECKING:
@@ -36,12 +37,21 @@ class PretrainedModel(keras.Model):
         """The names of the last call's inputs, without labels: those of an export."""
         self.tokenizer: RoFormerTokenizer | None = None
         """The tokenizer that came with the weights; saved beside them."""
+        self.eager_calls = EagerCalls()
 
     def __call__(self, inputs: Any, *arguments: Any, **settings: Any) -> Any:
-        """Call the model."""
+        """Call the model; where answers alone are asked for, on TensorFlow, by one graph."""
         if isinstance(inputs, Mapping):
             self.called_with = tuple(name for name in inputs if name != "labels")
+        if not arguments:
+            compiled = self.eager_calls.function(self, inputs, settings)
+            if compiled is not None:
+                return compiled(self.checked(inputs))
         return super().__call__(inputs, *arguments, **settings)
+
+    def checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs; raises InputError for values that a graph would not see."""
+        return dict(inputs)
 
     def export(
         self,

@@ -5,6 +5,7 @@ Figures are counted here in plain Python, from the files and from what `predict`
 
 import json
 import re
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,8 @@ from roformer_tf.finetuning.command import FinetuneConfig, read_sets
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import Results
 from roformer_tf.finetuning.search import Sets
+from roformer_tf.inference.engines import open_finetuned
+from roformer_tf.inference.predict import predict
 from roformer_tf.inference.serve import as_example, load_served
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout
@@ -94,6 +97,25 @@ def answered(run, tmp_path_factory):
         assert main(["predict", *map(str, flags)]) == 0
         found[name] = table(target)
     return found
+
+
+def test_the_report_is_judged_by_what_predict_answers_by(run, report):
+    opened = open_finetuned(run / "model", lossy=True)
+    assert report["answered_by"] == opened.choice.as_json()
+
+
+@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
+def test_what_int8_costs_is_measured_on_the_validation_set(run, report, monkeypatch):
+    kept = json.loads((run / "model" / "int8.json").read_text(encoding="utf-8"))
+    gold = [label for _, label in DATA["valid"]]
+    examples = [Example((text,), None, "") for text, _ in DATA["valid"]]
+    assert kept["examples"] == len(gold)
+    for precision in ("float32", "int8"):
+        opened = open_finetuned(run / "model", "onnx", precision)
+        answers = predict(opened.model, opened.tokenizer, opened.task, examples)
+        right = share(gold, [one.label for one in answers])
+        assert kept[precision]["accuracy"] == pytest.approx(right, abs=1e-9), precision
+    assert kept["float32"]["accuracy"] == report["valid"]["accuracy"]
 
 
 def table(path):

@@ -1,0 +1,84 @@
+"""A service as it is written by hand around transformers: FastAPI, one question after the other.
+
+    python benchmarks/peers/service.py torch|onnx FOLDER PORT
+
+torch: compiled, bfloat16. onnx: exported and quantized by optimum (int8, dynamic, a scale for each
+column, AVX512-VNNI), answered by its ONNX Runtime model. Each has its model warm before it listens.
+It is no part of the package, and runs where that is not installed.
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastapi
+import torch
+import uvicorn
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+LENGTHS = (5, 20, 60, 150, 200)
+
+
+def by_torch(folder: str, tokenizer: Any) -> Callable[[str], list[float]]:
+    """A compiled model in bfloat16."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    call = torch.compile(model, dynamic=True)
+
+    def answer(text: str) -> list[float]:
+        with torch.inference_mode():
+            logits = call(**tokenizer(text, return_tensors="pt", truncation=True)).logits
+        shares: list[float] = logits[0].float().softmax(-1).tolist()
+        return shares
+
+    return answer
+
+
+def by_onnx(folder: str, tokenizer: Any) -> Callable[[str], list[float]]:
+    """An export in int8."""
+    from optimum.onnxruntime import ORTModelForSequenceClassification, ORTQuantizer
+    from optimum.onnxruntime.configuration import AutoQuantizationConfig
+
+    with tempfile.TemporaryDirectory() as name:
+        exported, rounded = Path(name) / "exported", Path(name) / "rounded"
+        ORTModelForSequenceClassification.from_pretrained(folder, export=True).save_pretrained(
+            exported
+        )
+        settings = AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
+        ORTQuantizer.from_pretrained(exported).quantize(
+            save_dir=rounded, quantization_config=settings
+        )
+        model = ORTModelForSequenceClassification.from_pretrained(
+            rounded, file_name="model_quantized.onnx"
+        )
+
+    def answer(text: str) -> list[float]:
+        given = tokenizer(text, return_tensors="np", truncation=True)
+        shares: list[float] = torch.tensor(model(**given).logits[0]).softmax(-1).tolist()
+        return shares
+
+    return answer
+
+
+def main(kind: str, folder: str, port: str) -> None:
+    """Answer until the process ends."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, model_max_length=512)
+    answered = {"torch": by_torch, "onnx": by_onnx}[kind](folder, tokenizer)
+    for length in LENGTHS:
+        answered("好" * length)
+    app = fastapi.FastAPI()
+
+    # not in threads: several calls at a time would have the cores take turns
+    @app.post("/predict")
+    async def predict(question: dict[str, str]) -> dict[str, Any]:
+        scores = answered(question["text"])
+        label = max(range(len(scores)), key=scores.__getitem__)
+        return {"predictions": [{"label": str(label), "probabilities": scores}]}
+
+    print(f"serving at http://127.0.0.1:{port}", flush=True)
+    uvicorn.run(app, port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

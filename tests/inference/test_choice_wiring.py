@@ -1,0 +1,352 @@
+"""What is asked of an engine reaches it: from flags to the choice, from the choice to the graph."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.engines import choice as engine_choice
+from roformer_tf.engines import model as engine_model
+from roformer_tf.engines.choice import Choice, choose
+from roformer_tf.engines.model import TOKENS
+from roformer_tf.finetuning import results
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.inference import embed as embedding
+from roformer_tf.inference import engines
+from roformer_tf.inference import serve as serving
+from roformer_tf.inference.engines import COST, open_finetuned
+from roformer_tf.inference.fill_mask import FillMaskConfig, load_masked_lm
+from roformer_tf.inference.predict import predict
+from roformer_tf.inference.serve import SERVED_TOKENS, Served, load_served, make_app
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.classification import Classification
+
+BOTH = [find_spec(name) for name in ("onnx", "onnxruntime", "openvino")]
+needs_both = pytest.mark.skipif(not all(BOTH), reason="needs the extras [onnx] and [fast]")
+needs_onnx = pytest.mark.skipif(not all(BOTH[:2]), reason="needs the extra [onnx]")
+
+
+class AskedError(Exception):
+    """Raised in place of a choice: what it was asked for."""
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """asked(function) → (engine, precision, lossy) that the first choice within is asked for."""
+
+    def refuse(engine="auto", precision=None, *, unsupported="", lossy=False):
+        raise AskedError(engine, precision, lossy)
+
+    for module in (engines, embedding):
+        monkeypatch.setattr(module, "choose", refuse)
+
+    def ask(function):
+        with pytest.raises(AskedError) as error:
+            function()
+        return error.value.args
+
+    return ask
+
+
+def flags(name, engine, precision):
+    given = {"engine": engine, "precision": precision}
+    return [name, *(word for key, x in given.items() if x for word in (f"--{key}", x))]
+
+
+GIVEN = pytest.mark.parametrize("given", [("auto", None), ("openvino", "int8"), ("keras", None)])
+
+
+@GIVEN
+def test_labels_may_be_answered_in_bfloat16_and_as_is_asked(
+    given, asked, finetuned, released, tmp_path
+):
+    engine, precision = given
+    folder = finetuned("classification")
+    data = tmp_path / "data.tsv"
+    data.write_text("text\tlabel\n今天\t好\n", encoding="utf-8")
+    want = (engine, precision, True)
+    files = ["--input", str(data), "--output", str(tmp_path / "out.tsv")]
+    typed = flags("predict", *given)
+    assert asked(lambda: main([*typed, "--model", str(folder), *files])) == want
+    typed = flags("evaluate", *given)
+    assert asked(lambda: main([*typed, "--model", str(folder), "--data", str(data)])) == want
+    kept = {"engine": engine, "precision": precision}
+    for source in (folder, released("hf_word_seqcls"), released("hf_char")):
+        assert asked(lambda source=source: roformer_tf.load(source, **kept)) == want
+    assert asked(lambda: load_served(folder, precision=precision, engine=engine)) == want
+
+
+@GIVEN
+def test_vectors_and_shares_of_words_are_float32_unless_asked(given, asked, released, tmp_path):
+    engine, precision = given
+    want = (engine, precision or "float32", False)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("今天\n", encoding="utf-8")
+    char = str(released("hf_char"))
+    files = ["--model", char, "--input", str(texts), "--output", str(tmp_path / "out.npy")]
+    assert asked(lambda: main([*flags("embed", *given), *files])) == want
+    typed = [*flags("fill-mask", *given), "--model", char, "今天[MASK]"]
+    assert asked(lambda: main(typed)) == want
+    kept = {"engine": engine, "precision": precision}
+    assert asked(lambda: roformer_tf.load(released("sim_char"), **kept)) == want
+    config = serving.ServeConfig(model=char, pooling="mean", **kept)
+    assert asked(lambda: serving.open_service(config)) == want
+
+
+@pytest.fixture
+def processor(monkeypatch, automatic):
+    """processor(native, accelerator=False) → what `auto` sees of the machine."""
+
+    def be(native, accelerator=False):
+        monkeypatch.setattr(engine_choice, "_automatic", automatic)
+        monkeypatch.setattr(engine_choice, "multiplies_bfloat16", lambda: native)
+        monkeypatch.setattr(engine_choice, "has_accelerator", lambda: accelerator)
+
+    return be
+
+
+@needs_both
+@pytest.mark.parametrize(
+    ("native", "precision", "want"),
+    [
+        (True, None, ("openvino", "bfloat16")),
+        (False, None, ("onnx", "float32")),
+        (False, "bfloat16", ("onnx", "float32")),
+        (True, "int8", ("onnx", "int8")),
+    ],
+)
+def test_what_is_chosen_is_what_answers(native, precision, want, processor, finetuned, caplog):
+    processor(native)
+    opened = open_finetuned(finetuned("classification"), "auto", precision, lossy=True)
+    found = [(x.engine, x.precision) for x in (opened.choice, opened.model)]
+    assert found == [want, want]
+    caplog.clear()
+    roformer_tf.load(finetuned("classification"), precision=precision)
+    fell_back = "no instructions that multiply bfloat16: float32 is taken"
+    assert (fell_back in caplog.text) == (precision == "bfloat16")
+    assert ("OpenVINO answers in bfloat16" in caplog.text) == (want[1] == "bfloat16")
+
+
+def test_with_an_accelerator_keras_answers(processor, finetuned):
+    processor(True, accelerator=True)
+    opened = open_finetuned(finetuned("classification"), lossy=True)
+    assert opened.choice == Choice("keras", "float32")
+    assert hasattr(opened.model, "predict_on_batch")
+
+
+@needs_both
+@pytest.mark.parametrize(
+    ("precision", "hint", "group"),
+    [("float32", "f32", 0), ("bfloat16", "bf16", 0), ("int8", "f32", engine_model.GROUP)],
+)
+def test_openvino_is_told_precision_and_threads(
+    precision, hint, group, finetuned, monkeypatch, processor
+):
+    import openvino
+
+    processor(True)
+    seen = {}
+    plain = openvino.Core.compile_model
+
+    def compiled(self, model, device, settings):
+        seen.update(settings, device=device)
+        return plain(self, model, device, settings)
+
+    monkeypatch.setattr(openvino.Core, "compile_model", compiled)
+    open_finetuned(finetuned("classification"), "openvino", precision, threads=1)
+    assert seen["INFERENCE_PRECISION_HINT"] == hint
+    assert seen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == group
+    assert (seen["device"], seen["INFERENCE_NUM_THREADS"], seen["NUM_STREAMS"]) == ("CPU", 1, 1)
+    monkeypatch.setattr(engine_model, "usable_cores", lambda: 2)
+    open_finetuned(finetuned("classification"), "openvino", precision)
+    assert seen["INFERENCE_NUM_THREADS"] == 2
+
+
+@needs_onnx
+def test_onnx_runtime_is_told_threads_and_rounds_rows_alone(finetuned, monkeypatch):
+    import onnxruntime
+
+    seen = []
+    plain = onnxruntime.InferenceSession
+
+    def opened(graph, options, **settings):
+        seen.append((options.intra_op_num_threads, settings["providers"]))
+        return plain(graph, options, **settings)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
+    monkeypatch.setattr(engine_model, "usable_cores", lambda: 2)
+    folder = finetuned("classification")
+    whole = open_finetuned(folder, "onnx", "float32", threads=1)
+    rounded = open_finetuned(folder, "onnx", "int8")
+    assert seen == [(1, ["CPUExecutionProvider"]), (2, ["CPUExecutionProvider"])]
+    assert (whole.model.tokens, rounded.model.tokens) == (TOKENS, 1)
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    ("instructions", "largest"), [({"avx2"}, 63), ({"avx2", "avx_vnni"}, 127), ({"amx_int8"}, 127)]
+)
+def test_int8_has_seven_bits_where_eight_overflow(instructions, largest, finetuned, monkeypatch):
+    import onnx
+
+    seen = []
+    monkeypatch.setattr(engine_model, "instructions", lambda: instructions)
+    monkeypatch.setattr(engine_model, "onnx_session", lambda graph, *_, **__: seen.append(graph))
+    open_finetuned(finetuned("classification"), "onnx", "int8")
+    kernels = [
+        onnx.numpy_helper.to_array(x)
+        for x in onnx.load_from_string(seen[0]).graph.initializer
+        if x.data_type == onnx.TensorProto.INT8 and len(x.dims) == 2
+    ]
+    assert kernels
+    assert max(int(np.abs(x.astype(int)).max()) for x in kernels) == largest
+
+
+@needs_onnx
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_workers_answer_by_what_was_chosen_each_with_its_part_of_the_cores(
+    precision, finetuned, monkeypatch
+):
+    folder, made, opened = finetuned("classification"), [], []
+    plain = serving.open_finetuned
+
+    def spied(source, engine, precision, **more):
+        opened.append((source, engine, precision, more))
+        return plain(source, engine, precision, **more)
+
+    class InThisProcess:
+        def __init__(self, open_model, count):
+            made.append((count, open_model))
+            self.answer = open_model()
+
+        def close(self):
+            made.append("closed")
+
+    monkeypatch.setattr(serving, "open_finetuned", spied)
+    monkeypatch.setattr(serving, "ServiceWorkers", InThisProcess)
+    monkeypatch.setattr(serving, "usable_cores", lambda: 6)
+    served = load_served(folder, precision=precision, engine="onnx", workers=3)
+    (count, _), (_, in_worker) = made[0], opened
+    assert (count, served.workers) == (3, 3)
+    source, engine, taken, more = in_worker
+    assert (source, engine, taken, more["threads"]) == (folder, "onnx", precision, 2)
+    assert Path(more["shared"]).is_file()
+    alone = load_served(folder, precision=precision, engine="onnx")
+    texts = [Example((text,), None, "") for text in ("今天", "天气很好", "北京" * 20)]
+    for one, other in zip(served.answer(texts), alone.answer(texts), strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+    served.close()
+    assert made[1:] == ["closed"]
+    assert not Path(more["shared"]).exists()
+
+
+def test_a_service_batches_by_tokens_for_as_many_as_answer(monkeypatch):
+    pytest.importorskip("fastapi", reason="needs the extra [serve]")
+    made = []
+    plain = serving.Batcher
+
+    def spied(*given, **settings):
+        made.append((given[1], settings))
+        return plain(*given, **settings)
+
+    monkeypatch.setattr(serving, "Batcher", spied)
+    task = Classification(labels=("坏", "好"))
+    make_app(Served("m", task, lambda examples: [], workers=3), batch_size=16)
+    ((size, settings),) = made
+    assert (size, settings["threads"]) == (SERVED_TOKENS, 3)
+    width = settings["width"]
+    widths = [width(Example(("好" * n,), None, "")) for n in (1, 100, 129, 5000)]
+    assert widths == [SERVED_TOKENS // 16, SERVED_TOKENS // 16, 129, 5000]
+    assert width(Example(("好" * 100, "坏" * 60), None, "")) == 160
+
+
+@needs_onnx
+def test_what_int8_costs_is_said_wherever_it_is_asked_for(finetuned, tmp_path, capsys, caplog):
+    import shutil
+
+    folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
+    known = {"examples": 7, "float32": {"accuracy": 0.5}, "int8": {"accuracy": 0.25}}
+    (folder / COST).write_text(json.dumps(known), encoding="utf-8")
+    said = "int8 on the 7 validation examples: accuracy 0.5000 → 0.2500."
+    texts = tmp_path / "texts.txt"
+    texts.write_text("今天\n", encoding="utf-8")
+    files = ["--input", str(texts), "--output", str(tmp_path / "out.tsv")]
+    for precision, times in (("int8", 1), ("float32", 0)):
+        typed = [*flags("predict", "onnx", precision), "--model", str(folder), *files]
+        assert main(typed) == 0
+        assert capsys.readouterr().err.count(said) == times
+        load_served(folder, precision=precision, engine="onnx")
+        assert capsys.readouterr().err.count(said) == times
+        caplog.clear()
+        roformer_tf.load(folder, precision=precision, engine="onnx")
+        assert caplog.text.count(said) == times
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", ["word", "char", "v2_char"])
+def test_masks_are_filled_by_a_graph_as_by_keras(name, released, capsys, monkeypatch):
+    source, texts = (
+        str(released(name)),
+        ["今天[MASK]很好，可以去公园。", "[MASK][MASK]的经济", "[MASK]"],
+    )
+    typed = ["fill-mask", "--model", source, "--top", "3", *texts]
+    found = []
+    for engine in ("keras", "auto"):
+        assert main([*typed, "--engine", engine]) == 0
+        found.append(capsys.readouterr())
+    assert found[0] == found[1]
+    assert found[0].err == ""
+    assert load_masked_lm(source).choice.engine == "onnx"
+    assert FillMaskConfig(model="x", text=("[MASK]",)).precision == "float32"
+
+
+def test_a_limit_of_onednn_is_seen_by_the_choice(monkeypatch, automatic):
+    """As one tries a processor that knows AVX2 alone."""
+    monkeypatch.setattr(engine_choice, "_automatic", automatic)
+    monkeypatch.setattr(engine_choice, "has_accelerator", lambda: False)
+    monkeypatch.setattr(engine_choice, "installed", lambda engine: True)
+    monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "AVX2")
+    found = choose("auto", "bfloat16", lossy=True)
+    assert (found.engine, found.precision) == ("onnx", "float32")
+    assert "float32 is taken" in found.said
+
+
+@needs_both
+@pytest.mark.usefixtures("eager_steps")
+def test_a_run_is_judged_by_what_predict_takes_and_says_so(
+    processor, shallow, tmp_path, monkeypatch
+):
+    """Also where that is bfloat16; what int8 costs is told beside float32 all the same."""
+    processor(True)
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+    measured = []
+
+    def spied(folder, engine, precision):
+        measured.append((engine, precision))
+        return open_finetuned(folder, engine, precision)
+
+    monkeypatch.setattr(results, "open_finetuned", spied)
+    for name, size in (("train", 48), ("valid", 16)):
+        lines = [f"{'今天' * (i % 5 + 1)}\t{'好坏'[i % 3 == 0]}\n" for i in range(size)]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+    typed = ["finetune", "--checkpoint", shallow, "--output", tmp_path / "run", "--epochs", 1]
+    files = ["--train", tmp_path / "train.tsv", "--valid", tmp_path / "valid.tsv"]
+    assert main([*map(str, [*typed, *files, "--batch-size", 16]), "--no-baseline"]) == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert report["answered_by"] == {"engine": "openvino", "precision": "bfloat16"}
+    assert sorted(measured) == [("onnx", "float32"), ("onnx", "int8")]
+    folder = tmp_path / "run" / "model"
+    kept = json.loads((folder / COST).read_text(encoding="utf-8"))
+    texts = [(line.split("\t")[0],) for line in lines]
+    gold = [line.strip().split("\t")[1] for line in lines]
+    for precision in ("float32", "int8"):
+        opened = open_finetuned(folder, "onnx", precision)
+        examples = [Example(text, None, "") for text in texts]
+        answers = predict(opened.model, opened.tokenizer, opened.task, examples)
+        wanted = opened.task.compute_metrics(gold, answers)
+        assert kept[precision] == pytest.approx(wanted, abs=1e-6), precision
