@@ -389,6 +389,11 @@ _ROPE_KEYS = {
 """What transformers calls the scalings of angles, and what each goes by."""
 
 
+def block_length(window: int) -> int:
+    """Queries of a block of local attention, for a window that reaches so far to a side."""
+    return max(window, _SHORTEST_BLOCK)
+
+
 def _usual_forms() -> dict[str, Any]:
     """The keys of `_FORMS`, with what a RoFormer has."""
     fields = dataclasses.fields(RoFormerConfig)
@@ -418,6 +423,8 @@ _REQUIRED = (
 _LARGEST = 3.4e38  # float32's
 _MOST_POSITIONS = 1 << 20
 _DEEPEST = 100
+_SHORTEST_BLOCK = 32
+"""A block of fewer queries would spend more on the way to its products than on them."""
 _COUNTS = (
     *_REQUIRED,
     *("embedding_size", "max_position_embeddings", "type_vocab_size"),

@@ -18,9 +18,6 @@ from keras import ops
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.forms import Tensor
 
-SHORTEST = 32
-"""A block of fewer queries would spend more on the way to its products than on them."""
-
 
 def attend_locally(
     query: Tensor,
@@ -50,11 +47,6 @@ def attend_locally(
     attended = attend(query, key, value, visible, seed, rate, training, bias)  # (B · M, N, C, H)
     attended = ops.swapaxes(ops.reshape(attended, (batch, blocks, heads, rows, size)), 1, 2)
     return ops.reshape(attended, (batch, heads, -1, size))[:, :, :length]
-
-
-def block_length(window: int) -> int:
-    """Queries of a block, for a window that reaches so far to a side."""
-    return max(window, SHORTEST)
 
 
 def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from roformer_tf.config import block_length
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.documents import PackedMask, documents_of
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.kernels.local_attention import block_length, in_blocks, with_neighbours
+from roformer_tf.kernels.local_attention import in_blocks, with_neighbours
 
 
 def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:

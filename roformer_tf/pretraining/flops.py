@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from roformer_tf.checkpoints.names import table
-from roformer_tf.config import RoFormerConfig
+from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.masking import predictions_per_row
 from roformer_tf.pretraining.stages import Stage
 
@@ -27,20 +27,34 @@ def step_flops(
     for all tokens; the rest, and the head, for the predicted ones alone, as the model computes
     them. A causal language model predicts all of them: `predictions` is `length` then. What its
     mask hides counts, too, since the products are computed whole, unless `keys` says how many a
-    query looks at in the mean, T by itself. Lookups, norms, activations and what rematerialisation
-    computes again do not count.
+    query looks at in the mean, T by itself. A local layer's scores are those of its blocks, and the
+    last one, if it is local, attends at all tokens, too. Lookups, norms, activations and what
+    rematerialisation computes again do not count.
     """
-    hidden, inner, embedding = config.hidden_size, config.intermediate_size, config.embedding_size
-    keys_and_values = 6 * 2 * hidden**2
-    keys = length if keys is None else keys
-    answer = 6 * (2 * hidden**2 + 2 * hidden * inner) + 12 * hidden * keys
+    hidden, embedding = config.hidden_size, config.embedding_size
     projection = 6 * embedding * hidden if embedding != hidden else 0
     transform = 0 if config.is_v2 else 6 * hidden * embedding
-    head = transform + 6 * embedding * config.vocab_size
-    token = (
-        projection + keys_and_values + (config.num_hidden_layers - 1) * (keys_and_values + answer)
-    )
-    return float(batch_size * (length * token + predictions * (answer + head)))
+    row = float(length * projection)
+    row += predictions * (transform + 6 * embedding * config.vocab_size)
+    for layer in range(config.num_hidden_layers):
+        answers = length if layer < config.num_hidden_layers - 1 else predictions
+        if local := config.is_local(layer):
+            seen, queries = _keys_in_blocks(config, length), length
+        else:
+            seen, queries = float(length), answers
+        if keys is not None:
+            seen = min(keys, 2 * config.window + 1) if local else keys
+        row += 6 * 2 * hidden**2 * length  # keys and values
+        row += (6 * 2 * hidden**2 + 12 * hidden * seen) * queries
+        row += 6 * 2 * hidden * config.intermediate_size * answers
+    return batch_size * row
+
+
+def _keys_in_blocks(config: RoFormerConfig, length: int) -> float:
+    """Keys that a local layer multiplies a query by: `kernels/local_attention.py` fills blocks."""
+    block = block_length(config.window)
+    beside = 2 if config.attention_type == "causal" else 3
+    return math.ceil(length / block) * block * beside * block / length
 
 
 def stage_flops(settings: Any, stage: Stage, architecture: RoFormerConfig) -> float:
@@ -48,6 +62,8 @@ def stage_flops(settings: Any, stage: Stage, architecture: RoFormerConfig) -> fl
     predicted = stage.length
     if settings.objective == "masked":
         predicted = predictions_per_row(stage.length, settings.masking.mask_rate)
+    else:
+        architecture = architecture.replace(attention_type="causal")
     return step_flops(architecture, stage.length, stage.batch_size, predicted)
 
 

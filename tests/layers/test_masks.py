@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.local_attention import block_length
+from roformer_tf.config import block_length
 from roformer_tf.layers.masks import visible_band, visible_keys
 
 

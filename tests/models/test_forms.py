@@ -28,6 +28,10 @@ FORMS = {
     },
     "linear": {"rope_parameters": {"rope_type": "linear", "factor": 4.0}},
     "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+    "dynamic in a window": {
+        "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
+        "local_attention": 8,
+    },
     "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}, "rotary_share": 0.5},
     "log-n": {"use_logn_attn": True},
     "log-n of a trained length": {"use_logn_attn": True, "trained_length": 5},
@@ -219,7 +223,7 @@ def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_flo
     real = inputs["sequence_ids"] != 0
     np.testing.assert_allclose(got[real], expected(encoder, inputs)[real], atol=5e-5)
     # But for angles by the row's length, and values that turn by their place in it.
-    if form != "dynamic" and "rotary_value" not in FORMS[form]:
+    if "dynamic" not in form and "rotary_value" not in FORMS[form]:
         alone = {key: x[:1, 40:65] for key, x in inputs.items() if key != "sequence_ids"}
         np.testing.assert_allclose(got[:1, 40:65], to_float64(encoder(alone)), atol=5e-5)
 
@@ -237,7 +241,7 @@ def test_masks_may_be_told_by_documents(form, encoder_of, to_float64, monkeypatc
     np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["t5 in a window", "values"])
+@pytest.mark.parametrize("form", ["t5 in a window", "values", "yarn"])
 def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradients):
     encoder, inputs = encoder_of(form), rows()
     plain, fast = (weight_gradients(encoder, inputs, plain=plain) for plain in (True, False))

@@ -132,6 +132,14 @@ def test_figures_are_those_of_the_runs(finished):
     assert weights["t5"] == weights["rotary"] + 32 * 2
 
 
+def test_of_one_seed_the_interval_is_over_rows_and_of_the_same_sign(finished):
+    output, halfway, _ = finished
+    found, usual = (halfway["positions"][kind] for kind in ("t5", "rotary"))
+    assert found["difference"] == found["held_out_loss"] - usual["held_out_loss"]
+    rows = [row_losses(output / "runs" / f"{kind}-0") for kind in ("t5", "rotary")]
+    assert found["interval"] == row_interval(*rows)
+
+
 def test_masks_are_the_same_and_the_models_are_not(finished):
     output, *_ = finished
     for seed in (0, 1):
