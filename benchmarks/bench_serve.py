@@ -119,7 +119,8 @@ def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
 
 def ask(connection: http.client.HTTPConnection, text: str) -> int:
     """Ask one question: the status of its answer."""
-    connection.request("POST", "/predict", json.dumps({"text": text}))
+    said = {"Content-Type": "application/json"}
+    connection.request("POST", "/predict", json.dumps({"text": text}), said)
     response = connection.getresponse()
     answer = json.loads(response.read())
     assert response.status != 200 or len(answer["predictions"]) == 1, answer
