@@ -1,6 +1,6 @@
 """`roformer-tf serve` over loopback: 1,000 requests of one text each from 16 clients at once.
 
-    python benchmarks/bench_serve.py [FOLDER …] [--rounds N] [--rivals] [--only WORD …] [--endure]
+    python -m benchmarks.bench_serve [FOLDER …] [--rounds N] [--rivals] [--only WORD …] [--endure]
 
 FOLDER is a fine-tuned model/ or an export; without one, a model of 4 layers of 256 with random
 weights is served. Each is served by Keras, as it was before there were graphs, and by every engine
