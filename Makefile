@@ -22,7 +22,8 @@ help:
 	@echo "                make test-oldest most of the quick ones on the lowest versions allowed"
 	@echo "make lint       ruff (lint and format) and mypy"
 	@echo "make bench      measure against bert4keras and Hugging Face, about an hour and a half;"
-	@echo "                make bench CASES=\"inference startup\" measures some of it"
+	@echo "                make bench CASES=\"inference startup\" measures some of it; the service, which"
+	@echo "                prints its figures, only where it is named: make bench CASES=\"inference serve\""
 
 demo: $(VENV)/.installed-demo
 	@echo "demo: pretraining a small RoFormer on real Chinese text, about 10 minutes on 2 cores"
@@ -63,9 +64,11 @@ lint: $(VENV)/.installed-dev
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 
+MEASURED = $(filter-out serve,$(CASES))
 bench: $(VENV)/.installed-dev
 	@echo "bench: ours beside bert4keras and Hugging Face, about an hour and a half on 2 cores"
-	@$(RUN) -m benchmarks.run $(if $(CASES),--cases $(CASES))
+	@$(if $(CASES),$(if $(MEASURED),$(RUN) -m benchmarks.run --cases $(MEASURED),true),$(RUN) -m benchmarks.run)
+	@$(if $(filter serve,$(CASES)),$(RUN) -m benchmarks.bench_serve --rivals,true)
 
 # pip asks an index that it cannot reach again and again, for minutes, with a warning each time.
 # This has it fetch one small dependency first, by the same index, mirror, proxy or folder of

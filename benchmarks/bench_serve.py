@@ -1,6 +1,6 @@
 """`roformer-tf serve` over loopback: 1,000 requests of one text each from 16 clients at once.
 
-    python benchmarks/bench_serve.py [FOLDER …] [--rounds N] [--rivals] [--only WORD …] [--endure]
+    python -m benchmarks.bench_serve [FOLDER …] [--rounds N] [--rivals] [--only WORD …] [--endure]
 
 FOLDER is a fine-tuned model/ or an export; without one, a model of 4 layers of 256 with random
 weights is served. Each is served by Keras, as it was before there were graphs, and by every engine
@@ -119,7 +119,8 @@ def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
 
 def ask(connection: http.client.HTTPConnection, text: str) -> int:
     """Ask one question: the status of its answer."""
-    connection.request("POST", "/predict", json.dumps({"text": text}))
+    said = {"Content-Type": "application/json"}
+    connection.request("POST", "/predict", json.dumps({"text": text}), said)
     response = connection.getresponse()
     answer = json.loads(response.read())
     assert response.status != 200 or len(answer["predictions"]) == 1, answer

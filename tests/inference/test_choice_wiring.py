@@ -1,5 +1,6 @@
 """What is asked of an engine reaches it: from flags to the choice, from the choice to the graph."""
 
+import dataclasses
 import json
 import os
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from roformer_tf.inference.fill_mask import FillMaskConfig, load_masked_lm
 from roformer_tf.inference.predict import predict
 from roformer_tf.inference.serve import SERVED_TOKENS, Served, load_served, make_app
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import run_rows
 from roformer_tf.tasks.classification import Classification
 
 BOTH = [find_spec(name) for name in ("onnx", "onnxruntime", "openvino")]
@@ -162,9 +164,25 @@ def test_openvino_is_told_precision_and_threads(
     assert seen["INFERENCE_PRECISION_HINT"] == hint
     assert seen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == group
     assert (seen["device"], seen["INFERENCE_NUM_THREADS"], seen["NUM_STREAMS"]) == ("CPU", 1, 1)
+    assert seen["CPU_RUNTIME_CACHE_CAPACITY"] == engine_model.OPENVINO_KEPT
     monkeypatch.setattr(engine_model, "usable_cores", lambda: 2)
     open_finetuned(finetuned("classification"), "openvino", precision)
     assert seen["INFERENCE_NUM_THREADS"] == 2
+
+
+@needs_both
+def test_openvino_is_given_few_shapes(finetuned):
+    """Each is compiled, and kept."""
+    model = open_finetuned(finetuned("classification"), "openvino", "float32").model
+    lengths = set()
+
+    def watched(rows):
+        lengths.add(rows["token_ids"].shape[1])
+        return model.run(rows)
+
+    for length in range(1, 70):
+        run_rows(dataclasses.replace(model, run=watched), [[1] * length])
+    assert lengths == {16, 32, 48, 64, 80}
 
 
 @needs_onnx
