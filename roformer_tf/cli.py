@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
+from roformer_tf.companions import leave_out_companions
 from roformer_tf.errors import (
     TRY_AGAIN,
     DifferenceError,
@@ -233,7 +234,7 @@ def _groups() -> set[str]:
 
 def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
-    _check_backend()
+    leave_out_companions(_check_backend())
     function, settings = load(name, flags)
     program, renamed = f"roformer-tf {name}", RENAMED.get(name, {})
     typed = with_new_names(list(flags), renamed, program)
@@ -257,8 +258,10 @@ def load(name: str, flags: Sequence[str] = ()) -> tuple[Callable[[Any], Any], An
     return function, settings
 
 
-def _check_backend() -> None:
-    """Raise InputError where Keras would run on a backend that we do not know or that is missing.
+def _check_backend() -> str:
+    """The backend on which Keras will run.
+
+    Raises InputError where that is none of ours, or is not installed.
 
     Before Keras is imported, for it fails in the midst of that. As it does, this reads the
     variable KERAS_BACKEND and then the file keras.json.
@@ -269,7 +272,7 @@ def _check_backend() -> None:
         with suppress(OSError, ValueError, AttributeError):  # absent, or not what Keras writes
             where, name = str(home), json.loads(home.read_bytes()).get("backend")
     if not name:
-        return
+        return BACKENDS[0]
     if name not in BACKENDS:
         raise InputError(
             f"{where} asks for the Keras backend {name!r}; roformer-tf runs on "
@@ -281,6 +284,7 @@ def _check_backend() -> None:
             f"{where} asks for the Keras backend 'jax', which is not installed here: "
             f"`pip install 'roformer-tf[jax]'`, or set KERAS_BACKEND={BACKENDS[0]}."
         )
+    return str(name)
 
 
 def _escape_what_the_console_lacks() -> None:

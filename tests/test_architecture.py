@@ -25,6 +25,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "config": ("errors",),
     "flags": ("errors",),
     "terminal": (),  # progress, and what TensorFlow says unasked
+    "companions": (),  # what Keras is imported without
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
     # ground floor: text, weights, layers
@@ -50,6 +51,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
         "errors",
         "flags",
         "terminal",
+        "companions",
     ),  # and everything when a command is called; nothing sees cli
 }
 
@@ -69,6 +71,7 @@ TEXT_ROOMS = {
     "flags",
     "machine",
     "terminal",
+    "companions",
     "checkpoints",
     "tokenizers",
     "readers",
