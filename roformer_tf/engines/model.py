@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ OPENVINO_STEP = 16
 alone took twice as long, and a service grew by 50 MB in a thousand requests."""
 OPENVINO_KEPT = 512
 """Compiled operations that a process keeps at most, of all shapes."""
-GROUP = 64
+GROUP = 32
 """Features of a token that are rounded with one scale, where OpenVINO multiplies in int8."""
 WITHOUT_OVERFLOW = ("avx_vnni", "avx512_vnni", "amx_int8")
 """Instructions that multiply bytes and sum in 32 bits."""
@@ -135,10 +136,21 @@ def onnx_session(
     return GraphModel(run, "onnx", precision, 1 if precision == "int8" else TOKENS)
 
 
-def _openvino(network: Network, precision: Precision, threads: int | None) -> GraphModel:
-    """Compile for OpenVINO, all cores on one request."""
+@cache
+def _openvino_core() -> Any:
+    """OpenVINO, once for the process, and to its end.
+
+    Each plugin of it gives the thread a stack for its signals, and going, unmaps that and hands
+    back the one before, though that may be an older plugin's and unmapped already. The next signal
+    that Python receives, such as Ctrl+C, then ends the process without a word (2026.4).
+    """
     import openvino
 
+    return openvino.Core()
+
+
+def _openvino(network: Network, precision: Precision, threads: int | None) -> GraphModel:
+    """Compile for OpenVINO, all cores on one request."""
     from roformer_tf.engines.openvino_graph import openvino_model, rotation_tables
 
     settings: dict[str, Any] = {
@@ -152,8 +164,7 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
     }
     # without instructions for bytes the plugin multiplies in float32: nothing overflows
     model = openvino_model(network, BYTE if precision == "int8" else None)
-    request = openvino.Core().compile_model(model, "CPU", settings)
-    request = request.create_infer_request()
+    request = _openvino_core().compile_model(model, "CPU", settings).create_infer_request()
     config = network.config
     tables: dict[str, np.ndarray] = {}
 

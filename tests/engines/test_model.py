@@ -1,0 +1,30 @@
+import subprocess
+import sys
+
+import pytest
+
+TWO_MODELS = """
+import gc, signal, sys
+import roformer_tf
+older, newer = (roformer_tf.load(sys.argv[1], engine="openvino") for _ in range(2))
+older(["[MASK]"]), newer(["[MASK]"])
+del older
+gc.collect()
+del newer
+gc.collect()
+signal.signal(signal.SIGTERM, lambda *_: print("received"))
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_signal_is_received_though_models_of_openvino_came_and_went(released):
+    """Python's handlers run on the stack for signals that OpenVINO gave the thread."""
+    pytest.importorskip("openvino")
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_MODELS, str(released("char"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "received\n", done.stderr
+    assert done.returncode == 0
