@@ -33,11 +33,11 @@ poems: $(VENV)/.installed-poems
 	@echo "poems: a small RoFormer learns Tang and Song verse, about 15 minutes on 2 cores"
 	@$(RUN) -m pretrain.poems
 
-# Three on two cores: who waits for a process of its own, or for compiling, leaves a core to others.
+# Four on two cores: who waits for a process of its own, or for the disk, leaves a core to others.
 # One that dies ends the run, which names its test: put in its place, another waits for ever.
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
-	@$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_FLAGS)
+	@$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_FLAGS)
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"
@@ -55,7 +55,7 @@ test-oldest:
 	@echo "test-oldest: running most of the quick tests on the lowest versions that are allowed"
 	@$(MAKE) --no-print-directory VENV=$(OLDEST_VENV) PYTHON=$(OLDEST_PYTHON) \
 		$(OLDEST_VENV)/.installed-oldest
-	@$(OLDEST_VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+	@$(OLDEST_VENV)/bin/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 		$(OLDEST_TESTS) $(TEST_FLAGS)
 
 lint: $(VENV)/.installed-dev

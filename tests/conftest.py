@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,9 +60,17 @@ LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Begin with what takes minutes: a process that got it last would work on alone."""
+    """Begin with what takes minutes: a process that got it last would work on alone.
+
+    And of tests with `quick_cases`, the other cases are slow.
+    """
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    for item in items:
+        for mark in item.iter_markers("quick_cases"):
+            if not any(fnmatchcase(item.callspec.id, pattern) for pattern in mark.args):
+                item.add_marker("slow")
 
 
 def pytest_collection_finish(session):

@@ -63,6 +63,7 @@ def compiled(tmp_path_factory):
     return folder
 
 
+@pytest.mark.quick_cases("import keras-*")
 @pytest.mark.parametrize(
     ("first", "second", "names"),
     [

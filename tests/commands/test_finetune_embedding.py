@@ -140,6 +140,7 @@ def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
     assert "recall_at_10" in report["test"]
 
 
+@pytest.mark.slow
 def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monkeypatch):
     train, varying, fed = written(tmp_path / "train.tsv", 40, more=4), [], trial.fed
     monkeypatch.setattr(trial, "fed", lambda *given: varying.append(given[1]) or fed(*given))

@@ -21,7 +21,7 @@ def test_a_signal_is_received_though_models_of_openvino_came_and_went(released):
     """Python's handlers run on the stack for signals that OpenVINO gave the thread."""
     pytest.importorskip("openvino")
     done = subprocess.run(
-        [sys.executable, "-c", TWO_MODELS, str(released("char"))],
+        [sys.executable, "-c", TWO_MODELS, str(released("hf_char"))],
         capture_output=True,
         text=True,
         check=False,

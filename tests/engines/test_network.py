@@ -121,6 +121,9 @@ def drawn(model, seed=0):
     return model, {name: np.asarray(x) for name, x in model.named_variables().items()}
 
 
+@pytest.mark.quick_cases(
+    "*-cls-*", "*-mean-v1", "*-mean-v2", "*-tokens-projected", "*-tokens-unilm", "*-tokens-v2"
+)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
 def test_every_head_answers_as_keras(family, pooling, engine, rows_of):

@@ -220,6 +220,13 @@ def test_its_value_is_numpys(name, form):
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.quick_cases(
+    "fast-*",
+    "plain-layer_norm",
+    "plain-attend with dropout",
+    "plain-cross_entropy",
+    "plain-split_and_rotate",
+)
 @each_case
 @each_form
 def test_its_gradient_is_that_of_central_differences(name, form, gradient):
@@ -258,6 +265,13 @@ def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
     assert np.abs(results[0][1] - results[1][1]).max() <= 0.05 * max(1, np.abs(results[1][1]).max())
 
 
+@pytest.mark.quick_cases(
+    "fast-*",
+    "plain-layer_norm",
+    "plain-attend with dropout",
+    "plain-cross_entropy",
+    "plain-split_and_rotate",
+)
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if told so")
 @each_case
 @each_form

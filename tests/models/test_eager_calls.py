@@ -76,6 +76,7 @@ def check_answers(model, inputs):
     )
 
 
+@pytest.mark.quick_cases("encoder", "masked_lm", "similarity", "of_first")
 @pytest.mark.parametrize("name", CLASSES)
 def test_one_trace_answers_all_shapes_from_the_second_call_on(name, make, steps):
     model = make(name)
@@ -136,7 +137,7 @@ def test_within_another_layer_its_training_counts(make, steps):
     assert len(steps) == len(dropped) == 3
 
 
-def test_new_values_and_new_layers_are_seen(make):
+def test_new_values_and_new_layers_are_seen(make, quantizing):
     model = make("of_first")
     for _ in range(2):
         model(rows(2, 7))

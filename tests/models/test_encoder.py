@@ -101,6 +101,7 @@ def functional_model(config, length=None, name="encoder"):
     return keras.Model(inputs, keras.layers.Dense(3, name="scores")(hidden[:, 0]))
 
 
+@pytest.mark.quick_cases("changes0-None", "changes1-6")
 @pytest.mark.parametrize("length", [None, 6])
 @pytest.mark.parametrize("changes", [{}, {"rotary_style": "half", "embedding_size": 16}])
 def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(

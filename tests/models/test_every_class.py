@@ -87,6 +87,7 @@ def test_it_gives_what_it_promises(name, version, make, inputs):
     assert all(np.isfinite(value).all() for value in outputs.values())
 
 
+@pytest.mark.quick_cases("*-mixed_bfloat16", "encoder-*", "masked_lm-*", "of_first-float16")
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16", "float64"])
 @every_class
 def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
@@ -99,6 +100,15 @@ def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
     assert {keras.backend.standardize_dtype(x.dtype) for x in outputs.values()} == {want}
 
 
+@pytest.mark.quick_cases(
+    "encoder-v1",
+    "masked_lm-*",
+    "causal_lm-v1",
+    "similarity-v2",
+    "of_first-v1",
+    "of_mean-v2",
+    "of_tokens-v1",
+)
 @both_versions
 @every_class
 def test_saved_and_loaded_it_is_the_same_model(name, version, make, inputs, tmp_path, caplog):
@@ -174,6 +184,7 @@ def quick(*dtypes):
     )
 
 
+@pytest.mark.quick_cases("bfloat16")
 @quick("bfloat16", "float64")
 def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs, request):
     if dtype == "float64":
@@ -187,6 +198,7 @@ def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs, request):
     assert {keras.backend.standardize_dtype(w.dtype) for w in model.trainable_variables} == {dtype}
 
 
+@pytest.mark.quick_cases("bfloat16")
 @quick("bfloat16", "float16")
 def test_in_every_dtype_pretraining_learns_and_its_losses_are_float32(dtype, make, inputs, request):
     if dtype == "float16":
@@ -263,6 +275,7 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
         np.testing.assert_allclose(loaded.serve(rows).numpy(), want, rtol=0, atol=1e-5)
 
 
+@pytest.mark.quick_cases("encoder", "masked_lm", "similarity", "of_tokens")
 @every_class
 def test_it_is_part_of_a_functional_model(name, make, inputs):
     model = make(name, "v1")
@@ -277,6 +290,15 @@ def test_it_is_part_of_a_functional_model(name, make, inputs):
         np.testing.assert_allclose(got[key], want[key], rtol=0, atol=1e-5)
 
 
+@pytest.mark.quick_cases(
+    "encoder-*",
+    "masked_lm-v1",
+    "causal_lm-v2",
+    "similarity-v1",
+    "of_first-v2",
+    "of_mean-v1",
+    "of_tokens-v2",
+)
 @both_versions
 @every_class
 def test_dropout_is_on_in_training_alone(name, version, make, inputs):

@@ -241,6 +241,7 @@ def test_masks_may_be_told_by_documents(form, encoder_of, to_float64, monkeypatc
     np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=1e-5)
 
 
+@pytest.mark.quick_cases("t5 in a window", "values")
 @pytest.mark.parametrize("form", ["t5 in a window", "values", "yarn"])
 def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradients):
     encoder, inputs = encoder_of(form), rows()
@@ -308,6 +309,18 @@ def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
         np.testing.assert_allclose(to_float64(traced(inputs))[real], want, atol=5e-5)
 
 
+@pytest.mark.quick_cases(
+    "a quarter",
+    "half a head, in halves",
+    "values",
+    "yarn",
+    "log-n of a trained length",
+    "a window and log-n",
+    "learned, projected",
+    "sinusoidal",
+    "t5 in a window",
+    "none",
+)
 @each_form
 def test_a_saved_model_is_read_as_it_was(form, encoder_of, tmp_path, to_float64):
     model = encoder_of(form, RoFormerForMaskedLM, attention_type="bidirectional")
@@ -323,6 +336,7 @@ def test_a_saved_model_is_read_as_it_was(form, encoder_of, tmp_path, to_float64)
     assert written["model_type"] == want
 
 
+@pytest.mark.quick_cases("a quarter", "values", "yarn", "a window", "learned", "t5", "none")
 @each_form
 def test_one_seed_gives_all_forms_the_same_weights(form, encoder_of):
     embedding_size = FORMS[form].get("embedding_size", 32)
@@ -345,6 +359,9 @@ def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
     assert written["rotary_value"] is False  # transformers' own key, which it had before
 
 
+@pytest.mark.quick_cases(
+    "values-causal", "yarn-causal", "a window and log-n-unilm", "t5-unilm", "learned-unilm"
+)
 @pytest.mark.parametrize(
     ("form", "attention_type"),
     [

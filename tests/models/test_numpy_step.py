@@ -54,6 +54,14 @@ def counted(monkeypatch):
     return rows
 
 
+@pytest.mark.quick_cases(
+    "v1-interleaved-*",
+    "v1-half-unilm",
+    "projected-half-causal",
+    "gelu_new-interleaved-causal",
+    "v2-half-causal",
+    "v2, large epsilon-interleaved-unilm",
+)
 @pytest.mark.parametrize("attention_type", ["causal", "unilm"])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
 # Precision
 
 
+@pytest.mark.quick_cases("mixed_bfloat16")
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_a_precision_that_is_asked_for_is_trained_in(
     precision, pretrain_flags, tmp_path, monkeypatch, capsys
