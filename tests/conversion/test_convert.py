@@ -196,6 +196,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.quick_cases("*-interleaved", "*rotary_value*-half")
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(("form", "named", "refusing"), FORMS, ids=str)
 def test_a_form_is_kept_or_refused_and_never_left_out(form, named, refusing, style, tmp_path):

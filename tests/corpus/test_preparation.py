@@ -134,6 +134,7 @@ def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, 
     assert "is prepared already" in capsys.readouterr().out
 
 
+@pytest.mark.quick_cases("True-*")
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

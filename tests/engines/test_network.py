@@ -74,6 +74,9 @@ def test_a_sentence_vector_is_the_recorded_one(engine, released, recorded):
     np.testing.assert_allclose(got, arrays["sentence_unit"], rtol=0, atol=BOUND)
 
 
+@pytest.mark.quick_cases(
+    "*-word-bidirectional", "*-word_project-causal", "*-v2_char-unilm", "*-sim_char-unilm"
+)
 @pytest.mark.parametrize(
     ("name", "attention"),
     [

@@ -83,6 +83,7 @@ def told_to_end():
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal")
 def test_told_to_end_it_does_though_every_step_is_saved_anyway(
     pretrain_flags, pretrained, told_to_end, tmp_path, capsys

@@ -217,6 +217,7 @@ def test_at_positions_a_mask_of_all_queries_is_each_ones_own(kind, how, shape, w
     assert ways == expected(kind, "fused" if len(shape) == 3 else "Keras'")
 
 
+@pytest.mark.quick_cases("keras-*-7", "fused-fusible--1", "fused-causal-1048576")
 @pytest.mark.parametrize("wrong", [-1, T, 2**20])
 @pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fusible", "causal"])
 @each_layer

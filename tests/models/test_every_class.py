@@ -152,6 +152,7 @@ def compiled(model, name, **arguments):
     return targets.get("", targets)
 
 
+@pytest.mark.quick_cases("masked_lm-*", "causal_lm-*", "similarity-*", "of_first-*", "of_tokens-*")
 @pytest.mark.parametrize(
     ("version", "jit"),
     [
@@ -247,6 +248,7 @@ def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, 
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.quick_cases("masked_lm-call", "of_first-fit")
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="TensorFlow's own format")
 @pytest.mark.parametrize(
     ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]

@@ -215,6 +215,16 @@ def test_hidden_states_are_those_of_plain_numpy(
     np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=5e-5)
 
 
+@pytest.mark.quick_cases(
+    "values",
+    "dynamic",
+    "yarn",
+    "log-n of a trained length",
+    "a window and log-n",
+    "learned",
+    "sinusoidal",
+    "t5 in a window",
+)
 @each_form
 def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_float64):
     encoder, inputs = encoder_of(form), rows()

@@ -28,6 +28,7 @@ def whole(model, prompt, written):
     return ops.convert_to_numpy(model({"token_ids": row, "segment_ids": segments}))[0, -1]
 
 
+@pytest.mark.quick_cases("interleaved-causal", "half-unilm")
 @pytest.mark.parametrize("attention_type", ["causal", "unilm"])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 def test_each_step_gives_the_logits_of_the_whole_row(tiny, style, attention_type, record_property):
