@@ -32,7 +32,6 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/models/test_encoder.py::test_every_hidden_state_is_the_recorded_one[hf_word]",
     "tests/models/test_attention_forms.py::test_losses_and_gradients_are_those_of_the_mask"
     "[unilm-0.3-False]",
-    "tests/models/test_incremental.py::test_rows_are_repeated_reordered_and_dropped",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
 )

@@ -49,6 +49,7 @@ def trained(rematerialize, config, dtype="float32", jit=False):
     return np.array(losses), [ops.convert_to_numpy(variable) for variable in model.variables]
 
 
+@pytest.mark.quick_cases("v1")
 @pytest.mark.parametrize(
     ("config", "jit"),
     [

@@ -161,6 +161,7 @@ def test_each_piece_draws_dropout_of_its_own():
     assert set(drawn(4)) == {4}
 
 
+@pytest.mark.quick_cases("nan")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_batch_without_a_finite_loss_is_skipped(value, request):
     if np.isinf(value):

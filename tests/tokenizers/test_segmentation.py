@@ -96,6 +96,7 @@ def test_jieba_stays_unloaded_until_a_lone_surrogate_needs_it_and_then_says_noth
     assert run.stderr == run.stdout == ""
 
 
+@pytest.mark.quick_cases("pass-*", "*add_word*words3", "*del_word*", "*set_dictionary*")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
