@@ -15,6 +15,7 @@ by an example of a right one, too; 503 asks to try again later.
 """
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import socket
@@ -164,6 +165,9 @@ def serve(config: ServeConfig) -> None:
             )
         where = url(address, port)
         print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C ends it)", flush=True)
+        # a full collection would look through all that stays anyway, some hundred thousand objects,
+        # and each second or two all who ask would wait 50 ms for it
+        gc.freeze()
         server.run(sockets=[at])
 
 

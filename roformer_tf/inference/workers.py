@@ -4,6 +4,7 @@ The service stays in the first process: it takes requests, and hands each batch 
 idle. A worker that dies is replaced, and its batch is given to another one.
 """
 
+import gc
 import multiprocessing
 import signal
 import threading
@@ -128,6 +129,7 @@ def _work(connection: Connection, open_model: Open) -> None:
         connection.send(error)
         return
     connection.send(None)
+    gc.freeze()  # as `serve` does, for the same reason
     while True:
         try:
             questions = connection.recv()

@@ -1,3 +1,4 @@
+import gc
 import http.client
 import json
 import logging
@@ -690,8 +691,12 @@ def test_loopback():
 
 
 def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path, capsys):
-    seen = {}
-    served, server = Served("m", TASK, by_length), SimpleNamespace(run=lambda sockets: None)
+    seen, kept = {}, gc.get_freeze_count()
+
+    def run(sockets):
+        seen["kept"] = gc.get_freeze_count()
+
+    served, server = Served("m", TASK, by_length), SimpleNamespace(run=run)
     monkeypatch.setattr(serving, "load_served", lambda *given: seen.update(load=given) or served)
     monkeypatch.setattr(serving, "make_app", lambda *given: seen.update(app=given))
     monkeypatch.setattr(serving, "make_server", lambda *given: seen.update(server=given) or server)
@@ -705,6 +710,7 @@ def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path, capsys):
     assert seen["load"] == (tmp_path, 3, "bfloat16", 2, "openvino", 5)
     assert seen["app"] == (served, 3, limits)
     assert seen["server"] == (None, limits)
+    assert seen["kept"] > kept  # objects that no collection looks through
     told = capsys.readouterr().out
     assert re.fullmatch(r"serving m at http://127\.0\.0\.1:\d+ on the processor.*\n", told)
     writer = ServedWriter("m", None)

@@ -23,6 +23,10 @@ def test_batches_are_answered_side_by_side_by_processes_of_their_own(workers):
     assert workers.answer([1, 5]) == [2, 10]
 
 
+def test_the_garbage_collector_passes_over_what_was_there_first(workers):
+    assert workers.answer(["kept"])[0] > 1000
+
+
 def test_a_killed_worker_is_replaced_and_its_batch_is_answered(workers):
     before = workers.pids
     with ThreadPoolExecutor(2) as pool:

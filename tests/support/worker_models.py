@@ -1,11 +1,15 @@
 """What a worker's process opens in the tests: it must be found by name there."""
 
+import gc
 import os
 import time
 
 
 def doubling():
-    """Twice each number; 13 ends the process, as a crash would, and "wrong" is our mistake."""
+    """Twice each number; 13 ends the process, as a crash would, and "wrong" is our mistake.
+
+    "kept": how many objects the garbage collector passes over.
+    """
 
     def answer(numbers):
         if 13 in numbers:
@@ -15,6 +19,8 @@ def doubling():
         if "slow" in numbers:
             time.sleep(0.5)
             return [os.getpid()]
+        if "kept" in numbers:
+            return [gc.get_freeze_count()]
         return [2 * number for number in numbers]
 
     return answer
