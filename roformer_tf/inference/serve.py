@@ -83,6 +83,8 @@ if TYPE_CHECKING:
 
 SERVED_TOKENS = 2048
 """About so many are answered together: twice what keeps a processor busy."""
+BRIEF = 1000
+"""Characters whose answers are written sooner than another thread wakes up."""
 NEEDED = ("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
 
 
@@ -330,6 +332,7 @@ def make_server(app: "FastAPI", limits: Limits | None = None) -> "uvicorn.Server
         ws="none",
         backlog=accepted,
         log_level="warning",
+        access_log=False,
         timeout_graceful_shutdown=PATIENCE,
     )
     for name in LOGGERS:  # now, for uvicorn sets up its own as its settings are made
@@ -366,7 +369,7 @@ def make_app(
         answers,
         SERVED_TOKENS,
         limits.max_waiting,
-        width=lambda example: max(sum(map(len, example.texts)), SERVED_TOKENS // batch_size),
+        width=lambda example: max(_width(example), SERVED_TOKENS // batch_size),
         threads=served.workers,
     )
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
@@ -386,11 +389,19 @@ def make_app(
         body = await read_body(request, limits.max_megabytes * MEGABYTE, PATIENCE)
         examples = [as_example(texts, task) for texts in asked_texts(question, body, task)]
         predictions = await asyncio.wrap_future(promised(batcher, examples))
-        # in a thread: the tags of a long text take seconds, in which others are to be heard
-        written = await asyncio.to_thread(reply, examples, predictions, task)
+        # in a thread where texts are long: their tags take seconds, in which others are to be heard
+        if sum(map(_width, examples)) > BRIEF:
+            written = await asyncio.to_thread(reply, examples, predictions, task)
+        else:
+            written = reply(examples, predictions, task)
         return Response(written, media_type="application/json")
 
     return count_requests(app, metrics)
+
+
+def _width(example: Example) -> int:
+    """Characters of an example."""
+    return sum(map(len, example.texts))
 
 
 def described_predictions(served: Served) -> dict[str, Any]:

@@ -538,7 +538,7 @@ def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):
 
     monkeypatch.setattr(type(TASK), "as_json", held)
     with running(make_app(Served("m", TASK, by_length))) as at, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask, at, body=json.dumps({"text": "好"}))
+        asked = pool.submit(ask, at, body=json.dumps({"text": "好" * 1001}))
         assert inside.wait(30)
         assert ask(at, "GET", "/health")[0] == 200
         assert not asked.done()
