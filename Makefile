@@ -10,6 +10,9 @@ OLDEST_VENV := .venv-oldest
 OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models readers corpus \
 	labelled tasks runs pretraining finetuning inference conversion commands)
 
+# Else each process of the tests, some hundred, would compile the package and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint bench
 .NOTPARALLEL:
 
