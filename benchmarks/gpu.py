@@ -182,7 +182,8 @@ def compiled_model(case: Case) -> Any:
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
     from roformer_tf.pretraining.losses import MaskedTokenLoss
-    from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
+    from roformer_tf.pretraining.settings import StepConfig
+    from roformer_tf.pretraining.train_step import PretrainingModel
     from roformer_tf.runs.devices import choose_jit
     from roformer_tf.runs.optimizers.factory import make_optimizer
     from roformer_tf.runs.optimizers.settings import OptimizerConfig

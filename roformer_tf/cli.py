@@ -1,6 +1,7 @@
 """`roformer-tf COMMAND …`: a table of commands; each one's settings dataclass is its flags.
 
-A command's module is imported when the command is called, so that help is instant.
+A command's module is imported when the command is called, so that help is instant; where it loads
+Keras, the settings may stand in another, which is imported alone.
 """
 
 import errno
@@ -47,6 +48,9 @@ class Command(NamedTuple):
     """Modules that take long to load, which is done, quietly, before the function is called."""
     alone: str = ""
     """A flag whose value may also be typed alone, without the flag."""
+    settings: str = ""
+    """ "module:class" of the settings, where the function's module takes long to load: neither
+    help nor a word on wrong flags waits for that."""
     instead: Mapping[str, str] = MappingProxyType({})
     """By a flag, the function that takes the other one's place where this flag is given."""
 
@@ -62,6 +66,7 @@ COMMANDS = {
         "roformer_tf.pretraining.command:pretrain",
         "pretrain a language model, masked or causal",
         _MODELS,
+        settings="roformer_tf.pretraining.settings:PretrainConfig",
     ),
     "compare-positions": Command(
         "roformer_tf.pretraining.position_comparison:compare_positions",
@@ -69,7 +74,10 @@ COMMANDS = {
         _MODELS,
     ),
     "finetune": Command(
-        "roformer_tf.finetuning.command:finetune", "fine-tune on labelled texts", _MODELS
+        "roformer_tf.finetuning.command:finetune",
+        "fine-tune on labelled texts",
+        _MODELS,
+        settings="roformer_tf.finetuning.settings:FinetuneConfig",
     ),
     "predict": Command(
         "roformer_tf.inference.predict_file:predict_file",
@@ -235,7 +243,7 @@ def _groups() -> set[str]:
 def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
     leave_out_companions(_check_backend())
-    function, settings = load(name, flags)
+    settings = load_settings(name, flags)
     program, renamed = f"roformer-tf {name}", RENAMED.get(name, {})
     typed = with_new_names(list(flags), renamed, program)
     typed = with_flag(typed, COMMANDS[name].alone, settings)
@@ -244,18 +252,33 @@ def run(name: str, flags: Sequence[str]) -> None:
     for module in COMMANDS[name].loads:
         with quiet_import(), suppress(ModuleNotFoundError):  # who needs it says what is missing
             import_module(module)
-    function(given)
+    load_function(name, flags)(given)
 
 
-def load(name: str, flags: Sequence[str] = ()) -> tuple[Callable[[Any], Any], Any]:
-    """Import a command's function, and the settings dataclass that it takes."""
+def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:
+    """Import a command's function."""
     command = COMMANDS[name]
     given = [flag for flag in command.instead if flag in given_names(flags)]
-    module, attribute = (command.instead[given[0]] if given else command.function).split(":")
+    function: Callable[[Any], Any] = _imported(
+        command.instead[given[0]] if given else command.function
+    )
+    return function
+
+
+def load_settings(name: str, flags: Sequence[str] = ()) -> Any:
+    """Import the settings dataclass that a command's function takes, which are its flags."""
+    if COMMANDS[name].settings:
+        return _imported(COMMANDS[name].settings)
+    hints = get_type_hints(load_function(name, flags))
+    (settings,) = (t for key, t in hints.items() if key != "return")
+    return settings
+
+
+def _imported(place: str) -> Any:
+    """What stands at "module:name"."""
+    module, name = place.split(":")
     with quiet_import():
-        function = getattr(import_module(module), attribute)
-    (settings,) = (t for key, t in get_type_hints(function).items() if key != "return")
-    return function, settings
+        return getattr(import_module(module), name)
 
 
 def _check_backend() -> str:

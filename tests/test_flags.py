@@ -51,13 +51,13 @@ def recipe(folder, text):
 
 @pytest.mark.parametrize("command", RENAMED)
 def test_new_names_are_flags_and_old_ones_are_not(command):
-    known = flag_types(cli.load(command)[1])
+    known = flag_types(cli.load_settings(command))
     assert set(RENAMED[command].values()) <= known.keys()
     assert RENAMED[command].keys().isdisjoint(known)
 
 
 def test_patience_is_early_stopping_everywhere():
-    having = [name for name in cli.COMMANDS if "patience" in flag_types(cli.load(name)[1])]
+    having = [name for name in cli.COMMANDS if "patience" in flag_types(cli.load_settings(name))]
     assert having == ["finetune"]
 
 
@@ -68,7 +68,7 @@ def test_no_flag_is_a_word_that_alone_means_nothing(name):
         "checkpoints vocabulary": {"keep"},  # FILE: the tokens to keep
         "generate": {"temperature"},  # of sampling, the field's word for it
     }
-    assert vague & flag_types(cli.load(name)[1]).keys() == allowed.get(name, set())
+    assert vague & flag_types(cli.load_settings(name)).keys() == allowed.get(name, set())
 
 
 # Typed
@@ -145,7 +145,7 @@ def test_a_yaml_with_both_names_is_refused_with_its_lines(pretrain, tmp_path):
 
 
 def test_an_unknown_key_is_not_answered_by_old_names(tmp_path):
-    settings = cli.load("pretrain")[1]
+    settings = cli.load_settings("pretrain")
     with pytest.raises(
         InputError, match=r"unknown key 'mask-rat'\. Did you mean mask-rate\?"
     ) as no:

@@ -36,7 +36,7 @@ def test_exactly_two_commands_set_up_run_and_test(name):
 
 @pytest.mark.parametrize("name", READMES)
 def test_every_flag_exists(name):
-    from roformer_tf.cli import COMMANDS, load
+    from roformer_tf.cli import COMMANDS, load_settings
     from roformer_tf.flags import flag_types
 
     scripts = {"run_mlm.py": "pretrain", "run_classifier.py": "finetune"}
@@ -50,7 +50,7 @@ def test_every_flag_exists(name):
         named = [c for c in COMMANDS if line.startswith(f"roformer-tf {c} ") or line.endswith(c)]
         script = next((command for x, command in scripts.items() if x in line), None)
         command = script or max(named, key=len)
-        known = {*flag_types(load(command, line.split())[1]), "config", "help"}
+        known = {*flag_types(load_settings(command, line.split())), "config", "help"}
         assert set(re.findall(r"--([a-z-]+)", line)) <= known, line
 
 

@@ -124,7 +124,8 @@ def training(model: Any, batches: Any) -> Prepared:
     import keras
 
     from roformer_tf.pretraining.losses import MaskedTokenLoss
-    from roformer_tf.pretraining.train_step import PretrainingModel, StepConfig
+    from roformer_tf.pretraining.settings import StepConfig
+    from roformer_tf.pretraining.train_step import PretrainingModel
     from roformer_tf.runs.devices import choose_jit
     from roformer_tf.runs.optimizers.factory import make_optimizer
     from roformer_tf.runs.optimizers.settings import OptimizerConfig

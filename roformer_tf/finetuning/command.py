@@ -14,9 +14,8 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,8 +24,6 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
 from roformer_tf.finetuning.losses import (
-    LossConfig,
-    VectorConfig,
     check_loss,
     check_vector_settings,
 )
@@ -34,21 +31,20 @@ from roformer_tf.finetuning.rates import MOST_EPOCHS, spelled, usual_epochs, usu
 from roformer_tf.finetuning.report.advice import advise
 from roformer_tf.finetuning.report.analysis import analyse, write_report
 from roformer_tf.finetuning.report.card import model_card
-from roformer_tf.finetuning.report.language import AskedLanguage, choose_language
+from roformer_tf.finetuning.report.language import choose_language
 from roformer_tf.finetuning.results import Results, say
 from roformer_tf.finetuning.search import Search, Sets
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import Start
 from roformer_tf.finetuning.trial import Recipe
 from roformer_tf.finetuning.vectors import check_pieces
-from roformer_tf.inference.export import Format, check_export, export
+from roformer_tf.inference.export import check_export, export
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
-from roformer_tf.labelled.examples import Example, LongTexts
-from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.devices import Precision
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.run_files import read_settings
 from roformer_tf.runs.run_folder import (
     check_output,
@@ -60,113 +56,7 @@ from roformer_tf.runs.run_folder import (
 )
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
-from roformer_tf.tasks.table import TASKS, TaskName
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
-    """Fine-tune a checkpoint on labelled texts, and report on what came out.
-
-    Killed, the same command continues where the last checkpoint stands.
-    """
-
-    checkpoint: str
-    """Released zip or name, folder with a checkpoint, or the model/ of a run."""
-    train: str
-    """Labelled examples: tsv, csv, jsonl, parquet, xlsx or CoNLL, at a path or a URL; all but
-    parquet and xlsx may be compressed, as gz, xz or zst."""
-    output: str
-    """Folder of the run: `model/`, the report, metrics, checkpoints."""
-    valid: str | None = None
-    """Examples that choose the best epoch; unset, a part of --train."""
-    test: str | None = None
-    """Examples that the report judges by; unset, a part of --train, unless --valid is given."""
-    valid_share: float = 0.1
-    """Share of --train that becomes the validation set."""
-    test_share: float = 0.1
-    """Share of --train that becomes the test set; 0 for none."""
-    task: TaskName | None = None
-    """What is learnt; unset, it is guessed from the data, and said."""
-    columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
-    max_length: int | Literal["auto"] = "auto"
-    """Most tokens of a row; "auto" is where hardly a training text is longer."""
-    long_texts: LongTexts = "head"
-    """Longer texts are cut, cut in the middle, or read in overlapping windows."""
-    pooling: Literal["cls", "mean", "pooler"] | None = None
-    """What a text's answer is read from; unset, the first token ("mean" for ranking). A vector is
-    unset what the checkpoint was made for: a sim model's pooler, else the mean."""
-    crf: bool = False
-    """For tagging: learn as well what labels score behind each other (a conditional random field),
-    at --crf-learning-rate."""
-    from_scratch: bool = False
-    """Take only the checkpoint's architecture and vocabulary, for comparison."""
-    epochs: int | Literal["auto"] = "auto"
-    """Passes over the training examples; "auto" is 3, but 2 or 1 of many examples at a high
-    learning rate, as small models have it: they would learn them by heart."""
-    batch_size: int = 32
-    """Examples a batch."""
-    optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
-    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
-    vectors: VectorConfig = dataclasses.field(default_factory=VectorConfig)
-    dropout: float | None = None
-    """Dropout rate on hidden states and attention; unset, what the checkpoint says."""
-    precision: Precision = "auto"
-    """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
-    metric: str | None = None
-    """Figure on the validation set that the best weights are kept by; unset, the task's usual."""
-    patience: int = 0
-    """Stop after so many epochs without a better figure; 0, never early."""
-    seed: int = 0
-    """Seed of the split, the new head, the order of the examples and dropout."""
-    seeds: int = 1
-    """Trainings with seeds of their own; the report gives mean and deviation."""
-    folds: int = 0
-    """Cross-validation: so many trainings, each judged on the part it has not seen."""
-    sweep: bool = False
-    """Try half, two times and four times the learning rate too, and keep the best; where none is
-    given, around that of the model's size."""
-    baseline: bool = True
-    """Fit a simple baseline (TF-IDF) on the same examples, to compare with."""
-    language: AskedLanguage = "auto"
-    """Of the report and the model card; "auto" is Chinese where most letters of the texts are."""
-    export: tuple[Format, ...] = ()
-    """Formats to write under OUTPUT/export/ when done."""
-    save_every: int = 500
-    """Steps between two checkpoints, beside those at the end of an epoch."""
-    log_every: int = 10
-    """Steps between two lines of metrics.jsonl."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "seeds", "save_every", "log_every"):
-            if (value := getattr(self, name)) != "auto" and value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
-        for name in ("patience", "folds"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must not be negative.")
-        for name in ("valid_share", "test_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}, but must be at least 0 and below 1."
-                )
-        if not 0 <= self.seed < 2**32 - self.seeds:
-            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
-        if not (self.valid_share or self.valid or self.folds):
-            raise InputError(
-                "valid_share is 0, but something must choose the best weights. Give --valid, or a "
-                "share above 0."
-            )
-        if self.folds == 1:
-            raise InputError("folds is 1, but cross-validation needs at least 2.")
-        if self.folds and (self.valid or self.seeds > 1 or self.sweep):
-            raise InputError(
-                "--folds makes validation sets of its own: leave --valid, --seeds and --sweep out."
-            )
-        if self.max_length != "auto" and self.max_length < 3:
-            raise InputError(
-                f"max_length is {self.max_length}, but a row holds at least [CLS], one token and "
-                "[SEP]. Give 3 or more, such as 256."
-            )
-
+from roformer_tf.tasks.table import TASKS
 
 MAY_CHANGE = (
     *("output", "save_every", "log_every"),

@@ -1,74 +1,18 @@
 """What fine-tuning minimises: a task's loss, weighted, and R-Drop beside it."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.finetuning.settings import LossConfig, VectorConfig
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.table import TASKS
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """What the loss does about few, unequal or doubtful examples."""
-
-    label_smoothing: float = 0.0
-    """Share of the certainty that is taken from a label and spread evenly, such as 0.1."""
-    focal: float = 0.0
-    """How much less what is right already counts: the focal loss' exponent, such as 2."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """"balanced" lets a rare label count for as much as a frequent one, taken all together."""
-    r_drop: float = 0.0
-    """R-Drop: how much two passes with other dropout are to agree, such as 1; doubles the time."""
-    fgm: float = 0.0
-    """FGM: length of a step of the word embeddings against the model, which is trained on both
-    sides of it, such as 0.5; doubles the time."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            found = f"label_smoothing is {self.label_smoothing}"
-            raise InputError(f"{found}, but must be at least 0 and less than 1.")
-        for name in ("focal", "r_drop", "fgm"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0.")
-
-
-@dataclass(frozen=True)
-class VectorConfig:
-    """What sentence vectors are trained by, for the task that makes them."""
-
-    loss: Literal["auto", "softmax", "cosent", "classifier"] = "auto"
-    """For vectors: "softmax" over the cosines of a batch, times 20, where texts belong together;
-    "cosent" where pairs have scores; "classifier" for RoFormer-Sim's supervised form, which tells
-    the score by [a, b, |a - b|]; "auto" is the first or second, as the data are."""
-    hard_negatives: int = 0
-    """For vectors: texts that are held against each example, besides those of its batch: the ones
-    that the model takes for the nearest, though they do not belong to it."""
-    dimensions: tuple[int, ...] = ()
-    """For vectors: lengths to which they may be cut afterwards, such as 64 128 256; the whole one
-    is always trained too."""
-    teacher: str | None = None
-    """For paraphrases: a model whose cosines of the texts their vectors are trained to have, as in
-    RoFormer-Sim's second stage, in place of the softmax over a batch."""
-    pieces: int = 1
-    """For vectors: pieces in which a batch is encoded, one after the other and twice: batches
-    larger than memory. The gradient is that of the whole batch."""
-
-    def __post_init__(self) -> None:
-        if self.hard_negatives < 0:
-            raise InputError(f"hard_negatives is {self.hard_negatives}, but must not be negative.")
-        if self.pieces < 1:
-            raise InputError(f"pieces is {self.pieces}, but must be at least 1.")
-        if any(size < 1 for size in self.dimensions):
-            shown = " ".join(map(str, self.dimensions))
-            raise InputError(f"dimensions are {shown}, but must be numbers of at least 1.")
 
 
 def check_vector_settings(task: type[Task], config: VectorConfig) -> None:

@@ -22,9 +22,9 @@ import numpy as np
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, remove, write_text
-from roformer_tf.finetuning.losses import LossConfig, VectorConfig
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.rates import FoundRate
+from roformer_tf.finetuning.settings import LossConfig, VectorConfig
 from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.inference.engines import open_finetuned

@@ -9,21 +9,13 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import keras
 
 from roformer_tf.errors import InputError
 from roformer_tf.internals import device_scope
-
-AttentionForm = Literal["blocks", "packed", "masked", "plain"]
-"""How attention is computed on JAX with an NVIDIA GPU; elsewhere it is plain, or `fast` says.
-
-"blocks": our own kernel in Pallas, which skips blocks of a row in which nobody sees anybody
-(`block_attention.py`). "packed": cuDNN's kernel, document by document (`packed_attention.py`).
-"masked": cuDNN's kernel with a mask of all pairs, where Keras finds it possible (`flash.py`).
-"plain": products and softmax, by XLA.
-"""
+from roformer_tf.kernels.devices import AttentionForm
 
 Tensor = Any
 """A tensor of the running backend, a Keras tensor or a NumPy array."""

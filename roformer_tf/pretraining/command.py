@@ -34,13 +34,14 @@ from roformer_tf.kernels.forms import attention_by, attention_form
 from roformer_tf.pretraining.card import model_card
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.flops import stage_flops
-from roformer_tf.pretraining.initialization import (
-    InitializationConfig,
-    extend_vocabulary,
-    initializer,
-)
+from roformer_tf.pretraining.initialization import extend_vocabulary, initializer
 from roformer_tf.pretraining.losses import MaskedTokenLoss
-from roformer_tf.pretraining.settings import PretrainConfig, may_change, with_rows_settled
+from roformer_tf.pretraining.settings import (
+    InitializationConfig,
+    PretrainConfig,
+    may_change,
+    with_rows_settled,
+)
 from roformer_tf.pretraining.stages import Stage, rows_before
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.runs.callbacks import (

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -19,6 +18,7 @@ from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.cooccurrence import neighbour_vectors
+from roformer_tf.pretraining.settings import InitializationConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
@@ -31,41 +31,6 @@ MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
     "causal": RoFormerForCausalLM,
 }
 """The class that an objective trains."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitializationConfig:
-    """What is trained, and where its weights come from."""
-
-    objective: ObjectiveName = "masked"
-    """What the model learns to tell: "masked", hidden words from what stands on both sides of them,
-    to understand texts; "causal", each next token from those before it, to write them."""
-    init_from: str | None = None
-    """Checkpoint to continue from; its vocabulary is used."""
-    extend_vocab: str | None = None
-    """With --init-from, a file of words, one a line, to be appended to the vocabulary, each with
-    the mean embedding of the tokens that stood for it so far."""
-    architecture: str | None = None
-    """Instead of --init-from: a bert_config.json; its vocab_size gives way to the vocabulary's."""
-    embeddings: Literal["random", "neighbours"] = "random"
-    """Initial word embeddings of a new model: random ones, or those that tell which
-    tokens stand side by side in the corpus, which spares a small one thousands of steps."""
-    dropout: float | None = None
-    """Dropout rate on hidden states and attention; unset, what the architecture says."""
-    attention_dropout: float | None = None
-    """Dropout rate on attention's weights; unset, as --dropout. With 0 a GPU may take kernels that
-    never store them."""
-
-    def __post_init__(self) -> None:
-        if self.init_from and self.architecture:
-            raise InputError(
-                "give either --init-from, to continue from a checkpoint, or --architecture, "
-                "to start anew."
-            )
-        if self.extend_vocab and not self.init_from:
-            raise InputError(
-                "--extend-vocab adds to a checkpoint's vocabulary: give the one with --init-from."
-            )
 
 
 SMALL = RoFormerConfig(

@@ -4,19 +4,73 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.mixing import MixingConfig
+from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import InputError
-from roformer_tf.pretraining.initialization import InitializationConfig
 from roformer_tf.pretraining.stages import Stage, make_stages
-from roformer_tf.pretraining.train_step import StepConfig
-from roformer_tf.runs.devices import Precision
-from roformer_tf.runs.distribution import DevicesConfig
 from roformer_tf.runs.optimizers.settings import OptimizerConfig
+from roformer_tf.runs.settings import DevicesConfig, Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitializationConfig:
+    """What is trained, and where its weights come from."""
+
+    objective: ObjectiveName = "masked"
+    """What the model learns to tell: "masked", hidden words from what stands on both sides of them,
+    to understand texts; "causal", each next token from those before it, to write them."""
+    init_from: str | None = None
+    """Checkpoint to continue from; its vocabulary is used."""
+    extend_vocab: str | None = None
+    """With --init-from, a file of words, one a line, to be appended to the vocabulary, each with
+    the mean embedding of the tokens that stood for it so far."""
+    architecture: str | None = None
+    """Instead of --init-from: a bert_config.json; its vocab_size gives way to the vocabulary's."""
+    embeddings: Literal["random", "neighbours"] = "random"
+    """Initial word embeddings of a new model: random ones, or those that tell which
+    tokens stand side by side in the corpus, which spares a small one thousands of steps."""
+    dropout: float | None = None
+    """Dropout rate on hidden states and attention; unset, what the architecture says."""
+    attention_dropout: float | None = None
+    """Dropout rate on attention's weights; unset, as --dropout. With 0 a GPU may take kernels that
+    never store them."""
+
+    def __post_init__(self) -> None:
+        if self.init_from and self.architecture:
+            raise InputError(
+                "give either --init-from, to continue from a checkpoint, or --architecture, "
+                "to start anew."
+            )
+        if self.extend_vocab and not self.init_from:
+            raise InputError(
+                "--extend-vocab adds to a checkpoint's vocabulary: give the one with --init-from."
+            )
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """How a batch becomes a step."""
+
+    accumulate: int = 1
+    """Pieces that a batch is computed in, one after another: larger batches than fit into memory.
+    The gradient is that of the whole batch."""
+    spike_factor: float = 2.0
+    """A batch whose loss is more than this many times the usual one is skipped, as is one whose
+    loss or gradient is not finite."""
+    max_skipped: int = 20
+    """Batches skipped in a row after which the run stops."""
+
+    def __post_init__(self) -> None:
+        for name in ("accumulate", "max_skipped"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if not self.spike_factor > 1:
+            raise InputError(f"spike_factor is {self.spike_factor}, but must be more than 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

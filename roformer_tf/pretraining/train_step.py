@@ -3,39 +3,17 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 from keras import ops
 
-from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.pretraining.settings import StepConfig
 
 SETTLED = 100
 """Good steps after which the usual loss is known; it is a mean over about as many."""
-
-
-@dataclass(frozen=True)
-class StepConfig:
-    """How a batch becomes a step."""
-
-    accumulate: int = 1
-    """Pieces that a batch is computed in, one after another: larger batches than fit into memory.
-    The gradient is that of the whole batch."""
-    spike_factor: float = 2.0
-    """A batch whose loss is more than this many times the usual one is skipped, as is one whose
-    loss or gradient is not finite."""
-    max_skipped: int = 20
-    """Batches skipped in a row after which the run stops."""
-
-    def __post_init__(self) -> None:
-        for name in ("accumulate", "max_skipped"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if not self.spike_factor > 1:
-            raise InputError(f"spike_factor is {self.spike_factor}, but must be more than 1.")
 
 
 class PretrainingModel(PretrainedModel):

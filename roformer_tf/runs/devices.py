@@ -4,14 +4,13 @@ import functools
 import platform
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
 from roformer_tf.kernels.devices import accelerators
 from roformer_tf.machine import usable_cores
-
-Precision = Literal["auto", "float32", "mixed_bfloat16"]
+from roformer_tf.runs.settings import Precision
 
 
 def choose_precision(asked: Precision) -> str:

@@ -23,9 +23,9 @@ import numpy as np
 
 from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
 from roformer_tf.internals import jax_coordinator
-from roformer_tf.kernels.forms import AttentionForm
 from roformer_tf.machine import peak_flops
 from roformer_tf.runs.devices import device_name
+from roformer_tf.runs.settings import DevicesConfig
 
 DATA_AXIS, MODEL_AXIS = "batch", "model"
 """Axes of the mesh of devices."""
@@ -45,42 +45,6 @@ PEER_SECONDS = 20
 """After which a process that gives no sign of life counts as dead."""
 VISIBLE_SECONDS = 100
 """Within which a file system shows a file to all machines: NFS may keep a folder's list for 60."""
-
-
-@dataclass(frozen=True)
-class DevicesConfig:
-    """What a run trains on. More than one device needs the JAX backend (KERAS_BACKEND=jax)."""
-
-    devices: int | None = None
-    """Devices, of all processes together. Unset: all GPUs or TPUs that JAX sees."""
-    model_parallel: int = 1
-    """Devices that share one copy of the weights and the optimizer's state, for large models."""
-    distributed: bool = False
-    """Several processes train together, each started with this same command. Slurm, Open MPI and
-    Kubernetes tell each its place; elsewhere set JAX_COORDINATOR_ADDRESS=HOST:PORT,
-    JAX_NUM_PROCESSES and JAX_PROCESS_ID (from 0). All must see the same --output."""
-    peak_flops: float | None = None
-    """Floating-point operations a second of one device at its best, for the share of them that is
-    used (`mfu` in metrics.jsonl). Unset, known for usual GPUs."""
-    attention_form: AttentionForm | None = None
-    """How attention is computed on an NVIDIA GPU by JAX: in "blocks" that skip what documents of a
-    row do not see of each other, document by document by cuDNN ("packed"), by cuDNN under a mask
-    ("masked"), or "plain", in products. Unset: in blocks. All give the same but for rounding."""
-
-    def __post_init__(self) -> None:
-        for name in ("devices", "model_parallel"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
-        if self.peak_flops is not None and not self.peak_flops > 0:
-            raise InputError(
-                f"peak_flops is {self.peak_flops:g}, but must be above 0, such as 312e12."
-            )
-        if self.devices is not None and self.devices % self.model_parallel:
-            raise InputError(
-                f"{self.devices} devices cannot be split into groups of {self.model_parallel} "
-                "that share the weights. Give a multiple."
-            )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
+from typing import get_type_hints
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
     words = ["--output", "x", "--no-strict", "--save_every=3", "--config", yaml("steps: 3")]
     assert run(*words)[0] == 0
     for name, entry in cli.COMMANDS.items():
-        _, settings = cli.load(name)
+        settings = cli.load_settings(name)
         shown = re.findall(r"--([a-z][a-z0-9-]*)", help_of(name))
         others = {"help", *entry.instead}  # what such a flag leads to has a help of its own
         cli.check_names([f"--{flag}" for flag in shown if flag not in others], settings, name)
@@ -198,7 +199,7 @@ def test_one_value_too_many_is_refused(run_alone, words):
 
 def test_every_command_that_reads_a_finished_model_takes_it_by_its_flag():
     for name, entry in cli.COMMANDS.items():
-        _, settings = cli.load(name)
+        settings = cli.load_settings(name)
         if "model" not in flag_types(settings):
             assert name.split()[0] not in (
                 "predict",
@@ -389,6 +390,22 @@ def test_help_loads_nothing_that_takes_long():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_help_of_what_trains_waits_for_no_keras():
+    code = (
+        "import sys; from roformer_tf.cli import load_settings\n"
+        "shown = [load_settings(name).__name__ for name in ('pretrain', 'finetune')]\n"
+        "print(*shown, {'keras', 'tensorflow'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "PretrainConfig FinetuneConfig set()\n"
+
+
+@pytest.mark.parametrize("name", [name for name, one in cli.COMMANDS.items() if one.settings])
+def test_settings_that_stand_apart_are_those_that_the_function_takes(name):
+    hints = get_type_hints(cli.load_function(name))
+    assert cli.load_settings(name) in hints.values()
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

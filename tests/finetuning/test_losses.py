@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.losses import LossConfig, TaskLoss, make_loss
+from roformer_tf.finetuning.losses import TaskLoss, make_loss
+from roformer_tf.finetuning.settings import LossConfig
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair

@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from roformer_tf.cli import main
-from roformer_tf.finetuning.command import FinetuneConfig, read_sets
+from roformer_tf.finetuning.command import read_sets
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import Results
 from roformer_tf.finetuning.search import Sets
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.predict import predict
 from roformer_tf.inference.serve import as_example, load_served

@@ -7,8 +7,8 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning import search
-from roformer_tf.finetuning.losses import LossConfig
 from roformer_tf.finetuning.search import Search, Sets
+from roformer_tf.finetuning.settings import LossConfig
 from roformer_tf.finetuning.trainer import Start
 from roformer_tf.finetuning.trial import Outcome, Recipe
 from roformer_tf.labelled.examples import Example

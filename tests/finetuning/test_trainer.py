@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.finetuning.losses import LossConfig
+from roformer_tf.finetuning.settings import LossConfig
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder

@@ -14,7 +14,8 @@ from roformer_tf.pretraining.flops import parameters, stage_flops, step_flops
 from roformer_tf.pretraining.stages import make_stages
 from roformer_tf.runs import distribution as processes
 from roformer_tf.runs.devices import device_name
-from roformer_tf.runs.distribution import DevicesConfig, peak_of_devices
+from roformer_tf.runs.distribution import peak_of_devices
+from roformer_tf.runs.settings import DevicesConfig
 
 SIZES = {
     "vocab_size": 60,

@@ -11,8 +11,8 @@ from roformer_tf.cli import main
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.kernels import forms
 from roformer_tf.pretraining import command
-from roformer_tf.pretraining.initialization import InitializationConfig, initializer
-from roformer_tf.pretraining.settings import PretrainConfig
+from roformer_tf.pretraining.initialization import initializer
+from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
 from roformer_tf.runs.run_folder import plain
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 

@@ -566,7 +566,7 @@ def test_files_that_cannot_be_are_refused(tmp_path, flag, name, said):
 
 
 def test_it_reads_what_the_commands_write(tmp_path):
-    from roformer_tf.finetuning.command import FinetuneConfig
+    from roformer_tf.finetuning.settings import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
     from roformer_tf.runs import run_folder as runs
     from roformer_tf.runs.callbacks import MetricsFile

@@ -13,7 +13,8 @@ import numpy as np
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.runs.distribution import DevicesConfig, join, to_numpy
+from roformer_tf.runs.distribution import join, to_numpy
+from roformer_tf.runs.settings import DevicesConfig
 from roformer_tf.tasks.embedding import Embedding
 
 ROWS, STEPS = 16, 3

@@ -11,7 +11,8 @@ import pytest
 
 import roformer_tf
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.command import FinetuneConfig, finetune
+from roformer_tf.finetuning.command import finetune
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.labelled.cells import BadCellError, read_label

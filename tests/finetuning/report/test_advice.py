@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from roformer_tf.cli import load
+from roformer_tf.cli import load_settings
 from roformer_tf.finetuning.report.advice import advise, command, next_output
 from roformer_tf.flags import parsed
 
@@ -83,7 +83,7 @@ def test_every_command_can_be_typed_and_changes_what_it_says():
     for one in found:
         program, name, *words = shlex.split(one["command"])
         assert (program, name) == ("roformer-tf", "finetune")
-        settings = parsed(load("finetune")[1], words, "finetune")
+        settings = parsed(load_settings("finetune"), words, "finetune")
         assert settings.output == "runs/a-2"
         assert (settings.train, settings.valid) == ("t.tsv", "v.tsv")
         key, value = changes[one["kind"]]

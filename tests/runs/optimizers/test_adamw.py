@@ -7,7 +7,8 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.fgm import trainable
-from roformer_tf.finetuning.losses import LossConfig, TaskLoss
+from roformer_tf.finetuning.losses import TaskLoss
+from roformer_tf.finetuning.settings import LossConfig
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.runs.callbacks import learning_rate
 from roformer_tf.runs.checkpointing import RunState, restore_checkpoint, save_checkpoint
