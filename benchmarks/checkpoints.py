@@ -76,7 +76,7 @@ def make_embedder(folder: Path, characters: str) -> Path:
 
     A vector is the mean of all tokens.
     """
-    tokens = [*SPECIAL_TOKENS, *dict.fromkeys(characters)]
+    tokens = [*SPECIAL_TOKENS, *dict.fromkeys("".join(characters.split()))]  # each a line of a file
     shape = SIZES["embedder"] | {"vocab_size": len(tokens)}
     config = RoFormerConfig(**shape, max_position_embeddings=512)
     rows = {row.name: row for row in table(config) if row.part == "encoder"}

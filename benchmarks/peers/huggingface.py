@@ -151,17 +151,16 @@ def embed(*, model: str, texts: str, dtype: str) -> Prepared:
     from sentence_transformers import SentenceTransformer
 
     made = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
-    folder = tempfile.TemporaryDirectory()
-    output = f"{folder.name}/vectors.npy"
+    folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
 
     def work() -> None:
         with Path(texts).open(encoding="utf-8") as lines:
             found = made.encode(lines.read().splitlines())
-        np.save(output, found.astype("float32"))
+        np.save(f"{folder.name}/vectors.npy", found.astype("float32"))
 
     def run(count: int) -> dict[str, Any]:
         told = timed(work)(count)
-        return told | inputs.embedded(np.load(output, mmap_mode="r"))
+        return told | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 

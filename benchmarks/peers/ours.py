@@ -276,17 +276,17 @@ def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> P
     from roformer_tf.inference.vector_files import vector_file
 
     embedder = open_embedder(model, precision=dtype)
-    folder = tempfile.TemporaryDirectory()
-    output = str(Path(folder.name) / "vectors.npy")
+    folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
 
     def work() -> None:
+        output = f"{folder.name}/vectors.npy"
         with Path(texts).open(encoding="utf-8") as lines, vector_file(output, embedder) as file:
             for block in embedder.blocks(line.rstrip("\n") for line in lines):
                 file.write(block.texts, block.vectors)
 
     def run(count: int) -> Figures:
         told = timed(work)(count)
-        return told | inputs.embedded(np.load(output, mmap_mode="r"))
+        return told | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 
