@@ -117,8 +117,14 @@ class SearchRecipe:
         self.step("finetune", *_config("pairs"), *start, *sets, "--output", pairs)
 
     def train_reranker(self) -> None:
-        """Train a model of pairs on what the search finds for train's queries."""
-        search = ("--model", self._at("model"), "--index", self._at("index"), "--hybrid")
+        """Train a model of pairs on what a search finds for train's queries.
+
+        It is a search that has not seen them. The other one knows their pages by heart: beside them
+        it has wrong pages that are little alike, and beside those of new queries very like ones.
+        """
+        model, index = self._at("pages-0") / "model", self._at("indexes") / "pages-0"
+        self.index(model, index)
+        search = ("--model", model, "--index", index, "--hybrid")
         for split in ("train", "valid"):
             found = self.found(f"candidates-{split}")
             asked = ("--queries", self._at(f"{split}.txt"), "--top", 2 * WRONG)
