@@ -66,6 +66,8 @@ DEMO = RoFormerConfig(
 )
 """The architecture of `make demo`, taken where none is given."""
 
+MASKING = MaskingConfig(mask_rate=0.2)
+"""How words are masked where nothing is said of it: as the demo masks them."""
 RESAMPLES = 2000
 Figures: TypeAlias = dict[str, Any]
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -103,7 +105,7 @@ class ComparePositionsConfig(PreparationConfig):
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(optimizer="muon", learning_rate=1e-3)
     )
-    masking: MaskingConfig = field(default_factory=lambda: MaskingConfig(mask_rate=0.2))
+    masking: MaskingConfig = MASKING
     precision: Precision = "auto"
     """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
 
@@ -111,6 +113,13 @@ class ComparePositionsConfig(PreparationConfig):
         if self.vocab is None and self.vocab_size is None:
             object.__setattr__(self, "vocab_size", DEMO.vocab_size)
         super().__post_init__()
+        if self.objective == "causal":
+            if self.masking not in (MASKING, MaskingConfig()):
+                raise InputError(
+                    "--mask-rate, --mask-replace-rate and --random-replace-rate are of masked "
+                    "words, but --objective causal masks none. Leave them out."
+                )
+            object.__setattr__(self, "masking", MaskingConfig())  # as `pretrain` has it then
         if len(set(self.positions)) < len(self.positions) or len(self.positions) < 2:
             raise InputError(
                 f"--positions {' '.join(self.positions)} compares nothing: give two different "

@@ -74,21 +74,33 @@ def test_an_example_needs_public_names_alone(path):
 def test_images_with_two_axes():
     """Each kind knows of places what its name says; the trainings themselves take minutes."""
     example = runpy.run_path(str(ROOT / "examples" / "images_with_two_axes.py"))
-    assert list(example["patches"].shape) == [1797, 16, 4]
-    pixels = example["patches"][:8]
-    grid = pixels.reshape(8, 4, 4, 2, 2).swapaxes(2, 3).reshape(8, 8, 8)
-    np.testing.assert_array_equal(grid * 16, example["digits"].images[:8])
-    rows, columns = np.divmod(np.arange(16), 4)
-    shuffled, turned = np.random.default_rng(0).permutation(16), columns * 4 + rows
-    moved = {}
-    for kind in example["KINDS"]:
+    shapes = {(4, 6): 0, (6, 4): 0}
+    patches, places = example["framed"](list(shapes), 0)
+    assert (patches.shape, places.shape) == ((1797, 24, 4), (1797, 24, 2))
+    for cut, where, digit in zip(patches, places, example["digits"].images, strict=True):
+        rows, columns = where.max(axis=0) + 1
+        shapes[rows, columns] += 1
+        assert (where == np.stack(np.divmod(np.arange(24), columns), axis=1)).all()
+        frame = np.zeros((rows, 2, columns, 2))
+        frame[where[:, 0], :, where[:, 1]] = cut.reshape(24, 2, 2)
+        middle = np.s_[rows - 4 : rows + 4, columns - 4 : columns + 4]
+        assert (frame.reshape(2 * rows, 2 * columns)[middle] * 16 == digit).all()
+        assert frame.sum() * 16 == digit.sum()
+    assert min(shapes.values()) > 850
+    patches, places = patches[:8], places[:8]
+    order = np.random.default_rng(0).permutation(24)
+    changed = {
+        "patches": (patches[:, order], places),
+        "places": (patches, places[..., ::-1]),
+        "both": (patches[:, order], places[:, order]),
+    }
+    tells = {kind: {"patches", "both"} for kind in example["KINDS"]}
+    tells |= {"no positions": set(), "rotary, two axes": {"patches", "places"}}
+    for kind, told in tells.items():
         keras.utils.set_random_seed(0)
-        model = example["classifier"](kind)
-        answer = np.asarray(model(pixels))
+        model = example["classifier"](kind, 24)
+        answer = np.asarray(model([patches, places]))
         assert answer.shape == (8, 10)
-        others = [np.asarray(model(pixels[:, order])) for order in (shuffled, turned)]
-        moved[kind] = [np.abs(other - answer).max() for other in others]
-    assert max(moved.pop("no positions")) < 1e-4
-    assert min(min(gaps) for gaps in moved.values()) > 1e-3
-    where = np.asarray(example["KINDS"]["rotary, two axes"])
-    assert where.tolist() == (2 * np.stack([rows, columns], axis=1)).tolist()
+        for name, inputs in changed.items():
+            gap = np.abs(np.asarray(model(list(inputs))) - answer).max()
+            assert gap > 1e-3 if name in told else gap < 1e-4, (kind, name)

@@ -12,6 +12,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.command import (
     FinetuneConfig,
     choose_epochs,
+    choose_length,
     make_start,
     settle_epochs,
     settle_learning_rate,
@@ -136,6 +137,19 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, chang
     said = capsys.readouterr().out
     assert said.startswith(f"epochs {want}") == ("epochs" not in changes)
     assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (want < 3)
+
+
+@pytest.mark.parametrize(("form", "want"), [("learned", 40), ("rotary", 64), ("t5", 64)])
+def test_rows_are_no_longer_than_a_table_of_learned_positions(form, want):
+    architecture = RoFormerConfig.from_file(DEMO).replace(
+        position_embedding_type=form, max_position_embeddings=40
+    )
+    config = FinetuneConfig(checkpoint="", train="", output="", precision="float32")
+    encoded = SimpleNamespace(lengths=np.full(9, 50))
+    task = SimpleNamespace(encode=lambda *_: encoded, longest=1024, long_texts="are cut")
+    sets = SimpleNamespace(train=range(9), valid=range(1), test=range(1))
+    start = SimpleNamespace(architecture=architecture, tokenizer=None)
+    assert choose_length(config, task, sets, start) == want
 
 
 @pytest.fixture

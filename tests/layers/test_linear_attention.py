@@ -203,6 +203,19 @@ def test_directions_of_a_block_are_orthogonal_and_as_long_as_normal_vectors():
     assert orthogonal_features(13, 8, 0).shape == (13, 8)
 
 
+def test_a_call_may_be_causal_and_a_seed_draws_the_directions():
+    x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(1, 9, 10)).astype("float32"))
+    usual, causal = layer_of(), layer_of(causal=True)
+    np.testing.assert_array_equal(array(usual(x, use_causal_mask=True)), array(causal(x)))
+    assert np.abs(array(usual(x)) - array(causal(x))).max() > 1e-3
+    layer = layer_of(feature_map="favor", num_features=8, seed=9)
+    again = RotaryLinearAttention.from_config(layer.get_config())
+    again.build((None, None, 10))
+    for one in (layer, again):
+        want = orthogonal_features(8, 6, seed=9)
+        np.testing.assert_allclose(array(one.directions), want, rtol=1e-6)
+
+
 def test_large_numbers_stay_finite():
     x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(1, 9, 10)).astype("float32"))
     layer = layer_of(feature_map="favor")

@@ -61,6 +61,31 @@ def test_the_fused_form_equals_keras_way(style, training, use_bias, fused):
     assert fused == [ours]
 
 
+FORMS = {
+    "a share": {"rotary_share": 0.5, "rotary_style": "half"},
+    "values": {"rotary_value": True},
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 3.0}},
+    "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0}, "trained_length": 2},
+    "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 3.0}, "trained_length": 2},
+    "log-n": {"use_logn_attn": True, "trained_length": 2},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_keras_way_has_every_form_that_the_fused_one_has(form, fused):
+    """The fused one is held to float64 by `tests/models/test_forms.py`."""
+    x, ids = tensor(B, T, D), np.where(IDS == 0, 9, IDS)
+    layers = [
+        make(kind, **FORMS[form]) for kind in (RoFormerSelfAttention, RotaryMultiHeadAttention)
+    ]
+    for given in ({}, {"sequence_ids": ids}, {"positions": np.array([[4, 0, 2], [5, 3, 1]])}):
+        quick, whole = (layer(x, x, **given) for layer in layers)
+        assert apart(quick, whole) < 5e-6
+    assert len(fused) == 3
+    plain = make(RotaryMultiHeadAttention)
+    assert apart(whole, plain(x, x, **given)) > 1e-3
+
+
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("positions", [None, [[4, 0, 2], [5, 5, 1]]], ids=["all", "some"])
 def test_its_gradients_are_those_of_keras_way(style, positions, gradient, fused):

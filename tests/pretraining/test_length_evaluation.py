@@ -190,12 +190,19 @@ def test_a_yaml_file_chooses_the_command_too(models, corpus, tmp_path, capsys):
     assert "rows of 12" in capsys.readouterr().out
 
 
-def test_without_lengths_it_is_the_models_own_up_to_512(models, corpus, monkeypatch, capsys):
+def test_without_lengths_it_is_the_models_own_up_to_512(
+    models, corpus, tmp_path, monkeypatch, capsys
+):
     evaluated(models["causal"], "--corpus", corpus)
     assert "rows of 512" in capsys.readouterr().out
     monkeypatch.setattr(length_evaluation, "USUAL", 30)
     evaluated(models["causal"], "--corpus", corpus)
     assert "rows of 30" in capsys.readouterr().out
+    short = shutil.copytree(models["causal"], tmp_path / "short")
+    config = json.loads((short / "config.json").read_text(encoding="utf-8"))
+    (short / "config.json").write_text(json.dumps(config | {"trained_length": 9}), encoding="utf-8")
+    evaluated(short, "--corpus", corpus)
+    assert "rows of 9" in capsys.readouterr().out
 
 
 def test_only_what_prepare_held_out_is_read_where_that_is_asked(models, corpus, monkeypatch):

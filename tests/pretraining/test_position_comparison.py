@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from scipy.stats import ttest_1samp
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.pretraining import compared_run, position_comparison
 from roformer_tf.pretraining.compared_run import RunResult, in_own_process, row_losses
@@ -28,6 +29,7 @@ from roformer_tf.pretraining.position_comparison import (
     seed_interval,
     write_report,
 )
+from roformer_tf.runs.optimizers.settings import OptimizerConfig
 from roformer_tf.runs.run_files import read_settings
 from tests.support.own_process import process_of
 
@@ -102,6 +104,17 @@ def test_runs_differ_in_positions_and_seeds_alone(finished):
         assert made.position_embedding_type == kind
         usual = RoFormerConfig.from_file(settings["rotary-0"]["architecture"])
         assert made.replace(position_embedding_type="rotary") == usual
+
+
+def test_a_run_has_the_comparisons_own_settings(finished):
+    """What is asked for, or is another default than that of `pretrain`, reaches every run."""
+    output, *_ = finished
+    asked, _ = read_settings(output, {})
+    keys = {"steps", "batch_size", "objective", "embeddings", "precision"}
+    keys |= {one.name for part in (OptimizerConfig, MaskingConfig) for one in fields(part)}
+    for run in (output / "runs").iterdir():
+        settings, _ = read_settings(run, {})
+        assert {key: settings[key] for key in keys} == {key: asked[key] for key in keys}
 
 
 def test_figures_are_those_of_the_runs(finished):
@@ -191,6 +204,18 @@ def test_what_is_done_is_not_done_again_and_other_settings_are_refused(
     assert "other settings: steps was 4 and is 5" in capsys.readouterr().err
 
 
+def test_where_the_next_token_is_learned_all_kinds_look_back_alone(flags, tmp_path, monkeypatch):
+    def call(function, config):
+        made = RoFormerConfig.from_file(config.architecture)
+        assert (config.objective, made.attention_type) == ("causal", "causal")
+        assert (made.hidden_size, made.position_embedding_type) == (32, "t5")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(position_comparison, "in_own_process", call)
+    kinds = ("--positions", "t5", "rotary", "--objective", "causal")
+    assert main(typed(flags, tmp_path / "run", *kinds)) == 130
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -199,6 +224,7 @@ def test_what_is_done_is_not_done_again_and_other_settings_are_refused(
         ("--positions rotary alibi", "alibi"),
         ("--seeds 0", "seeds is 0"),
         ("--held-out 0", "nothing to compare by"),
+        ("--objective causal --mask-rate 0.3", "--objective causal masks none"),
     ],
 )
 def test_bad_input_is_one_message(flags, words, said, tmp_path, capsys):
