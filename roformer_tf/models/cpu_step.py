@@ -37,6 +37,8 @@ class CpuStep(ABC):
         frequencies = self.config.rotary_base ** (-np.arange(0, size, 2, dtype="float64") / size)
         self._frequencies = frequencies.astype("float32")  # as `layers.rotary.angles` has them
         self.caches: list[KeysAndValues] = []
+        self.filled = 0
+        """How many slots of them hold something; the others are neither read nor copied."""
 
     @staticmethod
     def can_read(model: Any) -> bool:
@@ -50,9 +52,13 @@ class CpuStep(ABC):
             and not any(layer.quantization_mode for layer in all_layers(model))
         )
 
-    def begin(self, caches: Iterable[KeysAndValues]) -> None:
-        """Go on from keys and values of each layer, which it writes into, by the weights of now."""
-        self.caches = list(caches)
+    def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
+        """Go on from keys and values of each layer, by the weights of now.
+
+        filled: how many slots hold something. What is given is copied, a layer after the other.
+        """
+        self.filled = filled
+        self.caches = [(self._copied(key), self._copied(value)) for key, value in caches]
 
     def end(self) -> Iterable[KeysAndValues]:
         """Give keys and values back."""
@@ -67,12 +73,14 @@ class CpuStep(ABC):
     def take(self, rows: Ints) -> None:
         """Keep the rows of these numbers, in this order; one may come several times."""
         if len(rows) != len(self.caches[0][0]):
-            self.caches = [(key[rows], value[rows]) for key, value in self.caches]
+            self.caches = [
+                (self._copied(key, rows), self._copied(value, rows)) for key, value in self.caches
+            ]
             return
         moved = np.flatnonzero(rows != np.arange(len(rows)))  # of beams, few
-        for pair in self.caches:
-            for kept in pair:
-                kept[moved] = kept[rows[moved]]
+        there = slice(self.filled)
+        for kept in (array for pair in self.caches for array in pair):
+            kept[moved, :, there] = kept[rows[moved], :, there]
 
     @abstractmethod
     def read(
@@ -83,6 +91,14 @@ class CpuStep(ABC):
         token_ids, segment_ids, positions (B,) int32, visible (B, S) bool: which slots each may look
         at; slot: where it belongs.
         """
+
+    def _copied(self, array: Floats, rows: Ints | None = None) -> Floats:
+        """Keys or values of a layer in memory of their own, or of some rows of it."""
+        there = slice(self.filled)
+        filled = array[:, :, there] if rows is None else array[rows, :, there]
+        copied = np.zeros((len(filled), *array.shape[1:]), array.dtype)
+        copied[:, :, there] = filled
+        return copied
 
     def _turn(self, positions: Ints) -> tuple[Floats, Floats]:
         """Cosines and sines (B, K/2) of the angles at positions (B,)."""

@@ -137,17 +137,17 @@ class IncrementalDecoder:
         kept = self._given_up() if self._step is None else self._step.end()
         self._step = step
         if step is not None:
-            step.begin(kept)
+            step.begin(kept, self.slot)
             return
         for cache, stored in zip(self.caches, kept, strict=True):
             cache.stored = [ops.convert_to_tensor(x) for x in stored]
 
     def _given_up(self) -> Iterator[KeysAndValues]:
-        """Copies of the model's own keys and values, which go as they are taken."""
+        """The model's own keys and values, which go as they are taken."""
         for cache in self.caches:
-            key, value = (np.array(shared(x)) for x in cache.stored)
-            cache.clear(0, 0)
+            key, value = map(shared, cache.stored)
             yield key, value
+            cache.clear(0, 0)
 
     def _kept(self) -> Sequence[Any]:
         """Who keeps keys and values."""

@@ -24,9 +24,9 @@ class NumpyStep(CpuStep):
         super().__init__(model)
         self.weights: Mapping[str, Floats] = {}
 
-    def begin(self, caches: Iterable[KeysAndValues]) -> None:
+    def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
         """See `CpuStep`."""
-        super().begin(caches)
+        super().begin(caches, filled)
         self.weights = self._weights()
 
     def end(self) -> Iterable[KeysAndValues]:
@@ -38,6 +38,7 @@ class NumpyStep(CpuStep):
         self, token_ids: Ints, segment_ids: Ints, positions: Ints, visible: Any, slot: int
     ) -> Floats:
         """See `CpuStep`."""
+        self.filled = slot + 1
         cos, sin = self._turn(positions)
         turn = cos[:, None], sin[:, None]  # for all heads
         hidden = bias(visible)[:, None]  # (B, 1, S)

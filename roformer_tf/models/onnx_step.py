@@ -6,7 +6,7 @@ pack them anew for each token (docs/LOG.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,9 +49,11 @@ class OnnxStep(CpuStep):
         known = not unsupported(config) and config.head_size % MULTIPLE == 0
         return known and is_sound(onnxruntime)
 
-    def begin(self, caches: Iterable[KeysAndValues]) -> None:
+    def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
         """See `CpuStep`; where the weights changed, the graph is made anew."""
-        super().begin(self._ordered(half_order, caches))
+        super().begin(caches, filled)
+        for key, _ in self.caches:
+            self._order(half_order, key)
         weights = self._weights()
         if self._session is None or not _same(weights, self._packed):
             self._session, self._packed = None, {}  # before there are others
@@ -61,14 +63,15 @@ class OnnxStep(CpuStep):
             self._packed = weights
 
     def end(self) -> Iterable[KeysAndValues]:
-        """See `CpuStep`."""
-        return self._ordered(interleaved_order, super().end())
+        """See `CpuStep`; only what is taken is put in order, mostly nothing is."""
+        return ((self._order(interleaved_order, key), value) for key, value in super().end())
 
     def read(
         self, token_ids: Ints, segment_ids: Ints, positions: Ints, visible: Any, slot: int
     ) -> Floats:
         """See `CpuStep`."""
         assert self._session is not None, "begin comes first"
+        self.filled = slot + 1
         cos, sin = self._turn(positions)
         rows = {
             "word": self._packed[f"{EMBEDDINGS}/word/embeddings"][token_ids[:, None]],
@@ -79,15 +82,16 @@ class OnnxStep(CpuStep):
         }
         return self._session(rows, slot, self.caches)
 
-    def _ordered(self, order: Any, caches: Iterable[KeysAndValues]) -> Iterable[KeysAndValues]:
-        """Keys with the features of a head in another order, as they are taken.
+    def _order(self, order: Callable[[int, int], Ints], key: Floats) -> Floats:
+        """Put the features of a layer's keys in an order: in graphs the pairs of a head are halves.
 
-        In graphs the pairs are halves, whatever the rotary style.
+        In place.
         """
-        if self.config.rotary_style == "half":
-            return caches
-        size = self.config.head_size
-        return ((np.take(key, order(size, size), axis=-1), value) for key, value in caches)
+        if self.config.rotary_style == "interleaved":
+            size = self.config.head_size
+            filled = key[:, :, : self.filled]
+            filled[...] = np.take(filled, order(size, size), axis=-1)
+        return key
 
 
 def _same(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> bool:
