@@ -33,8 +33,8 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "tokenizers": ("checkpoints", "internals"),
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels"),
-    "models": ("layers", "checkpoints", "tokenizers"),
     "engines": ("checkpoints", "machine"),
+    "models": ("layers", "checkpoints", "tokenizers", "engines"),
     "readers": ("errors", "files"),
     "runs": ("models", "flags", "machine"),
     # west wing: a corpus

@@ -112,14 +112,12 @@ def onnx_session(
     except ModuleNotFoundError:
         name = "an ONNX model" if isinstance(graph, bytes) else graph
         raise InputError(f"{name} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
-    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < SOUND:
+    if not is_sound(onnxruntime):
         raise InputError(
             f"onnxruntime is {onnxruntime.__version__}, whose attention is wrong under some masks. "
             "Upgrade it: `pip install 'onnxruntime>=1.22'`."
         )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads or usable_cores(), 1
-    options.log_severity_level = 3  # errors
+    options = session_options(threads)
     try:
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of many kinds, all its own, with no parent in common
@@ -134,6 +132,21 @@ def onnx_session(
         return np.asarray(session.run([output], {name: rows[name] for name in names})[0])
 
     return GraphModel(run, "onnx", precision, 1 if precision == "int8" else TOKENS)
+
+
+def is_sound(onnxruntime: Any) -> bool:
+    """Whether this ONNX Runtime attends rightly under every mask."""
+    return tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= SOUND
+
+
+def session_options(threads: int | None = None) -> Any:
+    """How an ONNX model is opened: one operation at a time, on the cores that may be used."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads or usable_cores(), 1
+    options.log_severity_level = 3  # errors
+    return options
 
 
 @cache

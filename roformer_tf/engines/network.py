@@ -25,10 +25,10 @@ Node: TypeAlias = Any
 """What a graph calls a tensor that is not known yet."""
 Array: TypeAlias = np.ndarray
 
-Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked"]
+Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "written"]
 """What a network gives: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B, D)
 of length 1, what pooling makes of each row (B, H), or the vocabulary's logits (B, P, V) at
-`masked_positions`."""
+`masked_positions`, or, of a model that writes, (B, T, V) everywhere."""
 OUTPUTS: dict[Part, str] = {
     "hidden": "hidden_states",
     "classifier": "logits",
@@ -36,6 +36,7 @@ OUTPUTS: dict[Part, str] = {
     "vectors": "vectors",
     "pooled": "vectors",
     "masked": "logits",
+    "written": "logits",
 }
 """Name of that output."""
 PRECISION = "precision"
@@ -352,9 +353,18 @@ def _vectors(network: Network, graph: Graph) -> Node:
 
 
 def _masked(network: Network, graph: Graph) -> Node:
-    """The head of a masked language model; RoFormerV2 has no more than the decoder."""
+    """The vocabulary's logits at some positions."""
+    return _vocabulary(network, graph, _hidden(network, graph, graph.input("masked_positions")))
+
+
+def _written(network: Network, graph: Graph) -> Node:
+    """The same of every token."""
+    return _vocabulary(network, graph, _hidden(network, graph))
+
+
+def _vocabulary(network: Network, graph: Graph, x: Node) -> Node:
+    """The head of a language model; RoFormerV2 has no more than the decoder."""
     arrays = network.arrays
-    x = _hidden(network, graph, graph.input("masked_positions"))
     words, bias = "encoder/embeddings/word", None
     if not network.config.is_v2:
         x = graph.dense(x, _dense(network, "mlm/dense", network.config.hidden_act))
@@ -370,6 +380,7 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "vectors": _vectors,
     "pooled": _pooled,
     "masked": _masked,
+    "written": _written,
 }
 ROLES = ("query", "key", "value")
 

@@ -38,7 +38,8 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
-    places = {"hidden": "length", "token_classifier": "length", "masked": "positions"}
+    places = dict.fromkeys(("hidden", "token_classifier", "written"), "length")
+    places |= {"masked": "positions"}
     shape = ["batch", *filter(None, [places.get(network.part)]), None]
     made = helper.make_graph(
         graph.nodes,

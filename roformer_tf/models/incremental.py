@@ -9,7 +9,7 @@ shorter one hold nothing, and its first token has position 0 all the same:
     positions    0    0    0    1    2    3     of row 1
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.cache import KeyValueCache, compiled_step
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.models.cpu_step import CpuStep, KeysAndValues, shared
 from roformer_tf.models.numpy_step import NumpyStep
+from roformer_tf.models.onnx_step import OnnxStep
 
 UNSEEN, BLIND = np.iinfo(np.int32).max, -1
 """The order of a key that nobody sees, and of a query that sees nothing."""
@@ -61,8 +63,10 @@ class IncrementalDecoder:
         self._read = compiled_step(
             self._logits, model.variables, self.caches, axes=(2, 2, 2, 2, 2, 0)
         )
-        self._quick = NumpyStep(model) if NumpyStep.can_read(model) else None
-        """What reads on a single row, where it is faster, and keeps keys and values then."""
+        kinds: tuple[type[CpuStep], ...] = OnnxStep, NumpyStep  # the fastest first
+        self._steps = [kind(model) for kind in kinds if kind.can_read(model)]
+        self._step: CpuStep | None = None
+        """Which of them reads on, and keeps keys and values; None: the model itself does."""
         self._key_order = np.zeros((0, 0), np.int32)
         """(B, S): of what each slot holds, where that can be seen."""
         self._next = np.zeros((0, 2), np.int32)
@@ -99,8 +103,8 @@ class IncrementalDecoder:
         self._next += 1
         self._hand_over()
         if self.slot == self._key_order.shape[1]:
-            for cache in self._kept():
-                cache.grow(CHUNK)
+            for kept in self._kept():
+                kept.grow(CHUNK)
             new = np.full((len(self._key_order), CHUNK), UNSEEN, np.int32)
             self._key_order = np.concatenate([self._key_order, new], axis=1)
         ids = np.asarray(token_ids, np.int32)[:, None]
@@ -112,32 +116,42 @@ class IncrementalDecoder:
         chosen = np.asarray(rows, np.int32)
         if np.array_equal(chosen, np.arange(len(self._next))):
             return
-        for cache in self._kept():
-            cache.take(chosen)
+        for kept in self._kept():
+            kept.take(chosen)
         self._key_order, self._next = self._key_order[chosen], self._next[chosen]
 
     def end(self) -> None:
         """Let go of all keys and values."""
-        if self._quick is not None:
-            self._quick.end()
+        if self._step is not None:
+            self._step.end()
+            self._step = None
         for cache in self.caches:
             cache.clear(0, 0)
 
     def _hand_over(self) -> None:
         """Bring keys and values to whom reads as many rows fastest."""
-        if self._quick is None or (len(self._next) == 1) == bool(self._quick.caches):
+        rows = len(self._next)
+        step = next((step for step in self._steps if rows <= step.most_rows), None)
+        if step is self._step:
             return
-        if self._quick.caches:
-            for cache, stored in zip(self.caches, self._quick.end(), strict=True):
-                cache.stored = [ops.convert_to_tensor(x) for x in stored]
-        else:
-            self._quick.begin(self.caches)
-            for cache in self.caches:
-                cache.clear(0, 0)
+        kept = self._given_up() if self._step is None else self._step.end()
+        self._step = step
+        if step is not None:
+            step.begin(kept, self.slot)
+            return
+        for cache, stored in zip(self.caches, kept, strict=True):
+            cache.stored = [ops.convert_to_tensor(x) for x in stored]
+
+    def _given_up(self) -> Iterator[KeysAndValues]:
+        """The model's own keys and values, which go as they are taken."""
+        for cache in self.caches:
+            key, value = map(shared, cache.stored)
+            yield key, value
+            cache.clear(0, 0)
 
     def _kept(self) -> Sequence[Any]:
         """Who keeps keys and values."""
-        return [self._quick] if self._quick and self._quick.caches else self.caches
+        return self.caches if self._step is None else [self._step]
 
     def _append(
         self, ids: Ints, segments: Ints, positions: Ints, query_order: Ints
@@ -149,9 +163,9 @@ class IncrementalDecoder:
         self._key_order[:, there] = np.where(seen, query_order, UNSEEN)
         slot = np.int32(self.slot)
         self.slot += length
-        if self._quick is not None and self._quick.caches:
+        if self._step is not None:
             visible = self._key_order <= query_order
-            return self._quick.read(ids[:, 0], segments[:, 0], positions[:, 0], visible, int(slot))
+            return self._step.read(ids[:, 0], segments[:, 0], positions[:, 0], visible, int(slot))
         logits = self._read(ids, segments, positions, query_order, self._key_order, slot)
         return np.asarray(ops.convert_to_numpy(logits))
 

@@ -1,88 +1,47 @@
-"""A language model's next token in NumPy: the fast form of reading one more token on a CPU.
+"""A language model's next token in NumPy: the fast form for a single row, without ONNX Runtime.
 
 A row times a matrix is one pass over the matrix' memory. OpenBLAS, by which NumPy multiplies, makes
-it at the memory's own pace, oneDNN, by which TensorFlow does, at a third of it (docs/LOG.md). The
-plain form is the model itself: `RoFormerEncoder.continued`.
+it at the memory's own pace, oneDNN, by which TensorFlow does, at a third of it (docs/LOG.md).
 
 Axes: B rows, N heads, S slots, K head size, H hidden size (N · K), E embedding size, V vocabulary.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from roformer_tf.checkpoints.names import table
-from roformer_tf.config import RoFormerConfig
-from roformer_tf.internals import all_layers
-from roformer_tf.kernels.forms import fast
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
+from roformer_tf.models.cpu_step import CpuStep, Floats, Ints, KeysAndValues, bias
 
 
-class NumpyStep:
-    """Reads a token of each row behind those whose keys and values it was given.
+class NumpyStep(CpuStep):
+    """Reads a token of one row by products of NumPy: see `CpuStep`."""
 
-    For one row: of two or more, OpenBLAS copies the matrix before it multiplies.
-    """
+    most_rows = 1  # of more, OpenBLAS copies the matrix before it multiplies
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-        self.config: RoFormerConfig = model.config
-        size = self.config.head_size
-        frequencies = self.config.rotary_base ** (-np.arange(0, size, 2, dtype="float64") / size)
-        self.frequencies = frequencies.astype("float32")  # as `layers.rotary.angles` has them
+        super().__init__(model)
         self.weights: Mapping[str, Floats] = {}
-        self.caches: list[tuple[Floats, Floats]] = []
 
-    @staticmethod
-    def can_read(model: Any) -> bool:
-        """Whether it gives the model's numbers: whole float32 weights, on TensorFlow and a CPU."""
-        names = {row.name for row in table(model.config)}
-        return (
-            fast()
-            and model.config.unusual_form() is None  # RoFormer's own rotation is all it knows
-            and model.compute_dtype == "float32"
-            and model.named_variables().keys() <= names  # no LoRA beside them
-            and not any(layer.quantization_mode for layer in all_layers(model))
-        )
+    def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
+        """See `CpuStep`."""
+        super().begin(caches, filled)
+        self.weights = self._weights()
 
-    def begin(self, caches: Sequence[Any]) -> None:
-        """Go on from keys and values (B, N, S, K) of TensorFlow, by the weights of now."""
-        variables = self.model.named_variables().items()
-        self.weights = {name: _shared(variable.value.value()) for name, variable in variables}
-        stored = [map(np.array, map(_shared, cache.stored)) for cache in caches]  # copies
-        self.caches = [(key, value) for key, value in stored]
-
-    def end(self) -> list[tuple[Floats, Floats]]:
-        """Give keys and values back, and let go of the weights."""
-        caches = self.caches
-        self.weights, self.caches = {}, []
-        return caches
-
-    def grow(self, slots: int) -> None:
-        """Add as many slots behind the others."""
-        room = [(0, 0), (0, 0), (0, slots), (0, 0)]
-        self.caches = [(np.pad(key, room), np.pad(value, room)) for key, value in self.caches]
-
-    def take(self, rows: Ints) -> None:
-        """Keep the rows of these numbers, in this order; one may come several times."""
-        self.caches = [(key[rows], value[rows]) for key, value in self.caches]
+    def end(self) -> Iterable[KeysAndValues]:
+        """See `CpuStep`; the weights are let go of."""
+        self.weights = {}
+        return super().end()
 
     def read(
         self, token_ids: Ints, segment_ids: Ints, positions: Ints, visible: Any, slot: int
     ) -> Floats:
-        """Logits (B, V) behind a token of each row.
-
-        token_ids, segment_ids, positions (B,) int32, visible (B, S) bool: which slots each may look
-        at; slot: where it belongs.
-        """
-        theta = positions[:, None].astype("float32") * self.frequencies  # (B, K/2)
-        turn = np.cos(theta)[:, None], np.sin(theta)[:, None]
-        hidden = np.where(visible, np.float32(0), np.float32(-1e9))[:, None]  # (B, 1, S)
+        """See `CpuStep`."""
+        self.filled = slot + 1
+        cos, sin = self._turn(positions)
+        turn = cos[:, None], sin[:, None]  # for all heads
+        hidden = bias(visible)[:, None]  # (B, 1, S)
         x = self._embedded(token_ids, segment_ids)
         for number, cache in enumerate(self.caches):
             name = f"encoder/layer_{number}"
@@ -106,7 +65,7 @@ class NumpyStep:
         x: Floats,
         turn: tuple[Floats, Floats],
         hidden: Floats,
-        cache: tuple[Floats, Floats],
+        cache: KeysAndValues,
         slot: int,
     ) -> Floats:
         """What attention gives (B, H); keys and values of x come into the cache."""
@@ -167,8 +126,3 @@ class NumpyStep:
             return half * x * (one + erf(x * np.float32(math.sqrt(0.5))))
         inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
         return half * x * (one + np.tanh(inner))
-
-
-def _shared(tensor: Any) -> Floats:
-    """A tensor's own memory as an array, to read."""
-    return np.asarray(memoryview(tensor))

@@ -144,6 +144,15 @@ def test_every_head_answers_as_keras(family, pooling, engine, rows_of):
         np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
 
 
+@pytest.mark.parametrize("family", ["causal", "unilm"])
+def test_what_is_written_is_scored_everywhere_as_by_keras(family, engine, rows_of):
+    model, arrays = drawn(RoFormerForMaskedLM(config_of(family)))
+    run = graph_model(Network(model.config, arrays, "written"), engine, "float32")
+    rows = rows_of(3, 20, 40)
+    seen = real(rows["token_ids"])
+    np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
+
+
 @pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
 def test_vectors_are_pooled_whitened_cut_and_made_one_long(pooling, engine, rows_of):
     model, arrays = drawn(RoFormerForSentenceSimilarity(config_of("v1")))

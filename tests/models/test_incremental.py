@@ -8,10 +8,17 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder
+from roformer_tf.models.onnx_step import OnnxStep
 
 VOCABULARY = 50
 PROMPTS = [[1, 7, 8, 9, 10], [1, 11], [1, *range(20, 20 + STEP)], [1, 12, 13, 0, 14]]
 """Of several lengths, one as long as slots are counted in, one with a token that is padding."""
+
+
+@pytest.fixture(autouse=True)
+def without_onnx(monkeypatch):
+    """Several rows are read on by the model itself; by ONNX Runtime in `test_onnx_step.py`."""
+    monkeypatch.setattr(OnnxStep, "can_read", lambda model: False)
 
 
 def model_of(tiny, style="interleaved", attention_type="causal", dtype="float32", **others):

@@ -1,0 +1,170 @@
+"""A token of each row more by ONNX Runtime, which packs the weights once for rows as few as these.
+
+GroupQueryAttention (domain com.microsoft) takes a layer's keys and values as an input and gives
+them as an output; where both are the same memory, it writes the token's own into their slot, and
+copies nothing. All else is written as `onnx_graph` writes it.
+
+Axes: B rows, E embedding, N heads, S slots, K head size, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.model import session_options
+from roformer_tf.engines.network import Array, Network, write
+from roformer_tf.engines.onnx_graph import IR_VERSION, MICROSOFT, OPSET, OnnxGraph, SeenKeys
+
+SHARED = 1024
+"""Bytes from which on an array is given to the session as it lies, and is no part of the graph."""
+
+
+class StepSession:
+    """A network of the part "written", for one token of each row and those that are kept of it.
+
+    Keys are kept with pairs of features as halves of a head, whatever the rotary style.
+    """
+
+    def __init__(self, network: Network, threads: int | None = None) -> None:
+        import onnxruntime
+
+        model, arrays = _step_model(network)
+        options = session_options(threads)
+        # Taken from where they lie: within the graph they would be there three times for a moment.
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+        options.add_external_initializers(list(arrays), values)
+        self._session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        self._vocabulary = network.config.vocab_size
+
+    def __call__(
+        self, rows: Mapping[str, Array], slot: int, caches: Sequence[tuple[Array, Array]]
+    ) -> Array:
+        """Logits (B, V) behind a token of each row, whose keys and values go into the slot.
+
+        rows: the tokens' own embeddings "word" and "segment" (B, 1, E), "cos" and "sin" (B, K/2)
+        of the angles that queries and keys are turned by, "bias" (B, 1, 1, slot + 1) of the scores,
+        all float32. caches: keys and values (B, N, S, K) of each layer, written into.
+        """
+        batch = len(rows["word"])
+        logits = np.empty((batch, 1, self._vocabulary), np.float32)
+        inputs = {
+            **rows,
+            "places": np.arange(batch)[:, None],
+            "last": np.full(batch, slot, np.int32),
+            "slots": np.array(slot + 1, np.int32),
+        }
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+        for number, pair in enumerate(caches):
+            for kind, array in zip(("key", "value"), pair, strict=True):
+                assert array.flags.c_contiguous
+                assert array.dtype == np.float32
+                _bind(binding.bind_input, f"{kind}_{number}", array)
+                _bind(binding.bind_output, f"new_{kind}_{number}", array)
+        _bind(binding.bind_output, "logits", logits)
+        self._session.run_with_iobinding(binding)
+        return logits[:, 0]
+
+
+def _bind(bind: Any, name: str, array: Array) -> None:
+    """Have an input or an output be this array's memory."""
+    bind(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+
+
+class StepGraph(OnnxGraph):
+    """A graph that reads one token of each row, and its layers' keys and values."""
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        super().__init__(config.head_size)
+        self.arrays: dict[str, Array] = {}
+        self.layers = 0
+
+    def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
+        """A constant, of which the graph has the name and the shape alone if it is large."""
+        array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+        if array.nbytes < SHARED or name in self.constants:
+            return super().constant(name, values, dtype)
+        tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
+        tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor.external_data.add(key="location", value="memory")  # a file that nobody opens
+        self.arrays[name], self.constants[name] = array, tensor
+        return name
+
+    def lookup(self, name: str, table: Array, ids: str) -> str:
+        """An input: who looks a few rows up spares the session a table beside the packed one."""
+        return name.rpartition("/")[2]
+
+    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> SeenKeys:
+        """An input says it: who reads on knows what each slot holds."""
+        return SeenKeys(bias="bias")
+
+    def attend(
+        self,
+        query: str,
+        key: str,
+        value: str,
+        heads: int,
+        base: float,
+        visible: SeenKeys,
+        positions: str | None,
+    ) -> str:
+        """RotaryEmbedding twice, by a table with a row for each text, and GroupQueryAttention."""
+        query, key = (
+            self.fused("RotaryEmbedding", x, "places", "cos", "sin", num_heads=heads)
+            for x in (query, key)
+        )
+        kept = [f"{kind}_{self.layers}" for kind in ("key", "value")]
+        inputs = [query, key, value, *kept, "last", "slots", "", "", "", visible.bias]
+        outputs = [f"attended_{self.layers}", *(f"new_{name}" for name in kept)]
+        self.nodes.append(
+            helper.make_node(
+                "GroupQueryAttention",
+                inputs,
+                outputs,
+                domain=MICROSOFT,
+                name=outputs[0],
+                num_heads=heads,
+                kv_num_heads=heads,
+            )
+        )
+        self.layers += 1
+        return outputs[0]
+
+
+def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
+    """The graph, and the arrays that it has but the names of."""
+    config = network.config
+    graph = StepGraph(config)
+    logits = write(network, graph)[network.output]
+    graph.node("Identity", logits, output="logits")
+    half, integer = config.head_size // 2, TensorProto.INT32
+    kept = ["batch", config.num_attention_heads, "slots", config.head_size]
+    names = [f"{kind}_{i}" for i in range(graph.layers) for kind in ("key", "value")]
+    value = helper.make_tensor_value_info
+    inputs = [
+        *(
+            value(name, TensorProto.FLOAT, ["batch", 1, config.embedding_size])
+            for name in ("word", "segment")
+        ),
+        *(value(name, TensorProto.FLOAT, ["batch", half]) for name in ("cos", "sin")),
+        value("places", TensorProto.INT64, ["batch", 1]),
+        value("bias", TensorProto.FLOAT, ["batch", 1, 1, "seen"]),
+        value("last", integer, ["batch"]),
+        value("slots", integer, []),
+        *(value(name, TensorProto.FLOAT, kept) for name in names),
+    ]
+    outputs = [
+        value("logits", TensorProto.FLOAT, ["batch", 1, config.vocab_size]),
+        *(value(f"new_{name}", TensorProto.FLOAT, kept) for name in names),
+    ]
+    constants = list(graph.constants.values())
+    made = helper.make_graph(graph.nodes, "roformer_step", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(made, ir_version=IR_VERSION, opset_imports=opsets)
+    return model, graph.arrays

@@ -1,0 +1,54 @@
+"""Rows read token by token, against the graph that reads them whole."""
+
+import numpy as np
+import pytest
+
+from roformer_tf.checkpoints.names import table
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.model import graph_model
+from roformer_tf.engines.network import Network
+
+onnx_step = pytest.importorskip("roformer_tf.engines.onnx_step", reason="needs the extra [onnx]")
+SLOTS, LENGTH = 12, 9
+
+
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+def test_tokens_give_what_the_whole_row_gives_and_the_weights_are_not_needed_again(style):
+    config = RoFormerConfig(
+        vocab_size=40,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        rotary_style=style,
+        rotary_base=100.0,
+        attention_type="causal",
+    )
+    chance = np.random.default_rng(0)
+    arrays = {row.name: chance.normal(0, 0.3, row.shape).astype("float32") for row in table(config)}
+    network = Network(config, arrays, "written")
+    ids = chance.integers(1, 40, (3, LENGTH), "int32")
+    whole = graph_model(network, "onnx", "float32")
+    expected = whole({"token_ids": ids, "segment_ids": np.zeros_like(ids)})
+
+    words, segments = (
+        arrays[f"encoder/embeddings/{name}/embeddings"].copy() for name in ("word", "segment")
+    )
+    session = onnx_step.StepSession(network)
+    for array in arrays.values():
+        array[...] = np.nan
+    caches = [tuple(np.zeros((3, 3, SLOTS, 8), "float32") for _ in range(2)) for _ in range(2)]
+    for place in range(LENGTH):
+        angles = np.full((3, 1), place) * 100.0 ** (-np.arange(0, 8, 2) / 8)
+        rows = {
+            "word": words[ids[:, place, None]],
+            "segment": np.repeat(segments[None, :1], 3, axis=0),
+            "cos": np.cos(angles).astype("float32"),
+            "sin": np.sin(angles).astype("float32"),
+            "bias": np.zeros((3, 1, 1, place + 1), "float32"),
+        }
+        logits = session(rows, place, caches)
+        np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
+    for key, value in caches:  # what no token has come to is not written
+        assert not key[:, :, LENGTH:].any()
+        assert not value[:, :, LENGTH:].any()

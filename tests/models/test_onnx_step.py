@@ -1,0 +1,195 @@
+"""The next token by ONNX Runtime, against the model's own call on the whole row."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from roformer_tf.kernels.forms import plain_forms
+from roformer_tf.models import onnx_step
+from roformer_tf.models.heads import RoFormerForCausalLM
+from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder
+from roformer_tf.models.onnx_step import OnnxStep
+
+engine = pytest.importorskip("roformer_tf.engines.onnx_step", reason="needs the extra [onnx]")
+pytestmark = [
+    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="for TensorFlow on a CPU"),
+    pytest.mark.usefixtures("eager_steps"),
+]
+PROMPTS = [[1, 7, 8, 9, 10], [1, 11], [1, *range(20, 20 + STEP)], [1, 12, 13, 0, 14]]
+"""Of several lengths, one beyond what slots are counted in, one with a token that is padding."""
+V2 = {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}
+
+
+def model_of(tiny, **changes):
+    keras.utils.set_random_seed(3)
+    model = RoFormerForCausalLM(tiny(**{"attention_type": "causal"} | changes))
+    rng = np.random.default_rng(0)  # so that norms and biases show
+    for variable in model.variables:
+        if variable.name in ("gamma", "beta", "bias"):
+            variable.assign(variable + rng.normal(0, 0.2, variable.shape).astype("float32"))
+    return model
+
+
+def every(model, prompt, written):
+    """Logits behind each token that was written, from one call on the whole row."""
+    ids = np.array([[*prompt, *written]], "int32")
+    segments = (np.arange(ids.shape[1]) >= len(prompt))[None].astype("int32")
+    segments *= model.config.attention_type == "unilm"
+    whole = model({"token_ids": ids, "segment_ids": segments})
+    return ops.convert_to_numpy(whole)[0, len(prompt) :]
+
+
+class Texts:
+    """Rows of a decoder, with all that was written behind each, and the logits of each token."""
+
+    def __init__(self, model, prompts):
+        self.model, self.decoder = model, IncrementalDecoder(model)
+        self.decoder.begin(prompts, room=4)
+        self.rows = [(prompt, [], []) for prompt in prompts]
+
+    def choose(self, rows):
+        self.decoder.choose(rows)
+        self.rows = [tuple(list(part) for part in self.rows[row]) for row in rows]
+
+    def append(self, tokens):
+        logits = self.decoder.append(np.array(tokens))
+        assert logits.dtype == np.float32
+        assert logits.shape == (len(self.rows), self.model.config.vocab_size)
+        for (_, written, given), token, row in zip(self.rows, tokens, logits, strict=True):
+            written.append(token)
+            given.append(row)
+
+    def difference(self):
+        """The largest from the logits of whole rows; what padding itself sees is not specified."""
+        worst = 0.0
+        for prompt, written, given in self.rows:
+            seen = np.array(written) != 0
+            difference = np.array(given) - every(self.model, prompt, written)
+            worst = max(worst, float(np.abs(difference[seen]).max()))
+        return worst
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """What ONNX Runtime read: the rows of each step."""
+    rows, read = [], OnnxStep.read
+
+    def counting(self, token_ids, *others):
+        rows.append(len(token_ids))
+        return read(self, token_ids, *others)
+
+    monkeypatch.setattr(OnnxStep, "read", counting)
+    return rows
+
+
+@pytest.mark.quick_cases(
+    "v1-interleaved-causal", "projected-half-unilm", "v2, large epsilon-interleaved-unilm"
+)
+@pytest.mark.parametrize("attention_type", ["causal", "unilm"])
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param({}, id="v1"),
+        pytest.param(
+            {"embedding_size": 24, "rotary_base": 50.0, "hidden_act": "gelu_new"}, id="projected"
+        ),
+        pytest.param(V2, id="v2"),
+        pytest.param(V2 | {"layer_norm_eps": 0.1}, id="v2, large epsilon"),
+    ],
+)
+def test_each_token_gives_the_logits_of_the_whole_row(
+    tiny, style, attention_type, others, counted, record_property
+):
+    texts = Texts(
+        model_of(tiny, rotary_style=style, attention_type=attention_type, **others), PROMPTS
+    )
+    texts.append([5, 30, 6, 44])
+    texts.append([9, 0, 31, 8])  # written, and padding to whoever reads the row
+    texts.append([7, 45, 3, 2])
+    texts.choose([1, 0, 3, 3])  # as beams do
+    texts.append([4, 5, 6, 7])
+    texts.choose([0, 1, 2, 3, 1, 0])
+    texts.append([8, 9, 0, 11, 12, 13])
+    texts.choose([5, 2, 0])
+    texts.append([14, 15, 16])
+    texts.choose([1])
+    texts.append([17])
+    texts.choose([0, 0])
+    texts.append([18, 19])
+    assert counted == [4, 4, 4, 4, 6, 3, 1, 2]
+    worst = texts.difference()
+    assert worst <= 1e-5
+    record_property("difference", (f"ONNX, {style}, {attention_type}", "logits", worst, 1e-5))
+
+
+@pytest.mark.quick_cases("interleaved")
+@pytest.mark.parametrize("style", ["interleaved", "half"])
+def test_keys_and_values_come_from_keras_and_go_back(tiny, style, counted, monkeypatch):
+    monkeypatch.setattr(OnnxStep, "most_rows", 3)
+    texts = Texts(model_of(tiny, rotary_style=style), PROMPTS)
+    texts.append([5, 6, 7, 8])
+    texts.choose([3, 0, 1])
+    texts.append([9, 10, 11])
+    texts.append([12, 13, 14])
+    texts.choose([0, 1, 1, 2])
+    texts.append([15, 16, 17, 18])
+    texts.choose([3, 2])
+    texts.append([19, 20])
+    assert counted == [3, 3, 2]
+    assert texts.difference() <= 1e-5
+    texts.decoder.begin([[1, 2, 3], [1, 4]], room=1)  # which find nothing of the ones before
+    texts.rows = [([1, 2, 3], [], []), ([1, 4], [], [])]
+    texts.append([5, 6])
+    assert texts.difference() <= 1e-5
+
+
+def test_more_slots_follow_by_need(tiny, counted):
+    model = model_of(tiny, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    texts = Texts(model, PROMPTS[:2])
+    for tokens in np.random.default_rng(1).integers(1, 50, (CHUNK, 2)).tolist():
+        texts.append(tokens)
+    assert len(counted) == CHUNK
+    assert texts.difference() <= 1e-5
+
+
+@pytest.mark.quick_cases("assign_sub")
+@pytest.mark.parametrize("way", ["assign", "assign_sub"])
+def test_it_reads_by_the_weights_of_now_and_packs_them_once(tiny, way, monkeypatch):
+    made, session = [], engine.StepSession
+    monkeypatch.setattr(engine, "StepSession", lambda *args: made.append(0) or session(*args))
+    model = model_of(tiny)
+    decoder = IncrementalDecoder(model)
+    for _ in range(2):
+        decoder.begin(PROMPTS[:2], room=1)
+        decoder.append(np.array([5, 6]))
+        decoder.end()
+    assert len(made) == 1
+    for variable in model.variables:
+        getattr(variable.value, way)(variable.value * 0.1)  # the second writes into memory
+    decoder.begin(PROMPTS[:2], room=1)
+    logits = decoder.append(np.array([5, 6]))
+    np.testing.assert_allclose(logits[:1], every(model, PROMPTS[0], [5]), atol=1e-5)
+    assert len(made) == 2
+
+
+def test_what_it_cannot_read_is_left_to_keras(tiny, quantizing, monkeypatch):
+    model = model_of(tiny, num_hidden_layers=1)
+    assert OnnxStep.can_read(model)
+    with plain_forms():  # as on a GPU
+        assert not OnnxStep.can_read(model)
+    assert not OnnxStep.can_read(RoFormerForCausalLM(tiny(), dtype="bfloat16"))
+    assert not OnnxStep.can_read(model_of(tiny, num_attention_heads=8))  # heads of 4
+    assert not OnnxStep.can_read(model_of(tiny, position_embedding_type="learned"))
+    with monkeypatch.context() as patch:
+        patch.setattr("onnxruntime.__version__", "1.21.1")
+        assert not OnnxStep.can_read(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_step, "installed", lambda engine: False)
+        assert not OnnxStep.can_read(model)
+    adapted = model_of(tiny)
+    adapted.encoder.layer_stack[0].attention.query_dense.enable_lora(2)
+    assert not OnnxStep.can_read(adapted)
+    model.quantize("int8")
+    assert not OnnxStep.can_read(model)
