@@ -370,7 +370,8 @@ def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
 
 
 @pytest.mark.quick_cases(
-    "values-causal", "yarn-causal", "a window and log-n-unilm", "t5-unilm", "learned-unilm"
+    *("values-causal", "yarn-causal", "t5 in a window-causal"),
+    *("a window and log-n-unilm", "t5-unilm", "learned-unilm"),
 )
 @pytest.mark.parametrize(
     ("form", "attention_type"),
