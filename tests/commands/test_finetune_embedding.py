@@ -59,11 +59,14 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
     with eagerly():
         done = finetune(
             *(released("sim_char"), train, tmp_path / "run", "--epochs", 1),
-            *("--dimensions", 8, 16, "--pieces", 2, "--max-length", 24),
+            *("--dimensions", 8, 16, "--pieces", 2, "--max-length", 24, "--hard-negatives", 2),
         )
     told = capsys.readouterr().out
     assert done == 0
     assert pieces == [2]
+    with np.load(tmp_path / "run" / "negatives.npz") as file:
+        assert file["rows"].shape[1] == 2
+        assert (file["rows"] % 2 == 1).all()  # documents
     assert "text in columns query, document, no label" in told
     assert "vectors are what the checkpoint's pooler gives" in told
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))

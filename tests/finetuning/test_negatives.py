@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
+from roformer_tf.finetuning.losses import VectorConfig
 from roformer_tf.finetuning.negatives import different_rows, nearest_others, with_hard_negatives
+from roformer_tf.finetuning.trial import Training, complete_data
 from roformer_tf.labelled.apart import Belonging, EncodedSides, SideBatches
 from roformer_tf.tasks.different_texts import unit
 
@@ -59,6 +61,25 @@ def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
     assert np.array_equal(again.negatives, found.negatives)
     with pytest.raises(InputError, match="has only 2 other texts"):
         with_hard_negatives(data, model, 3, tmp_path, "other data")
+
+
+@pytest.mark.parametrize(("pieces", "encoded_once"), [(1, ("side_1",)), (2, ())])
+def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
+    pieces, encoded_once, tmp_path
+):
+    """But not in pieces, of which each would have to have what it shares."""
+    data = data_of([(10, 20), (11, 20), (12, 21), (13, 22), (14, 22)])
+
+    def model(inputs):
+        return np.stack([inputs["token_ids"][:, 1], np.full(len(inputs["token_ids"]), 9.0)], 1)
+
+    asked = VectorConfig(hard_negatives=1, pieces=pieces)
+    found = complete_data(Training(data, "data"), model, asked, tmp_path)
+    assert found.negatives.shape == (5, 1)
+    assert found.varying == encoded_once
+    without = complete_data(Training(data, "data"), model, VectorConfig(pieces=pieces), tmp_path)
+    assert without.negatives is None
+    assert without.varying == encoded_once
 
 
 def test_they_are_part_of_what_is_trained_on():

@@ -162,6 +162,14 @@ def test_each_piece_draws_dropout_of_its_own():
     assert set(drawn(4)) == {4}
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_neither_a_loss_nor_a_gradient_may_be_other_than_finite(value):
+    model = compiled()
+    for judged, taken in (((1.0, 1.0), True), ((value, 1.0), False), ((1.0, value), False)):
+        good, _ = model._judged(*map(keras.ops.convert_to_tensor, judged))
+        assert bool(good) == taken
+
+
 @pytest.mark.quick_cases("nan")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_batch_without_a_finite_loss_is_skipped(value, request):

@@ -1,6 +1,8 @@
 import json
 import signal
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -143,6 +145,23 @@ def test_hooks_are_called_at_their_steps_of_the_run_and_after_the_last(path):
     calls = []
     run(path, toy(), LOSSES[:7], start=3, hooks=[(calls.append, 4), (calls.append, 10)])
     assert calls == [4, 8, 10, 10]
+
+
+@pytest.mark.parametrize(("every", "called"), [(1, [1, 2, 3, 4]), (3, [2, 3, 4])])
+def test_it_is_asked_after_every_step_whether_to_call(every, called):
+    """Where it calls anyway, too: a run that saves each step hears so that it is to end."""
+    asked, calls = [], []
+
+    def also():
+        asked.append(len(asked) + 1)
+        return asked[-1] == 2
+
+    log = SimpleNamespace(paused=nullcontext)
+    hook = PeriodicCallback(calls.append, every=every, start=0, last=4, log=log, also=also)
+    hook.set_model(SimpleNamespace(jax_state_sync=lambda: None))
+    for batch in range(4):
+        hook.on_train_batch_end(batch)
+    assert (asked, calls) == ([1, 2, 3, 4], called)
 
 
 def test_a_line_is_on_the_disk_when_it_is_written(path):
