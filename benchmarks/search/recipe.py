@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.search.judging import Queries
 from benchmarks.search.manual import DOCUMENTS, QUERIES
 from pretrain.demo.corpus import write_corpus
@@ -71,8 +73,12 @@ class SearchRecipe:
             _write_jsonl(self._at(f"{split}.jsonl"), rows)
 
     def write_labelled(self) -> None:
-        """Queries beside their own page, and beside others that were found for them: 1 and 0."""
-        texts = self.texts()
+        """Queries beside their own page, and beside others that were found for them: 1 and 0.
+
+        The others are drawn from all that a reranker reads. The first ones alone would be liker the
+        query than most right pages, and teach that what is alike is wrong.
+        """
+        texts, random = self.texts(), np.random.default_rng(0)
         for split in ("train", "valid"):
             owners = dict(zip(*self.queries(split), strict=True))
             found: dict[str, list[str]] = {query: [] for query in owners}
@@ -81,11 +87,13 @@ class SearchRecipe:
                 for line in lines:
                     cells = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
                     found[cells["query"]].append(cells["id"])
-            rows = (
-                {"query": query, "text": texts[page], "label": str(int(page == owners[query]))}
-                for query, pages in found.items()
-                for page in (owners[query], *[x for x in pages if x != owners[query]][:WRONG])
-            )
+            rows = []
+            for query, pages in found.items():
+                others = [page for page in pages if page != owners[query]]
+                drawn = random.permutation(len(others))[:WRONG]
+                for page in (owners[query], *[others[number] for number in drawn]):
+                    label = str(int(page == owners[query]))
+                    rows.append({"query": query, "text": texts[page], "label": label})
             _write_jsonl(self._at(f"labelled-{split}.jsonl"), rows)
 
     # Commands
@@ -127,7 +135,7 @@ class SearchRecipe:
         search = ("--model", model, "--index", index, "--hybrid")
         for split in ("train", "valid"):
             found = self.found(f"candidates-{split}")
-            asked = ("--queries", self._at(f"{split}.txt"), "--top", 2 * WRONG)
+            asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED)
             self.step("search", *search, *asked, "--output", found)
         self.write_labelled()
         sets = [("--train", "labelled-train.jsonl"), ("--valid", "labelled-valid.jsonl")]

@@ -151,11 +151,9 @@ def test_pairs_have_their_pages_and_a_reranker_what_was_found_beside(recipe):
         found(recipe.found(f"candidates-{split}"), near)
     recipe.write_labelled()
     lines = (recipe.output / "labelled-train.jsonl").read_text("utf-8").splitlines()
-    assert [(x["text"], x["label"]) for x in map(json.loads, lines)] == [
-        (PAGES["b"], "1"),
-        (PAGES["a/1"], "0"),
-        (PAGES["c"], "0"),
-    ]
+    own, *others = [(x["text"], x["label"]) for x in map(json.loads, lines)]
+    assert own == (PAGES["b"], "1")
+    assert sorted(others) == sorted([(PAGES["a/1"], "0"), (PAGES["c"], "0")])
 
 
 def test_a_folder_without_data_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 import yaml
@@ -10,7 +11,6 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.command import (
-    FinetuneConfig,
     choose_epochs,
     choose_length,
     make_start,
@@ -18,6 +18,7 @@ from roformer_tf.finetuning.command import (
     settle_learning_rate,
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
@@ -55,6 +56,7 @@ def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, releas
         text_columns=("a", "b"),
         label_column="label",
     )
+    keras.utils.set_random_seed(0)  # of the new head: a faint one tells little apart
     model = make_start(config, TASKS["pair"]).model(pair)
     logits = np.asarray(model(model.tokenizer([("今天天气", "很好"), ("今天天气", "不好")])))
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
