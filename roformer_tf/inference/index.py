@@ -12,7 +12,7 @@ A folder is written beside and renamed: it is the old one or the new one, whole.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from roformer_tf.files import folder_beside, locked, write_text
 from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.lexical import DocumentBM25
-from roformer_tf.inference.nearest import NONE, Found, exact
+from roformer_tf.inference.nearest import NONE, Found, best_of, exact
 from roformer_tf.inference.text_files import CheckedDocuments, Document
 from roformer_tf.inference.vector_files import MatrixFile
 from roformer_tf.models.rows import BATCH_SIZE
@@ -57,6 +57,8 @@ class Manifest:
     """Tokens above which a document has several rows."""
     hybrid_weight: float | None = None
     """What a cosine weighs beside the words, chosen for these documents; None for ranks alone."""
+    beginning_weight: float = 0.0
+    """What the cosine of a document's first passage weighs beside that of its nearest."""
     documents: int = 0
     rows: int = 0
     version: int = VERSION
@@ -127,18 +129,28 @@ class SearchIndex:
             return self._nearest_rows(queries, top)
         wanted = 4 * top
         while True:
-            found = self._documents_of(self._nearest_rows(queries, min(wanted, rows)), top)
-            if wanted >= rows or (found.places[:, min(top, len(self)) - 1] != NONE).all():
-                return found
+            found = self._nearest_rows(queries, min(wanted, rows))
+            best = self._documents_of(queries, found, top)
+            # A document that is left out has no passage nearer than the last row that was found,
+            # its first one included: its score is no larger than that row's.
+            least = best.scores[:, min(top, len(self)) - 1]
+            if wanted >= rows or (least >= found.scores[:, -1]).all():
+                return best
             wanted *= 4
 
     def cosines(self, query: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """How near some documents are to a query's vector (D,): (places,) float32."""
+        """How near some documents are to a query's vector (D,): (places,) float32.
+
+        The cosine of the nearest passage; with a weight of beginnings b, which say what a document
+        is about, (nearest + b · first) / (1 + b).
+        """
         first, last = self.starts[places], self.starts[places + 1]
         counts = last - first
         begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
         rows = np.arange(counts.sum()) + np.repeat(first - begins, counts)
-        return np.maximum.reduceat(self.vectors[rows] @ query, begins)
+        of_rows = self.vectors[rows] @ query
+        nearest, weight = np.maximum.reduceat(of_rows, begins), self.manifest.beginning_weight
+        return (nearest + weight * of_rows[begins]) / (1 + weight) if weight else nearest
 
     @cached_property
     def words(self) -> DocumentBM25:
@@ -157,9 +169,19 @@ class SearchIndex:
         file = self.folder / NEAR
         return Neighbours.load(file) if file.exists() else None
 
-    def _documents_of(self, found: Found, top: int) -> Found:
-        """The documents of the best rows, each where its best row stands."""
+    def _documents_of(self, queries: np.ndarray, found: Found, top: int) -> Found:
+        """The documents of the best rows (Q, rows): each where its best row stands.
+
+        Where beginnings count, it stands where that row and the document's first put it.
+        """
         owners = np.searchsorted(self.starts, found.places, "right") - 1
+        if self.manifest.beginning_weight:
+            documents = [np.unique(row[row >= 0]) for row in owners]
+            rows = [
+                _of_places(places, best_of(self.cosines(query, places)[None], top))
+                for query, places in zip(queries, documents, strict=True)
+            ]
+            return Found.joined(rows, top)
         places = np.full((len(owners), top), NONE, np.int64)
         scores = np.full((len(owners), top), -np.inf, np.float32)
         for query, row in enumerate(owners):
@@ -169,6 +191,11 @@ class SearchIndex:
             places[query, : len(kept)] = row[there][kept]
             scores[query, : len(kept)] = found.scores[query][there][kept]
         return Found(places, scores)
+
+
+def _of_places(places: np.ndarray, best: Found) -> Found:
+    """What was found among some documents, by their own numbers."""
+    return Found(np.where(best.places == NONE, NONE, places[best.places]), best.scores)
 
 
 def is_index(folder: str | Path) -> bool:
@@ -188,21 +215,25 @@ def write_index(
     *,
     passage_length: int | None = None,
     hybrid_weight: float | None = None,
+    beginning_weight: float | None = None,
     with_words: bool = False,
     batch_size: int = BATCH_SIZE,
 ) -> Added:
     """Make an index of documents, or add them to the one that is there.
 
     What is there already, text and name, is not added again. passage_length: tokens of a passage,
-    the model's longest text unless given; hybrid_weight: kept for searches that ask for none.
+    the model's longest text unless given; hybrid_weight, beginning_weight: kept for the searches
+    that come, and changed in an index that is there.
     with_words: keep BM25's figures too. Raises InputError, with the folder as it was, for an index
     of another model or of other passages, for something else in its place, and for a vector that
     is none; and while another command writes it.
     """
     folder = Path(folder)
     with locked(folder.with_name(f".{folder.name}.lock"), guarded=folder, flag="--index"):
+        weights = {"hybrid_weight": hybrid_weight, "beginning_weight": beginning_weight}
+        given = {name: weight for name, weight in weights.items() if weight is not None}
         return _write_index(
-            folder, embedder, documents, passage_length, hybrid_weight, with_words, batch_size
+            folder, embedder, documents, passage_length, given, with_words, batch_size
         )
 
 
@@ -211,7 +242,7 @@ def _write_index(
     embedder: TextEmbedder,
     documents: CheckedDocuments,
     passage_length: int | None,
-    hybrid_weight: float | None,
+    weights: Mapping[str, float],
     with_words: bool,
     batch_size: int,
 ) -> Added:
@@ -224,8 +255,7 @@ def _write_index(
                 f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
                 "Leave --passage-length out, or make another index."
             )
-    if hybrid_weight is not None:
-        manifest = replace(manifest, hybrid_weight=hybrid_weight)
+    manifest = Manifest(**(asdict(manifest) | weights))
     with_words = with_words or (folder / WORDS).is_dir()
     known = set() if old is None else {document.key for document in old.documents()}
     fresh = np.array([_is_fresh(document, known) for document in documents], bool)

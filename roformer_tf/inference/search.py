@@ -34,7 +34,7 @@ class SearchConfig:
 
     What is written is a TSV with the columns query, rank, score, document, and id where the
     documents have one. A document longer than the model reads is read in passages, and is as near
-    as the nearest of them.
+    as the nearest of them, or by --beginning-weight as that and the first.
     """
 
     model: str
@@ -55,6 +55,9 @@ class SearchConfig:
     hybrid_weight: float | None = None
     """What a cosine weighs beside BM25, in parts of a query's largest: such as 1, chosen on queries
     whose answers are known. An index that is made keeps it. It asks for --hybrid, too."""
+    beginning_weight: float | None = None
+    """What a document's first passage weighs beside its nearest, as 0.3: in manuals and news the
+    beginning says what the rest is about. An index that is made keeps it; unset, nothing."""
     rerank: str | None = None
     """The model/ of a run on pairs, with labels 0 and 1 or a number, that puts the first into an
     order of its own."""
@@ -85,9 +88,13 @@ class SearchConfig:
         for name in ("top", "rerank_top", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if self.hybrid_weight is not None and not 0 <= self.hybrid_weight < float("inf"):
+        for name in ("hybrid_weight", "beginning_weight"):
+            weight = getattr(self, name)
+            if weight is not None and not 0 <= weight < float("inf"):
+                raise InputError(f"{name} is {weight}, but must be at least 0, such as 1.")
+        if self.beginning_weight is not None and self.documents is None:
             raise InputError(
-                f"hybrid_weight is {self.hybrid_weight}, but must be at least 0, such as 1."
+                "--beginning-weight is kept by an index when it is written: give --documents, too."
             )
         for number, query in enumerate(self.queries, 1):
             if not query.strip():
@@ -208,6 +215,7 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
             documents,
             passage_length=config.passage_length,
             hybrid_weight=config.hybrid_weight,
+            beginning_weight=config.beginning_weight,
             with_words=config.by_words,
             batch_size=config.batch_size,
         )

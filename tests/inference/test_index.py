@@ -107,6 +107,31 @@ def test_a_document_is_as_near_as_its_nearest_passage(made, embedder, by_hand):
         assert (found.places[:, kept:] == NONE).all()
 
 
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("weight", [0.3, 4.0])
+def test_a_beginning_counts_beside_the_nearest_passage(
+    weight, graph, folder, embedder, by_hand, monkeypatch
+):
+    monkeypatch.setattr(index, "LARGE", 1 if graph else index.LARGE)
+    write_index(folder, embedder, documents(), passage_length=16, beginning_weight=weight)
+    made = SearchIndex(folder)
+    assert (made.folder / index.NEAR).exists() == graph
+    asked = embedder.embed(QUERIES)
+    first = asked @ np.stack([passages(text, embedder)[0] for text in TEXTS]).T
+    want = (by_hand + weight * first) / (1 + weight)
+    assert np.abs(want - by_hand).max() > 0.01  # some begin otherwise than they answer
+    for top in (1, 5, 40, 50):
+        found = made.nearest(asked, top)
+        kept = min(top, 40)
+        places, scores = found.places[:, :kept], found.scores[:, :kept]
+        np.testing.assert_allclose(scores, -np.sort(-want, axis=1)[:, :kept], atol=2e-5)
+        np.testing.assert_allclose(np.take_along_axis(want, places, axis=1), scores, atol=2e-5)
+        assert all(len(set(row)) == kept for row in places.tolist())
+        assert (found.places[:, kept:] == NONE).all()
+    some = np.array([7, 0, 39])
+    np.testing.assert_allclose(made.cosines(asked[1], some), want[1, some], atol=2e-5)
+
+
 def test_cosines_are_those_of_the_documents_asked_for(made, embedder, by_hand):
     places = np.array([3, 39, 0, 17])
     for query, want in zip(embedder.embed(QUERIES), by_hand, strict=True):
@@ -165,6 +190,9 @@ def test_adding_nothing_new_touches_nothing(folder, embedder):
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     write_index(folder, embedder, documents(TEXTS[:3]), hybrid_weight=0.7)  # but for a new weight
     assert SearchIndex(folder).manifest.hybrid_weight == 0.7
+    write_index(folder, embedder, documents(TEXTS[:3]), beginning_weight=0.3)
+    manifest = SearchIndex(folder).manifest
+    assert (manifest.hybrid_weight, manifest.beginning_weight) == (0.7, 0.3)
 
 
 def test_another_model_or_setting_is_refused(folder, embedder, released):

@@ -116,6 +116,18 @@ def test_words_count_where_asked_and_as_much_as_asked(run, sim, documents, tmp_p
     assert float(rows[1][2]) > 50
 
 
+def test_an_index_keeps_what_beginnings_weigh(run, sim, documents, tmp_path):
+    index = tmp_path / "index"
+    flags = ("--model", sim, "--index", index)
+    assert run(*flags, "--documents", documents, "--beginning-weight", 0.3)[0] == 0
+    for _ in range(2):
+        assert json.loads((index / "index.json").read_text("utf-8"))["beginning_weight"] == 0.3
+        assert run(*flags, "--documents", documents, "--queries", "打印")[0] == 0
+    code, _, err = run(*flags, "--queries", "打印", "--beginning-weight", 0.3)
+    assert code == 2
+    assert "give --documents, too" in " ".join(err.replace("│", " ").split())
+
+
 def test_a_document_without_a_word_of_the_query_has_no_rank_by_words(run, sim, documents, order):
     flags = ("--model", sim, "--documents", documents, "--hybrid", "--queries", "公园")
     _, rows, _ = run(*flags)
@@ -169,6 +181,10 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
         (["--documents", "EMPTY", "--index", "NOWHERE"], "1 row has no text"),
         (["--documents", "-", "--queries", "-"], "cannot both be the standard input"),
         (["--index", "NOWHERE", "--queries", "甲", "--hybrid-weight", "-1"], "hybrid_weight is -1"),
+        (
+            ["--documents", "DOCUMENTS", "--queries", "甲", "--beginning-weight", "-1"],
+            "beginning_weight is -1",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_said(words, said, run, sim, documents, tmp_path):
