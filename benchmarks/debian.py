@@ -112,16 +112,27 @@ class _Text(html.parser.HTMLParser):
 
 
 def unpack(package: str, folder: Path) -> None:
-    """Fetch a package with apt into a folder, and its files; InputError where that fails."""
-    for command in (["apt-get", "download", package], ["dpkg-deb", "--extract", "*.deb", "."]):
+    """Fetch a package with apt into a folder, and its files; InputError where that fails.
+
+    With lists of its own: those of the system may be old or missing, and are not its to renew.
+    """
+    with tempfile.TemporaryDirectory() as own:
+        apt = ["apt-get", "-o", f"Dir::State::Lists={own}", "-o", f"Dir::Cache={own}"]
+        _run_for(package, folder, [*apt, "update"], [*apt, "download", package])
+    _run_for(package, folder, ["dpkg-deb", "--extract", "*.deb", "."])
+
+
+def _run_for(package: str, folder: Path, *commands: list[str]) -> None:
+    """Run commands in a folder, where *.deb is the package. Raises InputError where one fails."""
+    for command in commands:
         given = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
         try:
             subprocess.run(given, cwd=folder, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or str(error).encode()
             raise InputError(
-                f"{' '.join(given[:2])} failed for {package}: {said.decode().strip()[-300:]}. "
-                "Run it on Debian or Ubuntu, after apt-get update."
+                f"{given[0]} failed for {package}: {said.decode().strip()[-300:]}. "
+                "Run it on Debian or Ubuntu, with a network."
             ) from None
 
 

@@ -9,7 +9,7 @@ the same line goes on. `python -m benchmarks.search.manual` makes the data from 
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +34,21 @@ class SearchBenchmark:
     """Trainings whose mean is told; the model is that of the first."""
     split: str = "test"
     """Queries that are judged by: valid, while something is chosen."""
+    translations: bool = True
+    """Whether the model also learns from what LibreOffice's menus and dialogs say in Chinese and in
+    English, which apt fetches (Debian or Ubuntu)."""
     reranker: bool = True
     """Whether a model of pairs is trained, too, and reads the first 50."""
 
 
 def main(config: SearchBenchmark) -> None:
     """Make what is not there, and judge. Raises InputError for data that are none."""
-    recipe = SearchRecipe(config.data, config.output, config.seeds)
+    recipe = SearchRecipe(config.data, config.output, config.seeds, config.translations)
+    try:
+        recipe.write_translations()
+    except InputError as error:  # a search without them is worse, and a search all the same
+        print(f"! {error} The model learns without translations.", file=sys.stderr)
+        recipe = replace(recipe, translations=False)
     recipe.make()
     rows: dict[str, SearchFigures] = {}
     parts = [by_words, by_vectors, *[by_reranker] * config.reranker]

@@ -18,6 +18,8 @@ import numpy as np
 
 from benchmarks.search.judging import Queries
 from benchmarks.search.manual import DOCUMENTS, QUERIES
+from benchmarks.search.translations import TranslationConfig
+from benchmarks.search.translations import main as write_translations
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, folder_beside, write_text
@@ -25,8 +27,10 @@ from roformer_tf.files import file_beside, folder_beside, write_text
 CONFIGS = Path("benchmarks/search")
 PASSAGE_LENGTH = 112
 """Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less."""
-HYBRID_WEIGHT = 1.25
+HYBRID_WEIGHT = 1.0
 """Of a cosine beside BM25 in parts of a query's largest; chosen on the valid queries."""
+BEGINNING_WEIGHT = 0.5
+"""Of a page's first passage beside its nearest; chosen on the valid queries, too."""
 RERANKED = 50
 WRONG = 4
 """Pages held against each query where the reranker is trained."""
@@ -39,6 +43,8 @@ class SearchRecipe:
     data: Path
     output: Path
     seeds: int
+    translations: bool = True
+    """Whether it learns from a program's strings in two languages, too."""
 
     @property
     def documents(self) -> Path:
@@ -60,6 +66,12 @@ class SearchRecipe:
 
     # Files that commands read
 
+    def write_translations(self) -> None:
+        """A program's strings in two languages. Raises InputError where apt cannot fetch them."""
+        if self.translations and not self._at("translations.jsonl").exists():
+            self.output.mkdir(parents=True, exist_ok=True)
+            write_translations(TranslationConfig(self._at("translations.jsonl")))
+
     def write_files(self) -> None:
         """Text of another kind for pretraining; pairs with their pages; queries, one a line."""
         if not self._at("news.jsonl").exists():
@@ -75,12 +87,14 @@ class SearchRecipe:
     def write_labelled(self) -> None:
         """Queries beside their own page, and beside others that were found for them: 1 and 0.
 
-        The others are drawn from all that a reranker reads. The first ones alone would be liker the
-        query than most right pages, and teach that what is alike is wrong.
+        The others are drawn from all that a reranker reads, of pages that queries of the same split
+        ask for: each page is right for some and wrong for others. A page that was only ever wrong,
+        as all of valid's and test's would be in training, is learnt by heart as wrong.
         """
         texts, random = self.texts(), np.random.default_rng(0)
         for split in ("train", "valid"):
             owners = dict(zip(*self.queries(split), strict=True))
+            asked = set(owners.values())
             found: dict[str, list[str]] = {query: [] for query in owners}
             with self.found(f"candidates-{split}").open(encoding="utf-8") as lines:
                 columns = next(lines).rstrip("\n").split("\t")
@@ -89,7 +103,7 @@ class SearchRecipe:
                     found[cells["query"]].append(cells["id"])
             rows = []
             for query, pages in found.items():
-                others = [page for page in pages if page != owners[query]]
+                others = [page for page in pages if page in asked and page != owners[query]]
                 drawn = random.permutation(len(others))[:WRONG]
                 for page in (owners[query], *[others[number] for number in drawn]):
                     label = str(int(page == owners[query]))
@@ -104,6 +118,10 @@ class SearchRecipe:
         self.write_files()
         pretrained, corpora = self._at("pretrained"), (self.documents, self._at("news.jsonl"))
         self.step("pretrain", "--corpus", *corpora, *_config("pretrain"), "--output", pretrained)
+        if self.translations:
+            start = ("--checkpoint", pretrained / "model")
+            pairs = ("--train", self._at("translations.jsonl"), "--output", self._at("translated"))
+            self.step("finetune", *_config("translations"), *start, *pairs)
         self.train(0)
         first = self._at("model")
         if not first.exists():
@@ -116,7 +134,8 @@ class SearchRecipe:
     def train(self, seed: int) -> None:
         """Train a model on the pages, and then on the pairs."""
         pages, pairs = self._at(f"pages-{seed}"), self._at(f"pairs-{seed}")
-        start = ("--checkpoint", self._at("pretrained") / "model", "--seed", seed)
+        before = self._at("translated" if self.translations else "pretrained") / "model"
+        start = ("--checkpoint", before, "--seed", seed)
         self.step(
             "finetune", *_config("pages"), *start, "--train", self.documents, "--output", pages
         )
@@ -145,7 +164,10 @@ class SearchRecipe:
 
     def index(self, model: Path, folder: Path) -> None:
         """Make an index of the pages by a model, which remembers how it is best searched."""
-        kept = ("--passage-length", PASSAGE_LENGTH, "--hybrid-weight", HYBRID_WEIGHT)
+        kept = (
+            *("--passage-length", PASSAGE_LENGTH, "--hybrid-weight", HYBRID_WEIGHT),
+            *("--beginning-weight", BEGINNING_WEIGHT),
+        )
         self.step(
             "search", "--model", model, "--documents", self.documents, "--index", folder, *kept
         )

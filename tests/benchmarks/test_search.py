@@ -1,13 +1,14 @@
 import gzip
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.search import __main__ as command
 from benchmarks.search import recipe as recipes
-from benchmarks.search.__main__ import by_words
+from benchmarks.search.__main__ import SearchBenchmark, by_words
 from benchmarks.search.judging import NEVER, Queries, judge, ranks, table
 from benchmarks.search.recipe import SearchRecipe
 from roformer_tf import cli
@@ -48,6 +49,7 @@ def recipe(tmp_path, monkeypatch):
 
     monkeypatch.setattr(recipes, "run_command", run)
     monkeypatch.setattr(recipes, "write_corpus", lambda path: path.write_text("{}"))
+    monkeypatch.setattr(recipes, "write_translations", lambda asked: asked.output.write_text("{}"))
     return made
 
 
@@ -104,11 +106,16 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
     recipe.make()
     typed = [" ".join(words) for words in recipe.run]
     kinds = [words.split()[0] for words in typed]
-    assert kinds == ["pretrain", "finetune", "finetune", "search", "finetune", "finetune"]
+    assert kinds == ["pretrain", *["finetune"] * 3, "search", "finetune", "finetune"]
+    translated, trained = typed[1], [words for words in typed[2:] if words.startswith("finetune")]
+    assert "translations.jsonl" in translated
+    assert "pretrained/model" in translated
+    assert [("translated/model" in words) for words in trained] == [True, False] * 2
     trained = [words for words in typed if words.startswith("finetune")]
     for words in trained:
         checkpoint = words.split("--checkpoint ")[1].split()[0].removesuffix("/model")
         assert any(f"--output {checkpoint}" in one for one in typed)  # nothing out of nowhere
+    trained = trained[1:]
     assert [words.split("--seed ")[1][0] for words in trained] == ["0", "0", "1", "1"]
     assert ["/pages-" in words.split("--checkpoint ")[1].split()[0] for words in trained] == [
         False,
@@ -120,6 +127,33 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
     assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(files)  # they only judge
     recipe.make()
     assert len(recipe.run) == len(typed)
+
+
+def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, capsys):
+    def fails(asked):
+        raise InputError("apt-get failed for libreoffice-l10n-zh-cn.")
+
+    monkeypatch.setattr(recipes, "write_translations", fails)
+    for seed in range(2):
+        (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
+    made = []
+    monkeypatch.setattr(SearchRecipe, "make", lambda self: made.append(self.translations))
+    monkeypatch.setattr(command, "by_words", lambda *given: iter([]))
+    monkeypatch.setattr(command, "by_vectors", lambda *given: iter([]))
+    for wanted in (True, False):
+        command.main(
+            SearchBenchmark(recipe.data, recipe.output, translations=wanted, reranker=False)
+        )
+    assert made == [False, False]
+    assert capsys.readouterr().err.count("learns without translations") == 1
+    monkeypatch.undo()
+    without = replace(recipe, translations=False)
+    monkeypatch.setattr(recipes, "run_command", lambda words: without.run.append(words) or 0)
+    monkeypatch.setattr(recipes, "write_corpus", lambda path: path.write_text("{}"))
+    without.make()
+    typed = [" ".join(words) for words in without.run]
+    assert not any("translations.jsonl" in words or "translated" in words for words in typed)
+    assert sum("pretrained/model" in words for words in typed) == 2
 
 
 def test_a_command_that_failed_is_run_again(recipe):
@@ -146,14 +180,26 @@ def test_pairs_have_their_pages_and_a_reranker_what_was_found_beside(recipe):
     train = [json.loads(x) for x in (recipe.output / "train.jsonl").read_text("utf-8").splitlines()]
     assert train == [{"query": "打印", "text": PAGES["b"]}]
     assert (recipe.output / "test.txt").read_text("utf-8") == "天数\n打印机\n"
-    for split, query in (("train", "打印"), ("valid", "公式")):
-        near = [(query, rank, 1.0, "…", name) for rank, name in enumerate(("a/1", "b", "c"), 1)]
+    asked = {"train": {"打印": "b", "天数": "a/1"}, "valid": {"公式": "c"}}
+    for split, queries in asked.items():
+        path = recipe.data / f"queries_{split}.tsv.gz"
+        lines = ["query\tid", *(f"{query}\t{page}" for query, page in queries.items())]
+        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+        near = [
+            (query, rank, 1.0, "…", name)
+            for query in queries
+            for rank, name in enumerate(("a/1", "b", "c"), 1)
+        ]
         found(recipe.found(f"candidates-{split}"), near)
     recipe.write_labelled()
     lines = (recipe.output / "labelled-train.jsonl").read_text("utf-8").splitlines()
-    own, *others = [(x["text"], x["label"]) for x in map(json.loads, lines)]
-    assert own == (PAGES["b"], "1")
-    assert sorted(others) == sorted([(PAGES["a/1"], "0"), (PAGES["c"], "0")])
+    rows = [(x["query"], x["text"], x["label"]) for x in map(json.loads, lines)]
+    assert rows == [  # and never c, which is no query's of train
+        ("打印", PAGES["b"], "1"),
+        ("打印", PAGES["a/1"], "0"),
+        ("天数", PAGES["a/1"], "1"),
+        ("天数", PAGES["b"], "0"),
+    ]
 
 
 def test_a_folder_without_data_is_refused(tmp_path):
@@ -188,8 +234,9 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     recipe.ask("test", recipe.output / "model", recipe.output / "index", "--hybrid", name="hybrid")
     for words in recipe.run:
         assert cli.main(words) == 0
-    assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 4, "pair"]
-    assert seen[3].passage_length == recipes.PASSAGE_LENGTH <= seen[2].max_length
-    assert seen[3].hybrid_weight == recipes.HYBRID_WEIGHT
+    assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 5, "pair"]
+    assert seen[4].passage_length == recipes.PASSAGE_LENGTH <= seen[3].max_length
+    assert seen[4].hybrid_weight == recipes.HYBRID_WEIGHT
+    assert seen[4].beginning_weight == recipes.BEGINNING_WEIGHT
     assert seen[-1].hybrid
     assert seen[-1].hybrid_weight is None  # the index remembers it
