@@ -2,11 +2,13 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.paper import __main__ as paper
 from benchmarks.paper import long_texts
 from benchmarks.paper.__main__ import PARTS, STAGES
 from roformer_tf.pretraining.stages import make_stages
@@ -76,6 +78,8 @@ def test_articles_to_train_on_are_cut_in_several_places_behind_other_reviews(exa
         assert any(news_of(row["A"]) + news_of(row["B"]) in text for text in articles)
     assert len({text for row in rows for text in row.values()}) == 2 * len(rows)
     assert len({news_of(row["B"])[:20] for row in rows}) > len(rows) // 2
+    fronts = {text[: long_texts.IN_FRONT] for row in rows for text in row.values()}
+    assert len(fronts) == 2 * len(rows)
 
 
 def test_no_article_is_in_two_files_nor_any_judged_by_in_the_start(examples):
@@ -160,6 +164,46 @@ def test_the_table_has_each_seed_and_their_mean():
     assert cells[:2] == ["512", "50.0, 25.0"]
     assert cells[2].startswith("37.5 [")
     assert cells[3] == "100.0 [100.0, 100.0]"
+
+
+def test_long_texts_are_read_to_each_length_and_nothing_is_done_twice(
+    examples, tmp_path, monkeypatch, capsys
+):
+    _, folder = examples
+    (tmp_path / "corpus.jsonl").write_bytes((folder / "corpus.jsonl").read_bytes())
+    monkeypatch.setattr(long_texts, "SIZES", {"valid": 5, "test": 7})
+    monkeypatch.setattr(long_texts, "READ", (256, 300, 768))  # of which no text has less
+    typed = []
+
+    def command(*words):
+        flags = dict(pairwise(words))
+        typed.append((words[0], flags.get("--max-length")))
+        output = flags["--output"]
+        if words[0] == "pretrain":
+            tokenizer_of(NEWS + REVIEWS).save_pretrained(output / "model")
+        elif words[0] == "finetune":
+            trials = [{"name": "seed-0"}, {"name": "seed-1"}]
+            for one in trials:
+                (output / "trials" / one["name"]).mkdir(parents=True)
+            (output / "report.json").write_text(json.dumps({"trials": trials}), encoding="utf-8")
+        else:
+            assert flags["--model"] == output.parent / "best"
+            right = output.parts[-4] == "read-512"
+            vectors = np.zeros((3, 7, 8), np.float32)
+            vectors[0, :, :7] = vectors[1, :, :7] = np.eye(7)
+            np.save(output, (vectors if right else vectors[[1, 2, 0]]).reshape(21, 8))
+
+    monkeypatch.setattr(paper, "command", command)
+    config = paper.PaperConfig(output=tmp_path, seeds=2)
+    for _ in range(2):
+        paper.long_texts(config)
+    trained = [(name, length) for name, length in typed if name == "finetune"]
+    assert trained == [("finetune", length) for length in (256, 512, 768)]
+    assert [name for name, _ in typed].count("embed") == 2 * 3
+    printed = capsys.readouterr().out
+    assert re.search(r"^\| 512 \| 0\.0, 0\.0 \|", printed, re.M)
+    assert re.search(r"^\| 1,024 \| 100\.0, 100\.0 \|", printed, re.M)
+    assert re.search(r"^1,536 − 1,024: -100\.0", printed, re.M)
 
 
 def test_both_arms_of_the_stages_see_as_many_tokens():
