@@ -1,48 +1,96 @@
-"""Triples from real news whose evidence lies beyond token 512: which of B and C continues A?
+"""Halves of real articles whose evidence lies beyond token 512 of a row: what continues what?
 
-A is the first half of an article, B and C the second halves of that and of another one. In front of
-each stand reviews by chance, different ones, which tell nothing. A row holds two texts: read to 512
-tokens it has 254 of each, and these are reviews alone; read to 1,024 or 1,536, more of the news.
+A is the first half of an article, B its second half, and C the second half of another one that is
+much like A. In front of each stand reviews by chance, different ones, which tell nothing. Each text
+is encoded alone: read to 256 tokens it is reviews alone, read to 512 or 768 more and more of the
+news. Where a row holds two texts, these are rows of 512, 1,024 and 1,536.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from roformer_tf.files import write_text
+from roformer_tf.files import file_beside, write_text
+from roformer_tf.pretraining.position_comparison import seed_interval
+from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+READ = (256, 512, 768)
+"""Tokens that are read of each text, [CLS] and [SEP] among them."""
 IN_FRONT = 280
-"""Tokens of reviews in front of the news: more than the 254 that rows of 512 have of a text."""
-HALF = 360
-"""Most tokens of half an article."""
+"""Tokens of reviews in front of the news: more than the 254 that are read of a text at 256."""
+HALF = 480
+"""Most tokens of half an article: with what is in front of it no more than is read at 768."""
 LEAST = 300
 """Characters of an article at least."""
-SIZES = {"train": 400, "valid": 100, "test": 300}
+SIZES = {"valid": 300, "test": 400}
+"""Articles that are judged by, a triple of each; all others are trained on."""
+VERSIONS = 4
+"""Pairs of an article that is trained on, each cut elsewhere and behind other reviews."""
+CUTS = (0.35, 0.65)
+"""Between which parts of an article these are cut; what is judged by is cut in the middle."""
+LONG = "long.npy"
+"""(N,) bool: which test triples have a text that is not read to its end at 512."""
 
 
-def write_triples(corpus: Path, folder: Path, vocabulary: Path) -> None:
-    """Write train.tsv, valid.tsv and test.tsv, unless they are there; no article is in two."""
-    if all((folder / f"{name}.tsv").exists() for name in SIZES):
-        return
-    lines = corpus.read_text(encoding="utf-8").splitlines()
-    documents = [json.loads(line)["text"].replace("\t", " ") for line in lines]
-    news = [text.replace("\n", "") for text in documents if "\n" in text]
-    news = [text for text in news if len(text) >= LEAST]
-    reviews = [text for text in documents if "\n" not in text]
-    rng = np.random.default_rng(0)
-    tokenizer = RoFormerTokenizer.from_pretrained(vocabulary)
-    rng.shuffle(news)
-    folder.mkdir(parents=True, exist_ok=True)
-    start = 0
+# News and reviews → files
+
+
+def split_articles(news: Sequence[str]) -> dict[str, list[str]]:
+    """Deal the articles that are long enough to train, valid and test, each to one."""
+    order = np.random.default_rng(0).permutation(len(news)).tolist()
+    articles = [news[i] for i in order if len(_joined(news[i])) >= LEAST]
+    splits = {}
     for name, size in SIZES.items():
-        articles = news[start : start + 2 * size]
-        start += 2 * size
-        rows = list(_triples(articles, reviews, tokenizer, rng))
-        cells = ["\t".join(row) for row in [("A", "B", "C", "label"), *rows]]
-        write_text(folder / f"{name}.tsv", "\n".join(cells) + "\n")
+        splits[name], articles = articles[:size], articles[size:]
+    return {"train": articles, **splits}
+
+
+def write_start_corpus(corpus: Path, target: Path) -> None:
+    """Write the corpus without the articles of valid and test, to pretrain on."""
+    texts = _texts(corpus)
+    splits = split_articles([text for text in texts if _is_news(text)])
+    judged = {text for name in SIZES for text in splits[name]}
+    _write_jsonl(target, ({"text": text} for text in texts if text not in judged))
+
+
+def write_examples(corpus: Path, folder: Path, vocabulary: Path) -> None:
+    """Write pairs A, B to train on; triples A, B, C to judge by, and their texts one a line.
+
+    A split's triples are in NAME.jsonl, its texts in NAME.txt: all A, then all B, then all C.
+    """
+    texts, tokenizer = _texts(corpus), RoFormerTokenizer.from_pretrained(vocabulary)
+    splits = split_articles([text for text in texts if _is_news(text)])
+    reviews = [text for text in texts if not _is_news(text)]
+    rng = np.random.default_rng(0)
+    for name in SIZES:
+        triples = list(_triples(splits[name], reviews, tokenizer, rng))
+        _write_jsonl(folder / f"{name}.jsonl", triples)
+        lines = "".join(f"{triple[column]}\n" for column in "ABC" for triple in triples)
+        write_text(folder / f"{name}.txt", lines)
+        if name == "test":
+            counts = [[len(tokenizer.offsets(text)) for text in x.values()] for x in triples]
+            with file_beside(folder / LONG) as beside, beside.open("wb") as file:
+                np.save(file, np.max(counts, axis=1) > READ[1] - 2)
+    _write_jsonl(folder / "train.jsonl", _pairs(splits["train"], reviews, tokenizer, rng))
+
+
+def most_like(firsts: Sequence[str], seconds: Sequence[str]) -> list[int]:
+    """Of each first half (N,) the number of the second half of another article most like it.
+
+    By the cosine of TF-IDF of one and two characters: much the same matter, where the second half
+    of an article by chance would be about something else altogether.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    counting = TfidfVectorizer(analyzer="char", ngram_range=(1, 2), sublinear_tf=True)
+    features = counting.fit_transform([*firsts, *seconds])
+    cosines = (features[: len(firsts)] @ features[len(firsts) :].T).toarray()
+    np.fill_diagonal(cosines, -1)
+    return [int(number) for number in np.argmax(cosines, axis=1)]
 
 
 def _triples(
@@ -50,23 +98,38 @@ def _triples(
     reviews: Sequence[str],
     tokenizer: RoFormerTokenizer,
     rng: np.random.Generator,
-) -> Iterator[tuple[str, str, str, str]]:
-    """A triple of every two articles: three texts and which of the last two continues the first."""
-    for one, other in zip(articles[::2], articles[1::2], strict=True):
-        (first, second), (_, strange) = (_halves(x, tokenizer) for x in (one, other))
-        texts = [_front(reviews, tokenizer, rng) + half for half in (first, second, strange)]
-        if rng.random() < 0.5:
-            yield texts[0], texts[1], texts[2], "B"
-        else:
-            yield texts[0], texts[2], texts[1], "C"
+) -> Iterator[dict[str, str]]:
+    """A triple of each article."""
+    firsts, seconds = zip(*(_halves(text, 0.5, tokenizer) for text in articles), strict=True)
+    for first, second, other in zip(firsts, seconds, most_like(firsts, seconds), strict=True):
+        halves = first, second, seconds[other]
+        yield {
+            column: _front(reviews, tokenizer, rng) + half
+            for column, half in zip("ABC", halves, strict=True)
+        }
 
 
-def _halves(text: str, tokenizer: RoFormerTokenizer) -> tuple[str, str]:
-    """The last tokens of an article's first half, and the first ones of its second."""
-    middle = len(text) // 2
-    offsets = tokenizer.offsets(text[:middle])[-HALF:]
-    behind = tokenizer.offsets(text[middle:])[:HALF]
-    return text[offsets[0][0] : middle], text[middle : middle + behind[-1][1]]
+def _pairs(
+    articles: Sequence[str],
+    reviews: Sequence[str],
+    tokenizer: RoFormerTokenizer,
+    rng: np.random.Generator,
+) -> Iterator[dict[str, str]]:
+    """`VERSIONS` pairs of each article."""
+    for text in articles:
+        for _ in range(VERSIONS):
+            halves = _halves(text, rng.uniform(*CUTS), tokenizer)
+            first, second = (_front(reviews, tokenizer, rng) + half for half in halves)
+            yield {"A": first, "B": second}
+
+
+def _halves(text: str, share: float, tokenizer: RoFormerTokenizer) -> tuple[str, str]:
+    """The last tokens in front of the cut behind this share of an article, and the first behind."""
+    text = _joined(text)
+    cut = int(share * len(text))
+    before = tokenizer.offsets(text[:cut])[-HALF:]
+    behind = tokenizer.offsets(text[cut:])[:HALF]
+    return text[before[0][0] : cut], text[cut : cut + behind[-1][1]]
 
 
 def _front(reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.Generator) -> str:
@@ -75,3 +138,80 @@ def _front(reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.
     while len(offsets := tokenizer.offsets(text)) < IN_FRONT:
         text += reviews[rng.integers(len(reviews))]
     return text[: offsets[IN_FRONT - 1][1]]
+
+
+def _is_news(text: str) -> bool:
+    """A review has one line."""
+    return "\n" in text
+
+
+def _joined(text: str) -> str:
+    return text.replace("\n", "")
+
+
+def _texts(corpus: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()]
+
+
+def _write_jsonl(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    with file_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+# Vectors → accuracy
+
+
+def right_triples(vectors: np.ndarray) -> np.ndarray:
+    """Whether A is nearer to B than to C: vectors (3 N, H) of all A, all B, all C → (N,) bool."""
+    first, right, wrong = vectors.reshape(3, -1, vectors.shape[-1])
+    found: np.ndarray = (first * right).sum(axis=-1) > (first * wrong).sum(axis=-1)
+    return found
+
+
+def others_behind(vectors: np.ndarray) -> np.ndarray:
+    """Of each A the share (N,) of all other articles' second halves that are less near than B."""
+    first, right, _ = vectors.reshape(3, -1, vectors.shape[-1])
+    cosines = first @ right.T  # (N, N), of what belongs together on the diagonal
+    return (cosines < np.diagonal(cosines)[:, None]).sum(axis=1) / (len(first) - 1)
+
+
+def over_triples(values: np.ndarray) -> str:
+    """The mean of values (S, N) of seeds and triples, in percent, and a 95 % interval over triples.
+
+    A triple counts with its mean over the seeds.
+    """
+    each = values.mean(axis=0)
+    low, high = bootstrap(lambda weights: {"mean": mean(each, weights)}, len(each))["mean"]
+    return f"{100 * each.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def accuracy_table(right: Mapping[int, np.ndarray], others: Mapping[int, np.ndarray]) -> list[str]:
+    """Lines of a table: of each length the accuracies in percent of values (S, N), seed by seed.
+
+    right: whether each of N triples is right; others: `others_behind`.
+    """
+    lines = [
+        "| rows of | seeds | mean [over triples] | any other article as C |",
+        "| --- " * 4 + "|",
+    ]
+    for length, found in right.items():
+        seeds = ", ".join(f"{100 * one.mean():.1f}" for one in found)
+        cells = f"{2 * length:,}", seeds, over_triples(found), over_triples(others[length])
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def gain_lines(right: Mapping[int, np.ndarray], chosen: np.ndarray) -> Iterator[str]:
+    """What each length gains over the one before, among chosen triples (N,), in points.
+
+    Paired twice: by triples, in whose interval other triples are drawn, and by seeds (Student's t).
+    """
+    for short, long in pairwise(right):
+        gains = (right[long].astype(float) - right[short])[:, chosen]  # (S, n)
+        line = f"{2 * long:,} − {2 * short:,}: {over_triples(gains)}"
+        seeds = gains.mean(axis=1)
+        if len(seeds) > 1:
+            low, high = seed_interval(seeds)
+            line += f"; over seeds [{100 * low:.1f}, {100 * high:.1f}]"
+        yield line

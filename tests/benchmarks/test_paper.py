@@ -2,11 +2,13 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.paper import __main__ as paper
 from benchmarks.paper import long_texts
 from benchmarks.paper.__main__ import PARTS, STAGES
 from roformer_tf.pretraining.stages import make_stages
@@ -17,60 +19,191 @@ NEWS, REVIEWS = "今天气很好我们去公园学习", "中国经济发展人�
 
 
 @pytest.fixture(scope="module")
-def triples(tmp_path_factory):
-    """Articles, and the triples made of them: rows of cells by name."""
-    folder = tmp_path_factory.mktemp("triples")
+def examples(tmp_path_factory):
+    """The articles, and the folder of the files that are made of them."""
+    folder = tmp_path_factory.mktemp("long_texts")
     rng = np.random.default_rng(0)
-    articles = ["".join(rng.choice(list(NEWS), 340)) for _ in range(24)]
+    articles = ["".join(rng.choice(list(NEWS), rng.integers(320, 400))) for _ in range(24)]
     documents = [text[:5] + "\n" + text[5:] for text in articles]
     documents += ["".join(rng.choice(list(REVIEWS), 50)) for _ in range(30)]
-    documents += ["甲\n乙"]  # too short
+    documents += ["今\n天"]  # too short
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents]
     (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
     tokenizer_of(NEWS + REVIEWS).save_pretrained(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_texts, "SIZES", {"train": 6, "test": 6})
-        patch.setattr(long_texts, "HALF", 100)
-        for _ in range(2):  # the second time they are there
-            long_texts.write_triples(folder / "corpus.jsonl", folder / "x", folder)
-    files = {name: folder / "x" / f"{name}.tsv" for name in ("train", "test")}
-    read = {name: file.read_text(encoding="utf-8").splitlines() for name, file in files.items()}
-    return articles, {name: [row.split("\t") for row in rows] for name, rows in read.items()}
+        patch.setattr(long_texts, "SIZES", {"valid": 5, "test": 7})
+        patch.setattr(long_texts, "HALF", 190)
+        patch.setattr(long_texts, "READ", (256, 280 + 187 + 2, 768))
+        long_texts.write_start_corpus(folder / "corpus.jsonl", folder / "start.jsonl")
+        long_texts.write_examples(folder / "corpus.jsonl", folder, folder)
+    return articles, folder
 
 
-def test_the_named_text_continues_the_first_and_the_other_does_not(triples):
-    articles, files = triples
-    for rows in files.values():
-        head, *rows = rows
-        assert head == ["A", "B", "C", "label"]
-        assert len(rows) == 6
-        for first, *others, label in rows:
-            news = [re.sub(f"[{REVIEWS}]", "", text) for text in (first, *others)]
-            assert [len(text) for text in news] == [100] * 3
-            right, wrong = news[1:] if label == "B" else news[:0:-1]
-            joined = [text for text in articles if news[0] + right in text]
+def rows_of(folder, name):
+    """Each line of NAME.jsonl: the texts by column."""
+    lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def news_of(text):
+    """What stands behind the reviews."""
+    return re.sub(f"[{REVIEWS}]", "", text)
+
+
+def articles_of(articles, rows):
+    """The numbers of the articles that any text is of."""
+    texts = [news_of(text) for row in rows for text in row.values()]
+    return {n for n, article in enumerate(articles) for text in texts if text in article}
+
+
+def test_b_continues_a_and_c_is_of_another_article(examples):
+    articles, folder = examples
+    for name, count in {"valid": 5, "test": 7}.items():
+        rows = rows_of(folder, name)
+        assert len(rows) == count
+        for row in rows:
+            first, right, wrong = (news_of(row[column]) for column in "ABC")
+            joined = [text for text in articles if first + right in text]
             assert len(joined) == 1
-            assert news[0] + wrong not in joined[0]
-            assert any(wrong in text for text in articles)
-    assert {row[3] for rows in files.values() for row in rows[1:]} == {"B", "C"}
+            assert abs(2 * joined[0].index(right) - len(joined[0])) <= 1
+            assert wrong not in joined[0]
+            assert any(news_of(other["B"]) == wrong for other in rows)
 
 
-def test_no_article_is_in_two_files(triples):
-    articles, files = triples
-    used = {
-        name: {n for n, text in enumerate(articles) for row in rows if row[0][-100:] in text}
-        for name, rows in files.items()
-    }
-    assert not used["train"] & used["test"]
+def test_articles_to_train_on_are_cut_in_several_places_behind_other_reviews(examples):
+    articles, folder = examples
+    rows = rows_of(folder, "train")
+    assert len(rows) == long_texts.VERSIONS * (24 - 5 - 7)
+    for row in rows:
+        assert any(news_of(row["A"]) + news_of(row["B"]) in text for text in articles)
+    assert len({text for row in rows for text in row.values()}) == 2 * len(rows)
+    assert len({news_of(row["B"])[:20] for row in rows}) > len(rows) // 2
+    fronts = {text[: long_texts.IN_FRONT] for row in rows for text in row.values()}
+    assert len(fronts) == 2 * len(rows)
 
 
-def test_what_a_row_of_512_holds_of_a_text_tells_nothing(triples):
-    _, files = triples
-    for rows in files.values():
-        for row in rows[1:]:
-            for text in row[:3]:
+def test_no_article_is_in_two_files_nor_any_judged_by_in_the_start(examples):
+    articles, folder = examples
+    used = {name: articles_of(articles, rows_of(folder, name)) for name in ("valid", "test")}
+    train = articles_of(articles, rows_of(folder, "train"))
+    assert [len(train), len(used["valid"]), len(used["test"])] == [12, 5, 7]
+    assert len(train | used["valid"] | used["test"]) == 24
+    start = [row["text"].replace("\n", "") for row in rows_of(folder, "start")]
+    assert len(start) == 24 - 5 - 7 + 30 + 1
+    assert {n for n, article in enumerate(articles) if article in start} == train
+
+
+def test_what_is_read_of_a_text_at_256_tells_nothing_and_at_768_all_is_read(examples):
+    _, folder = examples
+    for name in ("train", "valid", "test"):
+        for row in rows_of(folder, name):
+            for text in row.values():
                 assert set(text[: long_texts.IN_FRONT]) <= set(REVIEWS)
-    assert long_texts.IN_FRONT > (512 - 3) / 2
+                assert set(text[long_texts.IN_FRONT :]) <= set(NEWS)
+    shortest, _, longest = long_texts.READ
+    assert shortest - 2 < long_texts.IN_FRONT
+    assert longest - 2 >= long_texts.IN_FRONT + long_texts.HALF
+
+
+def test_texts_stand_one_a_line_all_a_first_and_long_triples_are_told(examples):
+    _, folder = examples
+    rows = rows_of(folder, "test")
+    lines = (folder / "test.txt").read_text(encoding="utf-8").splitlines()
+    assert lines == [row[column] for column in "ABC" for row in rows]
+    long = np.load(folder / long_texts.LONG)
+    assert long.tolist() == [max(map(len, row.values())) > 280 + 187 for row in rows]
+    assert 0 < long.sum() < len(rows)
+
+
+def test_the_other_text_is_the_most_alike_of_another_article():
+    firsts = ["公园学习", "天气很好", "人民生活"]
+    seconds = ["公园学习天气", "天气很好人民", "人民生活公园"]  # of its own above all, and one more
+    assert long_texts.most_like(firsts, seconds) == [2, 0, 1]
+
+
+def test_a_triple_is_right_where_b_is_nearer_than_c():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(3 * 9, 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    first, right, wrong = vectors[:9], vectors[9:18], vectors[18:]
+    want = [
+        np.linalg.norm(a - b) < np.linalg.norm(a - c)
+        for a, b, c in zip(first, right, wrong, strict=True)
+    ]
+    assert long_texts.right_triples(vectors).tolist() == want
+    assert 0 < sum(want) < 9
+    behind = [
+        np.mean([np.linalg.norm(first[i] - right[i]) < np.linalg.norm(first[i] - right[j])
+                 for j in range(9) if j != i])
+        for i in range(9)
+    ]  # fmt: skip
+    assert long_texts.others_behind(vectors) == pytest.approx(behind)
+
+
+def test_gains_are_paired_and_of_the_chosen_triples():
+    before = np.array([[1, 1, 0, 0] * 50, [1, 0, 0, 0] * 50], bool)
+    after = np.array([[1, 1, 1, 0] * 50, [1, 0, 1, 0] * 50], bool)  # the third of four is gained
+    every = np.ones(200, bool)
+    (line,) = long_texts.gain_lines({512: before, 768: after}, every)
+    low, high = map(
+        float, re.search(r"25\.0 \[(.+), (.+)\]; over seeds \[25\.0, 25\.0\]", line).groups()
+    )
+    assert line.startswith("1,536 − 1,024: ")
+    half = 196 * np.sqrt(0.25 * 0.75 / 200)  # of a share of a quarter of 200
+    assert [25 - low, high - 25] == pytest.approx([half, half], abs=1.5)
+    third = np.arange(200) % 4 == 2
+    (line,) = long_texts.gain_lines({512: before[:1], 768: after[:1]}, third)
+    assert line == "1,536 − 1,024: 100.0 [100.0, 100.0]"
+
+
+def test_the_table_has_each_seed_and_their_mean():
+    right = np.array([[1, 1, 0, 0] * 50, [1, 0, 0, 0] * 50], bool)
+    head, _, row = long_texts.accuracy_table({256: right}, {256: np.ones((2, 200))})
+    cells = row.strip("| ").split(" | ")
+    assert len(cells) == len(head.strip("| ").split(" | "))
+    assert cells[:2] == ["512", "50.0, 25.0"]
+    assert cells[2].startswith("37.5 [")
+    assert cells[3] == "100.0 [100.0, 100.0]"
+
+
+def test_long_texts_are_read_to_each_length_and_nothing_is_done_twice(
+    examples, tmp_path, monkeypatch, capsys
+):
+    _, folder = examples
+    (tmp_path / "corpus.jsonl").write_bytes((folder / "corpus.jsonl").read_bytes())
+    monkeypatch.setattr(long_texts, "SIZES", {"valid": 5, "test": 7})
+    monkeypatch.setattr(long_texts, "READ", (256, 300, 768))  # of which no text has less
+    typed = []
+
+    def command(*words):
+        flags = dict(pairwise(words))
+        typed.append((words[0], flags.get("--max-length")))
+        output = flags["--output"]
+        if words[0] == "pretrain":
+            tokenizer_of(NEWS + REVIEWS).save_pretrained(output / "model")
+        elif words[0] == "finetune":
+            trials = [{"name": "seed-0"}, {"name": "seed-1"}]
+            for one in trials:
+                (output / "trials" / one["name"]).mkdir(parents=True)
+            (output / "report.json").write_text(json.dumps({"trials": trials}), encoding="utf-8")
+        else:
+            assert flags["--model"] == output.parent / "best"
+            right = output.parts[-4] == "read-512"
+            vectors = np.zeros((3, 7, 8), np.float32)
+            vectors[0, :, :7] = vectors[1, :, :7] = np.eye(7)
+            np.save(output, (vectors if right else vectors[[1, 2, 0]]).reshape(21, 8))
+
+    monkeypatch.setattr(paper, "command", command)
+    config = paper.PaperConfig(output=tmp_path, seeds=2)
+    for _ in range(2):
+        paper.long_texts(config)
+    trained = [(name, length) for name, length in typed if name == "finetune"]
+    assert trained == [("finetune", length) for length in (256, 512, 768)]
+    assert [name for name, _ in typed].count("embed") == 2 * 3
+    printed = capsys.readouterr().out
+    assert re.search(r"^\| 512 \| 0\.0, 0\.0 \|", printed, re.M)
+    assert re.search(r"^\| 1,024 \| 100\.0, 100\.0 \|", printed, re.M)
+    assert re.search(r"^1,536 − 1,024: -100\.0", printed, re.M)
 
 
 def test_both_arms_of_the_stages_see_as_many_tokens():
