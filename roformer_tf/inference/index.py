@@ -255,7 +255,7 @@ def _write_index(
                 f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
                 "Leave --passage-length out, or make another index."
             )
-    manifest = Manifest(**(asdict(manifest) | weights))
+    manifest = Manifest(**{**asdict(manifest), **weights})
     with_words = with_words or (folder / WORDS).is_dir()
     known = set() if old is None else {document.key for document in old.documents()}
     fresh = np.array([_is_fresh(document, known) for document in documents], bool)
