@@ -134,7 +134,8 @@ class SearchIndex:
             # A document that is left out has no passage nearer than the last row that was found,
             # its first one included: its score is no larger than that row's.
             least = best.scores[:, min(top, len(self)) - 1]
-            if wanted >= rows or (least >= found.scores[:, -1]).all():
+            enough = (least > -np.inf) & (least >= found.scores[:, -1])
+            if wanted >= rows or enough.all():
                 return best
             wanted *= 4
 
@@ -178,7 +179,7 @@ class SearchIndex:
         if self.manifest.beginning_weight:
             documents = [np.unique(row[row >= 0]) for row in owners]
             rows = [
-                _of_places(places, best_of(self.cosines(query, places)[None], top))
+                best_of(self.cosines(query, places)[None], top).among(places)
                 for query, places in zip(queries, documents, strict=True)
             ]
             return Found.joined(rows, top)
@@ -191,11 +192,6 @@ class SearchIndex:
             places[query, : len(kept)] = row[there][kept]
             scores[query, : len(kept)] = found.scores[query][there][kept]
         return Found(places, scores)
-
-
-def _of_places(places: np.ndarray, best: Found) -> Found:
-    """What was found among some documents, by their own numbers."""
-    return Found(np.where(best.places == NONE, NONE, places[best.places]), best.scores)
 
 
 def is_index(folder: str | Path) -> bool:

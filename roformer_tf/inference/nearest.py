@@ -30,6 +30,10 @@ class Found(NamedTuple):
             return cls(np.zeros((0, top), np.int64), np.zeros((0, top), np.float32))
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
+    def among(self, places: np.ndarray) -> "Found":
+        """What was found among some documents alone, by the numbers of these, (documents,)."""
+        return Found(np.where(self.places == NONE, NONE, places[self.places]), self.scores)
+
 
 def best_of(scores: np.ndarray, top: int, first: int = 0) -> Found:
     """The best of scores (queries, documents): as many as `top`, equal ones in their order.

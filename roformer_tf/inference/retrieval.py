@@ -135,9 +135,7 @@ class Retriever:
         places = np.union1d(near, forward)
         places = places[places != NONE]
         scores = words[places] / largest + weight * self.index.cosines(vector, places)
-        best = best_of(scores[None], top)
-        there = best.places != NONE
-        return Found(np.where(there, places[best.places], NONE), best.scores)
+        return best_of(scores[None], top).among(places)
 
     def _reranked(self, query: str, answers: list[Answer]) -> list[Answer]:
         """The first of the answers in the reranker's order; those behind are left out."""
