@@ -22,6 +22,11 @@ settings.register_profile(  # a busy machine is no failure
 )
 settings.load_profile("unhurried")
 
+# torch brings triton, which ends the process where TensorFlow was loaded before it. Any conftest
+# may do that: so not in a hook, which would wait for all of them.
+if "hf" in " ".join(sys.argv) and find_spec("triton"):
+    import_module("triton._C.libtriton")
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 FIXTURES = Path(__file__).parent / "fixtures" / "oracle"
@@ -44,14 +49,6 @@ RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them
     "hf_v2_char": "hf_v2_char",
     "hf_word_seqcls": "hf_word_seqcls",
 }
-
-
-def pytest_configure(config):
-    """Load triton before TensorFlow, where torch has brought it: the other way round it crashes."""
-    marks = config.getoption("markexpr")
-    if "hf" in marks and "not hf" not in marks and find_spec("triton"):
-        import_module("triton._C.libtriton")
-
 
 LONG = (
     *("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/"),

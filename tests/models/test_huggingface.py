@@ -108,7 +108,8 @@ def test_transformers_gives_the_same_logits_of_every_head(
     theirs.save_pretrained(tmp_path / "theirs")
     again = cls.from_pretrained(tmp_path / "theirs")
     assert again.config.attention_type == model.config.attention_type
-    np.testing.assert_array_equal(to_float64(again(inputs)), to_float64(model(inputs)))
+    # Both eagerly, as first calls are: from the second on a graph rounds otherwise.
+    np.testing.assert_array_equal(to_float64(again(inputs)), ours)
 
 
 @pytest.mark.parametrize(
