@@ -48,12 +48,17 @@ def runner(model: Any) -> Runner:
     import keras
 
     if keras.backend.backend() == "tensorflow":
-        logging.getLogger("tensorflow").addFilter(_is_no_word_of_plans)
+        say_nothing_of_plans()
         if not model.compiled:
             model.jit_compile = False
     run = Runner(model.predict_on_batch, compiled=model.jit_compile)
     accelerated = not all(name.startswith("cpu") for name in keras.distribution.list_devices())
     return run._replace(tokens=ACCELERATED) if accelerated else run
+
+
+def say_nothing_of_plans() -> None:
+    """From now on, have TensorFlow not warn that Keras' prediction meets new shapes or models."""
+    logging.getLogger("tensorflow").addFilter(_is_no_word_of_plans)
 
 
 def _is_no_word_of_plans(record: logging.LogRecord) -> bool:

@@ -39,6 +39,7 @@ from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.windows import NO_WORD, WordedText, long_texts, windows
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, write_text
+from roformer_tf.models.rows import say_nothing_of_plans
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
 from roformer_tf.runs.comparison import FALLBACK, table
@@ -333,6 +334,7 @@ def judge(
     sizes = {length: max(1, TOKENS_AT_ONCE[objective] // length) for length in lengths}
     batches = {length: -(-len(rows[length]["labels"]) // sizes[length]) for length in lengths}
     total = sum(batches[length] * sizes[length] * length for length in lengths)
+    say_nothing_of_plans()  # each length has one, of each scaling
     with Progress(
         total=total, desc=f"evaluate {name}".strip(), unit=" tokens", unit_scale=True
     ) as bar:
@@ -341,7 +343,7 @@ def judge(
             padding = size * batches[length] - len(inputs["labels"])  # no other shape is compiled
             padded = {name: _padded(x, padding) for name, x in inputs.items()}
             advance = _Advance(bar, size * length)
-            metrics = TokenMetrics(model)  # TensorFlow warns of one that is traced again and again
+            metrics = TokenMetrics(model)
             found = metrics.predict(padded, batch_size=size, verbose=0, callbacks=[advance])
             used = padded["weights"] > 0
             losses[length] = -found["log_likelihood"][used].astype("float64")

@@ -1,6 +1,7 @@
 """`evaluate --corpus`: the same tokens at several lengths, counted one by one in float64."""
 
 import json
+import logging
 import shutil
 
 import keras
@@ -11,6 +12,7 @@ from roformer_tf.cli import main
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.windows import WordedText
+from roformer_tf.models import rows
 from roformer_tf.pretraining import length_evaluation
 from roformer_tf.pretraining.length_evaluation import (
     JudgedTokens,
@@ -102,6 +104,24 @@ def test_every_token_is_told_from_the_window_it_is_judged_in(models, objective, 
     assert judged.positions.tolist() == (places - starts + 1).tolist()
     windows = np.where(np.arange(len(places)) < first, places >= 38, 2)
     assert judged.windows.tolist() == windows.tolist()
+
+
+def test_nothing_is_said_of_what_is_traced_for_every_length(models):
+    """TensorFlow counts over a process, and would advise the user on our loops."""
+    logger, heard = logging.getLogger("tensorflow"), []
+    logger.removeFilter(rows._is_no_word_of_plans)  # other tests of the process have put it there
+    listener = logging.Handler()
+    listener.emit = heard.append
+    logger.addHandler(listener)
+    try:
+        model, tokenizer, objective = open_language_model(str(models["causal"]), None, "float32")
+        text = WordedText(np.full(12, tokenizer.vocab_size - 1), np.arange(12) // 2 + 1)
+        told = predicted_texts([text], objective, tokenizer, MaskingConfig(), seed=0)
+        for length in range(6, 14):
+            judge(model, tokenizer, objective, told, [length])
+    finally:
+        logger.removeHandler(listener)
+    assert not [record.getMessage() for record in heard]
 
 
 def test_words_are_hidden_whole_by_the_rate_and_the_seed():
