@@ -189,10 +189,11 @@ def quick(*dtypes):
     )
 
 
-@untraced
 @pytest.mark.quick_cases("bfloat16")
 @quick("bfloat16", "float64")
-def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs):
+def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs, request):
+    if dtype == "float64":
+        request.getfixturevalue("eager_steps")
     model = make("of_first", "v1", dtype, num_hidden_layers=1, hidden_dropout_prob=0.1)
     config = FinetuneOptimizerConfig(learning_rate=0.02, warmup=0.0, ema=0.5)
     targets = compiled(model, "of_first")
@@ -256,7 +257,7 @@ def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, 
 @pytest.mark.parametrize(
     ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]
 )
-def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, tmp_path):
+def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, tmp_path, eagerly):
     import tensorflow as tf
 
     model = make(name, "v1", num_hidden_layers=1)
@@ -270,7 +271,8 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
         model(given)
     elif after == "fit":
         targets = compiled(model, name)
-        model.fit(given, targets, batch_size=SIZES["B"], verbose=0)
+        with eagerly():
+            model.fit(given, targets, batch_size=SIZES["B"], verbose=0)
     else:
         model.predict(given, verbose=0)
     model.export(tmp_path / "exported", verbose=False)
