@@ -721,9 +721,12 @@ class PayloadError(Exception):
     ],
 )
 def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
-    configure, corpus, tmp_path, monkeypatch, workers, error, choice, readings
+    configure, corpus, write_news, tmp_path, monkeypatch, workers, error, choice, readings
 ):
     """In the middle of the second file, when it is read the last time."""
+    for number in range(2):  # so long that the workers are done with some parts by then
+        write_news(corpus[0] / f"{number}.jsonl", 80, seed=number)
+    monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
     storage = fsspec.filesystem("memory")
     for path in corpus[0].iterdir():
         storage.pipe(f"/far/{path.name}", path.read_bytes())
@@ -744,7 +747,7 @@ def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
 
         def readinto(self, buffer):
             data = self.file.read(min(len(buffer), 5_000))
-            if self.file.tell() > 30_000:
+            if self.file.tell() > 60_000:
                 raise error("transfer closed with bytes outstanding")
             buffer[: len(data)] = data
             return len(data)
