@@ -1,5 +1,7 @@
 """Graphs against what bert4keras and transformers recorded, and against Keras at other shapes."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -85,17 +87,25 @@ def test_a_sentence_vector_is_the_recorded_one(engine, released, recorded):
     ],
 )
 def test_masked_positions_score_the_vocabulary_as_keras(name, attention, engine, released, rows_of):
-    changes = {"attention_type": attention}
-    network = network_of(released(name), "masked", config=changes)
+    network = network_of(released(name), "masked", config={"attention_type": attention})
     run = graph_model(network, engine, "float32")
-    model = RoFormerForMaskedLM.from_pretrained(released(name), **changes)
+    for rows, want in masked_scores(released(name), attention, rows_of):
+        np.testing.assert_allclose(run(rows), want, rtol=0, atol=BOUND)
+
+
+@cache  # by each engine
+def masked_scores(path, attention, rows_of):
+    """Rows with masked positions, and what Keras scores there."""
+    model = RoFormerForMaskedLM.from_pretrained(path, attention_type=attention)
     chance = np.random.default_rng(0)
+    answered = []
     for batch, length in SHAPES:
         rows = rows_of(batch, length, model.config.vocab_size)
         # within each text, several in one place, and more of them than a row has tokens
         last = np.maximum(1, (rows["token_ids"] != 0).sum(axis=1, keepdims=True))
         rows["masked_positions"] = (chance.integers(0, length, (batch, 9)) % last).astype("int32")
-        np.testing.assert_allclose(run(rows), np.asarray(model(rows)), rtol=0, atol=BOUND)
+        answered.append((rows, np.asarray(model(rows))))
+    return answered
 
 
 FAMILIES = {
@@ -131,17 +141,24 @@ def drawn(model, seed=0):
 @pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
 def test_every_head_answers_as_keras(family, pooling, engine, rows_of):
     part = "token_classifier" if pooling == "tokens" else "classifier"
+    config, arrays, answered = answers_of_a_head(family, pooling, rows_of)
+    run = graph_model(Network(config, arrays, part), engine, "float32")
+    for rows, want in answered:
+        seen = real(rows["token_ids"]) if part == "token_classifier" else slice(None)
+        np.testing.assert_allclose(run(rows)[seen], want[seen], atol=BOUND)
+
+
+@cache  # by each engine
+def answers_of_a_head(family, pooling, rows_of):
+    """A model's config and arrays; rows, and what Keras answers them."""
     if pooling == "tokens":
         model, arrays = drawn(RoFormerForTokenClassification(config_of(family), num_labels=5))
     else:
         model, arrays = drawn(
             RoFormerForSequenceClassification(config_of(family), num_labels=5, pooling=pooling)
         )
-    run = graph_model(Network(model.config, arrays, part), engine, "float32")
-    for shape in SHAPES:
-        rows = rows_of(*shape, 40)
-        seen = real(rows["token_ids"]) if part == "token_classifier" else slice(None)
-        np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
+    given = [rows_of(*shape, 40) for shape in SHAPES]
+    return model.config, arrays, [(rows, np.asarray(model(rows))) for rows in given]
 
 
 @pytest.mark.parametrize("family", ["causal", "unilm"])
@@ -155,6 +172,17 @@ def test_what_is_written_is_scored_everywhere_as_by_keras(family, engine, rows_o
 
 @pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
 def test_vectors_are_pooled_whitened_cut_and_made_one_long(pooling, engine, rows_of):
+    config, arrays, answered = vectors_of(pooling, rows_of)
+    for settings, rows_and_vectors in answered:
+        network = Network(config, arrays, "vectors", pooling=pooling, **settings)
+        run = graph_model(network, engine, "float32")
+        for rows, want in rows_and_vectors:
+            np.testing.assert_allclose(run(rows), want, atol=BOUND)
+
+
+@cache  # by each engine
+def vectors_of(pooling, rows_of):
+    """A model's config and arrays; plain and whitened, rows and the vectors that Keras gives."""
     model, arrays = drawn(RoFormerForSentenceSimilarity(config_of("v1")))
     chance = np.random.default_rng(1)
     white = Whitening(
@@ -162,20 +190,15 @@ def test_vectors_are_pooled_whitened_cut_and_made_one_long(pooling, engine, rows
         chance.normal(size=(24, 20)).astype("float32"),
         pooling,
     )
-    for whitening, dimensions in ((None, None), (white, 7)):
-        keras_model = SentenceEmbedder(model.encoder, model.pooler, pooling, dimensions, whitening)
-        network = Network(
-            model.config,
-            arrays,
-            "vectors",
-            pooling=pooling,
-            whitening=whitening,
-            dimensions=dimensions,
-        )
-        run = graph_model(network, engine, "float32")
-        for shape in SHAPES[:3]:
-            rows = rows_of(*shape, 40)
-            np.testing.assert_allclose(run(rows), np.asarray(keras_model(rows)), atol=BOUND)
+    answered = []
+    for settings in (
+        {"dimensions": None, "whitening": None},
+        {"dimensions": 7, "whitening": white},
+    ):
+        embedder = SentenceEmbedder(model.encoder, model.pooler, pooling, **settings)
+        given = [rows_of(*shape, 40) for shape in SHAPES[:3]]
+        answered.append((settings, [(rows, np.asarray(embedder(rows))) for rows in given]))
+    return model.config, arrays, answered
 
 
 @pytest.mark.slow

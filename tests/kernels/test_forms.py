@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from functools import cache
 from types import SimpleNamespace
 
 import keras
@@ -34,6 +35,7 @@ NEAR = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
 BACK = NEAR & np.tri(5, dtype=bool)
 
 
+@cache  # asked for at each place of a central difference
 def mask(shape):
     return ops.convert_to_numpy(kept(ops.array(SEED), shape, RATE)) / (1 - RATE)
 
@@ -209,6 +211,16 @@ def central_difference(function, inputs, i, weights, step=1e-5):
     return slope
 
 
+@cache  # by both forms
+def weights_and_slopes(name):
+    """Random weights of a case's outputs, and by input the slopes of their weighted sum."""
+    _, reference, _ = CASES[name]
+    inputs = given(name)
+    shape = reference(*inputs).shape
+    weights = np.random.default_rng(1).normal(size=shape).astype("float32")
+    return weights, [central_difference(reference, inputs, i, weights) for i in range(len(inputs))]
+
+
 @each_case
 @each_form
 def test_its_value_is_numpys(name, form):
@@ -230,18 +242,16 @@ def test_its_value_is_numpys(name, form):
 @each_case
 @each_form
 def test_its_gradient_is_that_of_central_differences(name, form, gradient):
-    ours, reference, _ = CASES[name]
+    ours, _, _ = CASES[name]
     inputs = given(name)
-    shape = reference(*inputs).shape
-    weights = np.random.default_rng(1).normal(size=shape).astype("float32")
-    for i in range(len(inputs)):
+    weights, wanted = weights_and_slopes(name)
+    for i, want in enumerate(wanted):
 
         def weighted(x, i=i):
             return ours(*(ops.array(y) if j != i else x for j, y in enumerate(inputs))) * weights
 
         with form():
             got = gradient(weighted, inputs[i])
-        want = central_difference(reference, inputs, i, weights)
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

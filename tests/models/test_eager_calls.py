@@ -51,7 +51,7 @@ def make(tiny):
     def new(name, **changes):
         keras.utils.set_random_seed(1)
         cls, arguments = CLASSES[name]
-        return cls(tiny(**changes), **arguments)
+        return cls(tiny(num_hidden_layers=1, **changes), **arguments)
 
     return new
 

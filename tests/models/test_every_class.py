@@ -35,6 +35,8 @@ CLASSES = {  # and the shape of what each gives, by its axes
 SIZES = {"B": 4, "T": 6, "H": 32, "V": 50, "C": 3}
 VERSIONS = {"v1": {}, "v2": {"norm_type": "rms_norm", "use_bias": False}}
 
+# Traced anew, a call costs ten; of traces, tests/models/test_eager_calls.py tells.
+untraced = pytest.mark.usefixtures("eager_steps")
 every_class = pytest.mark.parametrize("name", CLASSES)
 both_versions = pytest.mark.parametrize("version", VERSIONS)
 
@@ -83,7 +85,7 @@ def shapes(name):
 @both_versions
 @every_class
 def test_it_gives_what_it_promises(name, version, make, inputs):
-    outputs = flat(make(name, version)(inputs))
+    outputs = flat(make(name, version, num_hidden_layers=1)(inputs))
     assert {key: value.shape for key, value in outputs.items()} == shapes(name)
     assert all(np.isfinite(value).all() for value in outputs.values())
 
@@ -92,7 +94,7 @@ def test_it_gives_what_it_promises(name, version, make, inputs):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16", "float64"])
 @every_class
 def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
-    model = make(name, "v2", dtype)
+    model = make(name, "v2", dtype, num_hidden_layers=1)
     outputs = model(inputs)
     outputs = outputs if isinstance(outputs, dict) else {"": outputs}
     on_jax = keras.backend.backend() == "jax"  # which has float64 only if told so
@@ -127,7 +129,7 @@ def test_saved_and_loaded_it_is_the_same_model(name, version, make, inputs, tmp_
 
 @every_class
 def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, inputs, tmp_path):
-    model = make(name, "v2")
+    model = make(name, "v2", num_hidden_layers=1)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(model)
@@ -153,6 +155,7 @@ def compiled(model, name, **arguments):
     return targets.get("", targets)
 
 
+@untraced
 @pytest.mark.quick_cases("masked_lm-*", "causal_lm-*", "similarity-*", "of_first-*", "of_tokens-*")
 @pytest.mark.parametrize(
     ("version", "jit"),
@@ -164,7 +167,7 @@ def compiled(model, name, **arguments):
 )
 @every_class
 def test_in_a_step_of_training_every_weight_learns(name, version, jit, make, inputs):
-    model = make(name, version)
+    model = make(name, version, num_hidden_layers=1)
     targets = compiled(model, name, jit_compile=jit)
     before = model.get_weights()
     history = model.fit(inputs, targets, batch_size=SIZES["B"], epochs=2, verbose=0)
@@ -234,7 +237,7 @@ def relative(got, want):
     ("name", "mode", "bound"),
     [("masked_lm", "int8", 0.03), ("masked_lm", "int4", 0.3), ("of_first", "int8", 0.03)],
 )
-@pytest.mark.usefixtures("quantizing")
+@pytest.mark.usefixtures("quantizing", "eager_steps")
 def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, tmp_path):
     model = make(name, "v1", num_hidden_layers=1)
     needed = inputs | {"masked_positions": np.array([[0, 3]] * SIZES["B"], "int32")}
@@ -254,7 +257,7 @@ def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, 
 @pytest.mark.parametrize(
     ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]
 )
-def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, tmp_path):
+def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, tmp_path, eagerly):
     import tensorflow as tf
 
     model = make(name, "v1", num_hidden_layers=1)
@@ -268,7 +271,8 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
         model(given)
     elif after == "fit":
         targets = compiled(model, name)
-        model.fit(given, targets, batch_size=SIZES["B"], verbose=0)
+        with eagerly():
+            model.fit(given, targets, batch_size=SIZES["B"], verbose=0)
     else:
         model.predict(given, verbose=0)
     model.export(tmp_path / "exported", verbose=False)
@@ -278,10 +282,11 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
         np.testing.assert_allclose(loaded.serve(rows).numpy(), want, rtol=0, atol=1e-5)
 
 
+@untraced
 @pytest.mark.quick_cases("encoder", "masked_lm", "similarity", "of_tokens")
 @every_class
 def test_it_is_part_of_a_functional_model(name, make, inputs):
-    model = make(name, "v1")
+    model = make(name, "v1", num_hidden_layers=1)
     given = {key: keras.Input((None,), dtype="int32", name=key) for key in inputs}
     outputs = model(given)
     whole = keras.Model(given, outputs)
@@ -293,6 +298,7 @@ def test_it_is_part_of_a_functional_model(name, make, inputs):
         np.testing.assert_allclose(got[key], want[key], rtol=0, atol=1e-5)
 
 
+@untraced
 @pytest.mark.quick_cases(
     "encoder-*",
     "masked_lm-v1",
@@ -305,7 +311,8 @@ def test_it_is_part_of_a_functional_model(name, make, inputs):
 @both_versions
 @every_class
 def test_dropout_is_on_in_training_alone(name, version, make, inputs):
-    model = make(name, version, hidden_dropout_prob=0.3)
+    model = make(name, version, num_hidden_layers=1, hidden_dropout_prob=0.3)
+    model(inputs)  # the first call of all is untraced, and rounds otherwise
     quiet, trained = flat(model(inputs, training=False)), flat(model(inputs, training=True))
     assert_equal(model(inputs), quiet)
     for key in quiet:
@@ -324,7 +331,7 @@ def test_dropout_is_on_in_training_alone(name, version, make, inputs):
     ],
 )
 def test_heads_drop_too_but_that_of_roformer(name, version, drops, make, inputs):
-    model = make(name, version, hidden_dropout_prob=0.3)
+    model = make(name, version, num_hidden_layers=1, hidden_dropout_prob=0.3)
     model.encoder.embeddings.drop.rate = 0.0
     for layer in model.encoder.layer_stack:
         layer.attention_drop.rate = layer.output_drop.rate = 0.0
@@ -334,6 +341,6 @@ def test_heads_drop_too_but_that_of_roformer(name, version, drops, make, inputs)
 
 @pytest.mark.parametrize("name", ["masked_lm", "causal_lm", "similarity"])
 def test_a_v2_whose_hidden_states_are_no_embeddings_cannot_score_words(name, make, inputs):
-    make("encoder", "v2", embedding_size=16)(inputs)
+    make("encoder", "v2", embedding_size=16, num_hidden_layers=1)(inputs)
     with pytest.raises(InputError, match=r"embedding_size is 16 and hidden_size 32.* Make them eq"):
         make(name, "v2", embedding_size=16)

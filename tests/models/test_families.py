@@ -20,6 +20,7 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
 )
 
+pytestmark = pytest.mark.usefixtures("eager_steps")
 HIDDEN, LOGITS, EXACT = 1e-5, 2e-5, 0.0
 """Bounds on the largest difference."""
 
@@ -30,10 +31,17 @@ class Recording(dict):
     def __init__(self, arrays, source):
         super().__init__(arrays)
         self.source = source
+        self._computed = {}
 
     def inputs(self, of=""):
         """What a model is called with; `of` is the beginning of the keys of other rows."""
         return {key: self[of + key] for key in ("token_ids", "segment_ids")}
+
+    def once(self, name, compute):
+        """compute(), which several keys have need of: computed for the first."""
+        if name not in self._computed:
+            self._computed[name] = compute()
+        return self._computed[name]
 
     def real(self, of=""):
         """(B, T) bool: where the outputs count. The first position always does."""
@@ -102,6 +110,11 @@ def logits_of_tokens(model, recording, key):
 
 
 def continued(model, recording, key):
+    ids, probabilities = recording.once("continued", lambda: _continued(model, recording))
+    return (ids if key == "greedy_ids" else probabilities), recording[key]
+
+
+def _continued(model, recording):
     """Eight times the likeliest next token, after the second row without its [SEP]."""
     length = recording.real()[1].sum() - 1
     ids, likely = np.zeros((1, length + 8), "int32"), []
@@ -110,7 +123,7 @@ def continued(model, recording, key):
         logits = array(model({"token_ids": ids}))[:, last]
         ids[:, last + 1] = logits.argmax(-1)
         likely.append(np.sort(softmax(logits)[0])[:-3:-1])
-    return (ids if key == "greedy_ids" else np.stack(likely)), recording[key]
+    return ids, np.stack(likely)
 
 
 def pooled(model, recording, key):
@@ -118,7 +131,9 @@ def pooled(model, recording, key):
 
 
 def sentence(model, recording, key):
-    vectors = array(model(recording.inputs("sentence_"))["embedding"])
+    vectors = recording.once(
+        "sentence", lambda: array(model(recording.inputs("sentence_"))["embedding"])
+    )
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     given = {"sentence": vectors, "sentence_unit": units, "similarity": units @ units.T}
     return given[key], recording[key]
@@ -141,8 +156,12 @@ def labels(model, recording, key):
 
 def scores(model, recording):
     """Logits (B, T, V) float64."""
-    given = model(recording.inputs())
-    return array(given["logits"] if isinstance(given, dict) else given).astype("float64")
+
+    def compute():
+        given = model(recording.inputs())
+        return array(given["logits"] if isinstance(given, dict) else given).astype("float64")
+
+    return recording.once("scores", compute)
 
 
 def softmax(logits):

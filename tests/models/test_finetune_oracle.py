@@ -75,6 +75,7 @@ def compare(got, want, word_rows):
         np.testing.assert_allclose(mine, value, rtol=0, atol=BOUND, err_msg=name)
 
 
+@pytest.mark.quick_cases("masked positions")
 def test_twenty_steps_give_the_recorded_losses_and_weights(released, batch, steps):
     model, losses = trained(released("word"), batch, float(steps["lr"]), 20)
     inputs, labels, weights = batch
@@ -83,6 +84,7 @@ def test_twenty_steps_give_the_recorded_losses_and_weights(released, batch, step
     compare(tf1_arrays(model), recorded_weights(steps, "final"), steps["word_rows"])
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_the_first_gradient_is_the_recorded_one(released, batch, steps, masked_lm):
     after = tf1_arrays(trained(released("word"), batch, 1.0, 1)[0])
     compare_gradients(tf1_arrays(masked_lm("word")), after, steps)
@@ -148,6 +150,7 @@ def test_twenty_steps_of_a_classifier_give_the_recorded_losses_and_weights(relea
     compare(arrays_with_head(model), final, classified["word_rows"])
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_the_first_gradient_of_a_classifier_is_the_recorded_one(released, classified):
     model = classifier(released("word"), classified, 1.0)
     before = arrays_with_head(model)

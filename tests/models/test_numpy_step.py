@@ -11,9 +11,10 @@ from roformer_tf.models.incremental import CHUNK, IncrementalDecoder
 from roformer_tf.models.numpy_step import NumpyStep
 from roformer_tf.models.onnx_step import OnnxStep
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="for TensorFlow on a CPU"
-)
+pytestmark = [
+    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="for TensorFlow on a CPU"),
+    pytest.mark.usefixtures("eager_steps"),  # traced, it is in test_incremental.py
+]
 PROMPT, WRITTEN = [1, 7, 8, 9, 10], [5, 0, 30, 31, 2, 44]
 V2 = {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}
 

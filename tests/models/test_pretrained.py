@@ -54,6 +54,7 @@ def test_every_weight_is_the_files_in_the_models_dtype(dtype, released):
             np.testing.assert_array_equal(array, expected, err_msg=name)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_dropout_works_after_loading_and_training_changes_the_weights(released):
     model = RoFormerEncoder.from_pretrained(released("char"), hidden_dropout_prob=0.5)
     batch = {"token_ids": np.arange(12).reshape(2, 6)}
