@@ -58,10 +58,11 @@ def spoil(model, value):
 
 
 @pytest.fixture(scope="module")
-def trained():
+def trained(eagerly):
     keras.utils.set_random_seed(1)
     model = compiled()
-    train(model, 0, 3)
+    with eagerly():
+        train(model, 0, 3)
     return model
 
 

@@ -102,6 +102,7 @@ def flags(pretrain_flags):
         "save_every": 1,
         "keep_checkpoints": 20,
         "log_every": 1,
+        "held_out": 0.03,
         "precision": "float32",
     }
     return lambda output: [
