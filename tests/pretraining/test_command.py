@@ -215,8 +215,8 @@ def has_learnt(run):
 
 
 def test_a_pattern_is_learnt(pattern_flags, tmp_path):
-    flags = pattern_flags(tmp_path / "run", steps=150, learning_rate=1e-2)
-    assert main(["pretrain", *flags]) == 0
+    quicker = {"steps": 150, "learning_rate": 1e-2, "optimizer": "muon"}
+    assert main(["pretrain", *pattern_flags(tmp_path / "run", **quicker)]) == 0
     assert has_learnt(tmp_path / "run")
 
 

@@ -129,8 +129,10 @@ def test_a_batch_in_pieces_is_the_whole_batch(optimizer, pieces, eagerly):
     traced = pieces == 2
     batches = [batch(number) for number in range(3 if traced else 2)]
     with nullcontext() if traced else eagerly():
-        pairs = zip(take(parts, *batches), take(whole, *batches), strict=True)
-    for got, want in pairs:
+        found = take(parts, *batches)
+    with eagerly():
+        expected = take(whole, *batches)
+    for got, want in zip(found, expected, strict=True):
         assert got == pytest.approx(want, rel=2e-5)
     assert optimizer != "sgd" or same_weights(parts, whole)
 
