@@ -54,7 +54,10 @@ def test_sentence_vectors(run, released):
     assert cosines[0] != pytest.approx(cosines[1], abs=0.01)
 
 
-def test_rotary_attention_in_your_model(run):
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.slow)])  # 2 as it stands
+def test_rotary_attention_in_your_model(run, epochs, monkeypatch):
+    fit = keras.Model.fit
+    monkeypatch.setattr(keras.Model, "fit", lambda *x, **y: fit(*x, **y | {"epochs": epochs}))
     last = run("rotary_attention_in_your_model.py").splitlines()[-1]
     assert float(last.split("val_accuracy: ")[1].split()[0]) > 0.8  # 0.55 by guessing
 

@@ -37,7 +37,7 @@ FLAGS = {
     "batch-size": 8,
     "log-every": 100,
     "evaluation-rows": 8,
-    "learning-rate": 1e-2,
+    "learning-rate": 2e-2,
     "optimizer": "muon",
     "precision": "float32",
 }
@@ -60,7 +60,7 @@ def poems(tmp_path_factory):
         lines[1::2] = [line[:-1] + str(rng.choice(list(rhyme))) for line in lines[1::2]]
         every.append({"paragraphs": [with_marks(lines)]})
     (corpus / "poet.tang.0.json").write_text(json.dumps(every))
-    return Poems(corpus=corpus, output=folder / "run", config=config, steps=300, judged=20)
+    return Poems(corpus=corpus, output=folder / "run", config=config, steps=200, judged=20)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys)
         == 0
     )
     out = capsys.readouterr().out
-    assert "the run is finished: 300 steps" in out
+    assert "the run is finished: 200 steps" in out
     assert (poems.output / "poems.json").read_bytes() == before
 
 

@@ -170,7 +170,7 @@ def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_cor
     """Nothing in a released gpt-char says that it is causal: the objective does."""
     output = tmp_path / "run"
     settings = {"init_from": released("gpt_char"), "vocab_size": None, "architecture": None}
-    settings |= {"tokenization": None, "dropout": None, "steps": 4, "learning_rate": 1e-3}
+    settings |= {"tokenization": None, "dropout": None, "steps": 2, "learning_rate": 1e-3}
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
     assert main(["pretrain", *flags(output, corpus=corpus, **settings)]) == 0
     before = RoFormerForCausalLM.from_pretrained(released("gpt_char"))
@@ -204,7 +204,9 @@ def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
 @pytest.mark.usefixtures("eager_steps")
 def test_embeddings_from_neighbours_begin_a_run(flags, tmp_path):
     output = tmp_path / "run"
-    assert main(["pretrain", *flags(output, embeddings="neighbours", steps=2)]) == 0
+    assert (
+        main(["pretrain", *flags(output, embeddings="neighbours", steps=1, evaluation_rows=4)]) == 0
+    )
     assert len(read_metrics(output / "evaluations.jsonl")) == 2
 
 
@@ -246,6 +248,6 @@ def test_causal_is_what_it_says_whatever_the_architecture_sees(run, flags, tmp_p
     config = RoFormerConfig.from_file(run / "model" / "config.json")
     architecture.write_text(json.dumps(config.replace(attention_type="unilm").to_dict()))
     output = tmp_path / "run"
-    assert main(["pretrain", *flags(output, architecture=architecture, steps=1)]) == 0
+    assert main(["pretrain", *flags(output, architecture=architecture, steps=1, held_out=0)]) == 0
     trained = RoFormerForMaskedLM.from_pretrained(output / "model")
     assert trained.config.attention_type == "causal"

@@ -200,7 +200,8 @@ def pattern_flags(pretrain_flags, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(circle[i % 18 :] + circle * 3 for i in range(200)))
     settings = {"corpus": corpus, "held_out": 0.2, "steps": 300, "save_every": 200}
-    return lambda output: pretrain_flags(output, **settings, learning_rate=4e-3, dropout=0.01)
+    settings |= {"learning_rate": 4e-3, "dropout": 0.01}
+    return lambda output, **changes: pretrain_flags(output, **settings | changes)
 
 
 def has_learnt(run):
@@ -214,7 +215,8 @@ def has_learnt(run):
 
 
 def test_a_pattern_is_learnt(pattern_flags, tmp_path):
-    assert main(["pretrain", *pattern_flags(tmp_path / "run")]) == 0
+    quicker = {"steps": 150, "learning_rate": 1e-2, "optimizer": "muon"}
+    assert main(["pretrain", *pattern_flags(tmp_path / "run", **quicker)]) == 0
     assert has_learnt(tmp_path / "run")
 
 
@@ -505,7 +507,7 @@ def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, 
         architecture=None,
         tokenization=None,
         precision="float32",
-        steps=5,
+        steps=2,
     )
     assert main(["pretrain", *flags]) == 0
 

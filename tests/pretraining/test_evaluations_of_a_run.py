@@ -27,7 +27,7 @@ CORPORA = {"news": 300, "law": 24}  # documents
 
 
 @pytest.fixture(scope="module")
-def timed(pretrain_flags, write_corpus, tmp_path_factory):
+def timed(pretrain_flags, write_corpus, tmp_path_factory, eagerly):
     """A run over two corpora, of which a few rows are evaluated, and the times of its log.
 
     (run, {step: (when the log was told of it, when it was done with it)})
@@ -48,14 +48,14 @@ def timed(pretrain_flags, write_corpus, tmp_path_factory):
         folder / "run",
         corpus=None,
         held_out=0.3,
-        steps=9,
-        save_every=9,  # no evaluation and no checkpoint before the last line is written
-        log_every=4,
+        steps=5,
+        save_every=5,  # no evaluation and no checkpoint before the last line is written
+        log_every=2,
         peak_flops=PEAK,
         evaluation_rows=9,
         precision="float32",
     )
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, eagerly():
         patch.setattr(StepLog, "on_train_batch_end", timing)
         assert main(["pretrain", *flags, "--corpus", *files]) == 0
     return folder / "run", times
@@ -89,7 +89,7 @@ def test_every_corpus_is_evaluated_and_told_by_its_name(corpora):
     arrays = token_metrics(TokenMetrics(model), batches)  # of all rows, (rows, P)
     for line in read_metrics(corpora / "evaluations.jsonl"):
         assert list(line["held_out_by_corpus"]) == ["news", "law"]
-    assert line["step"] == 9
+    assert line["step"] == 5
     sums = np.zeros(3)
     for name, share in shares.items():
         own = [first[name] + i * rows[name] // share for i in range(share)]
@@ -118,7 +118,7 @@ def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
     run, times = timed
     flops = step_flops(RoFormerConfig.from_file(run / "model" / "config.json"), 32, 8, 4)
     lines = read_metrics(run / "metrics.jsonl")
-    for line, (before, step) in zip(lines, [(1, 4), (4, 8), (8, 9)], strict=True):
+    for line, (before, step) in zip(lines, [(1, 2), (2, 4), (4, 5)], strict=True):
         assert line["step"] == step
         least = (times[step][0] - times[before][1]) / (step - before)  # seconds of a step
         most = (times[step][1] - times[before][0]) / (step - before)
@@ -192,6 +192,7 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
 # Precision
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.quick_cases("mixed_bfloat16")
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_a_precision_that_is_asked_for_is_trained_in(
@@ -201,7 +202,8 @@ def test_a_precision_that_is_asked_for_is_trained_in(
     other = {"float32": "mixed_bfloat16", "mixed_bfloat16": "float32"}[precision]
     monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
     run = tmp_path / "run"
-    assert main(["pretrain", *pretrain_flags(run, precision=precision, learning_rate=1e-2)]) == 0
+    settings = {"precision": precision, "learning_rate": 1e-2, "steps": 4, "held_out": 0.03}
+    assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0
     told = capsys.readouterr().out
     assert f"parameters, {precision}" in told
     assert "device: the processor, by " in told

@@ -183,6 +183,7 @@ def test_the_interval_is_that_of_a_mean_of_many_rows():
     assert interval(sums[:1], counts[:1]) is None
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_the_table_is_printed_and_files_written_on_request(models, corpus, tmp_path, capsys):
     output = tmp_path / "new" / "figures.json"
     words = ["--model", models["masked"], "--corpus", corpus, "--lengths", 20, 10]
@@ -210,6 +211,7 @@ def test_a_yaml_file_chooses_the_command_too(models, corpus, tmp_path, capsys):
     assert "rows of 12" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_without_lengths_it_is_the_models_own_up_to_512(
     models, corpus, tmp_path, monkeypatch, capsys
 ):
@@ -240,6 +242,7 @@ def test_only_what_prepare_held_out_is_read_where_that_is_asked(models, corpus, 
     assert seen == [[[len(text) for text in texts if is_held_out(text, 0.4)]]]
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
     output = tmp_path / "x.json"
     for most, found in ((50, 50), (5, 10)):  # a row at least
@@ -248,6 +251,7 @@ def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
         assert json.loads(output.read_text(encoding="utf-8"))["tokens"] == found
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, capsys):
     """What is found equals that of a checkpoint whose own config says so."""
     words = ("--corpus", corpus, "--lengths", 10, 40, "--output", tmp_path / "x.json")

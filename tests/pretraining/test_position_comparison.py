@@ -40,14 +40,14 @@ ROOT = Path(__file__).parents[2]
 def flags(write_corpus, tmp_path_factory):
     """Flags of a comparison of tiny models but for the output, as typed."""
     folder = tmp_path_factory.mktemp("tiny")
-    corpus = write_corpus(folder / "corpus.txt", 200)
+    corpus = write_corpus(folder / "corpus.txt", 80)
     architecture = folder / "architecture.json"
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     architecture.write_text(json.dumps({"vocab_size": 1, "intermediate_size": 64} | sizes))
     return [
         *("--corpus", str(corpus), "--architecture", str(architecture), "--tokenization", "char"),
         *("--vocab-size", "200", "--length", "32", "--batch-size", "8", "--held-out", "0.1"),
-        *("--steps", "4", "--evaluations", "2", "--workers", "1", "--precision", "float32"),
+        *("--steps", "2", "--evaluations", "2", "--workers", "1", "--precision", "float32"),
     ]
 
 
@@ -87,7 +87,7 @@ def test_all_files_are_written_and_a_killed_comparison_goes_on(finished):
     files = {path.name for path in output.iterdir() if path.is_file()}
     assert files == {"settings.yaml", *(f"comparison.{x}" for x in ("json", "md", "html", "png"))}
     report = report_of(output)
-    assert (report["seeds"], report["baseline"], report["steps"]) == (2, "rotary", 4)
+    assert (report["seeds"], report["baseline"], report["steps"]) == (2, "rotary", 2)
     assert list(report["positions"]) == kinds
     assert not list(output.glob("runs/*/checkpoints"))
 
@@ -129,7 +129,7 @@ def test_figures_are_those_of_the_runs(finished):
         assert one["by_seed"] == losses
         assert one["held_out_loss"] == pytest.approx(np.mean(losses))
         steps = [step for step, _ in one["curve"]]
-        assert steps == [0, 2, 4]
+        assert steps == [0, 1, 2]
         last = [result["curve"][-1][1] for result in results]
         assert one["curve"][-1][1] == pytest.approx(np.mean(last))
         assert one["held_out_loss"] == pytest.approx(one["curve"][-1][1], abs=1e-4)
@@ -201,7 +201,7 @@ def test_what_is_done_is_not_done_again_and_other_settings_are_refused(
     assert begun == ["rotary-0", "t5-0", "learned-0"]
     capsys.readouterr()
     assert main([*typed(flags, output, "--seeds", "2", *kinds), "--steps", "5"]) == 2
-    assert "other settings: steps was 4 and is 5" in capsys.readouterr().err
+    assert "other settings: steps was 2 and is 5" in capsys.readouterr().err
 
 
 def test_where_the_next_token_is_learned_all_kinds_look_back_alone(flags, tmp_path, monkeypatch):

@@ -20,14 +20,14 @@ DEFAULTS = {
     "accumulate": 1,
 }
 SIX = [  # the paper's, at toy size
-    {"length": 32, "batch-size": 8, "steps": 6},
-    {"length": 64, "batch-size": 8, "steps": 3},
-    {"length": 24, "batch-size": 8, "steps": 5},
-    {"length": 16, "batch-size": 16, "steps": 4, "accumulate": 2},
-    {"length": 64, "batch-size": 8, "steps": 3},
+    {"length": 32, "batch-size": 8, "steps": 3},
+    {"length": 64, "batch-size": 8, "steps": 2},
+    {"length": 24, "batch-size": 8, "steps": 3},
+    {"length": 16, "batch-size": 16, "steps": 2, "accumulate": 2},
+    {"length": 64, "batch-size": 8, "steps": 2},
     {"length": 32, "batch-size": 16, "steps": 4, "learning-rate": 5e-4},
 ]
-BORDERS = [6, 9, 14, 18, 21, 25]
+BORDERS = [3, 5, 8, 10, 12, 16]
 
 
 def test_without_stages_there_is_one():
@@ -79,9 +79,10 @@ def flags(pretrain_flags, tmp_path_factory):
     settings = {
         "steps": None,
         "length": None,
-        "save_every": 4,
+        "save_every": 3,
         "log_every": 1,
         "keep_checkpoints": 20,
+        "held_out": 0.03,
     }
     return lambda output, **changes: [
         *("--config", str(file)),
@@ -102,8 +103,8 @@ def numbered(run):
 
 def test_the_papers_six_stages_run_from_one_yaml(six):
     lines = read_metrics(six / "metrics.jsonl")
-    assert [line["step"] for line in lines] == list(range(1, 26))
-    assert numbered(six) == sorted({*range(4, 25, 4), *BORDERS})
+    assert [line["step"] for line in lines] == list(range(1, 17))
+    assert numbered(six) == sorted({*range(3, 16, 3), *BORDERS})
     assert {path.name for path in six.glob("rows-*")} == {f"rows-{x}" for x in (16, 24, 32, 64)}
     vocabularies = {(folder / "vocab.txt").read_bytes() for folder in six.glob("rows-*")}
     assert len(vocabularies) == 1
@@ -115,8 +116,8 @@ def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
     stages = [sum(line["step"] > stop for stop in BORDERS) for line in lines]
     assert [line["length"] for line in lines] == [SIX[number]["length"] for number in stages]
     losses = {line["step"]: line["held_out_loss"] for line in lines if line["step"]}
-    best = min((24, 25), key=losses.__getitem__)
-    assert losses[9] < losses[best] - 0.01
+    best = min((15, 16), key=losses.__getitem__)
+    assert losses[5] < losses[best] - 0.01
     want = six / "checkpoints" / f"step-{best:08}" / "model" / "model.safetensors"
     assert (six / "best" / "model.safetensors").read_bytes() == want.read_bytes()
     told = summary(read_run(six, "six"))
@@ -134,14 +135,14 @@ def test_the_learning_rate_rises_and_falls_in_each(six):
 def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
     run = tmp_path / "run"
     flags = pretrain_flags(run, steps=None, log_every=1, warmup=0, held_out=0)
-    stages = ["steps=4", "steps=6 batch-size=4"]
+    stages = ["steps=2", "steps=3 batch-size=4"]
     assert main(["pretrain", *flags, "--one-schedule", "--stages", *stages]) == 0
     rates = [line["learning_rate"] for line in read_metrics(run / "metrics.jsonl")]
-    assert rates == pytest.approx([1e-3 * (10 - step) / 10 for step in range(10)])
+    assert rates == pytest.approx([1e-3 * (5 - step) / 5 for step in range(5)])
 
 
 @pytest.mark.parametrize(
-    "back_to", [pytest.param(step, marks=pytest.mark.slow) for step in (6, 8, 9, 18, 20)]
+    "back_to", [pytest.param(step, marks=pytest.mark.slow) for step in (3, 5, 6, 9, 10)]
 )
 def test_a_run_resumes_across_a_border_bit_for_bit(six, flags, untimed, tmp_path, back_to):
     """At a border, where the next stage begins, and on both sides of one."""
@@ -158,7 +159,7 @@ def test_a_run_resumes_across_a_border_bit_for_bit(six, flags, untimed, tmp_path
 
 
 def test_other_stages_are_another_run(six, flags, capsys):
-    assert main(["pretrain", *flags(six), "--stages", "length=32 steps=25"]) == 2
+    assert main(["pretrain", *flags(six), "--stages", "length=32 steps=16"]) == 2
     assert "stages was" in capsys.readouterr().err
 
 

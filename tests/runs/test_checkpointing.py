@@ -58,10 +58,11 @@ def spoil(model, value):
 
 
 @pytest.fixture(scope="module")
-def trained():
+def trained(eagerly):
     keras.utils.set_random_seed(1)
     model = compiled()
-    train(model, 0, 3)
+    with eagerly():
+        train(model, 0, 3)
     return model
 
 
@@ -74,6 +75,7 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
 def test_a_restored_run_goes_on_bit_for_bit(optimizer, tmp_path):
     """Dropout, the optimizer's memory, its step and the mean loss included."""

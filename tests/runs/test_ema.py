@@ -43,7 +43,7 @@ def kept(step):
 def test_every_optimizer_averages_what_it_moves(name):
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(TINY)
-    variables = model.trainable_variables
+    variables = [*{v.name: v for v in model.trainable_variables}.values()]  # one of each kind
     optimizer = make_optimizer(
         OptimizerConfig(optimizer=name, learning_rate=0.05, ema=MEMORY), variables, 30
     )
@@ -88,7 +88,7 @@ def test_without_averages_weights_are_themselves():
 
 @pytest.fixture(scope="module", autouse=True)
 def untraced(eagerly):
-    """Nine steps, of two stages."""
+    """Five steps, of two stages."""
     with eagerly():
         yield
 
@@ -102,11 +102,12 @@ def flags(pretrain_flags):
         "save_every": 1,
         "keep_checkpoints": 20,
         "log_every": 1,
+        "held_out": 0.03,
         "precision": "float32",
     }
     return lambda output: [
         *pretrain_flags(output, **settings, steps=None),
-        *("--stages", "steps=5", "steps=4"),
+        *("--stages", "steps=3", "steps=2"),
     ]
 
 
@@ -130,7 +131,7 @@ def words_of(run, step):
 
 def test_a_run_publishes_averages_and_trains_on(run):
     average = words_of(run, 1)[1].astype("float64")  # of the first step nothing else is remembered
-    for step in range(1, 10):
+    for step in range(1, 6):
         published, weights = words_of(run, step)
         average = kept(step - 1) * average + (1 - kept(step - 1)) * weights
         assert np.abs(published - average).max() < 1e-6
@@ -149,13 +150,13 @@ def test_the_published_model_is_the_one_that_was_judged(run):
     assert evaluate(TokenMetrics(model), batches).loss == pytest.approx(judged, abs=1e-6)
 
 
-@pytest.mark.parametrize("back_to", [4, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("back_to", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_it_resumes_across_a_border_bit_for_bit(run, flags, untimed, tmp_path, back_to):
     copy = shutil.copytree(run, tmp_path / "run")
-    for step in range(back_to + 1, 10):
+    for step in range(back_to + 1, 6):
         shutil.rmtree(copy / f"checkpoints/step-{step:08}")
     assert main(["pretrain", *flags(copy)]) == 0
-    for file in ("model/model.safetensors", "checkpoints/step-00000009/training.safetensors"):
+    for file in ("model/model.safetensors", "checkpoints/step-00000005/training.safetensors"):
         assert (copy / file).read_bytes() == (run / file).read_bytes()
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         assert untimed(copy / name) == untimed(run / name)

@@ -144,13 +144,13 @@ def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path)
         )
     model.compile(optimizer, MaskedTokenLoss(), run_eagerly=True)  # nothing to trace twice
     rows = {"token_ids": np.random.default_rng(0).integers(1, 20, (3, 5)).astype("int32")}
-    model.fit(rows, rows["token_ids"], epochs=3, verbose=0)
+    model.fit(rows, rows["token_ids"], epochs=2, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded.optimizer) is type(optimizer)
     assert loaded.optimizer.get_config() == optimizer.get_config()
     for one in (model, loaded):
-        one.fit(rows, rows["token_ids"], epochs=3, verbose=0, shuffle=False)
+        one.fit(rows, rows["token_ids"], epochs=2, verbose=0, shuffle=False)
     for mine, others in ((model, loaded), (model.optimizer, loaded.optimizer)):
         for one, other in zip(mine.variables, others.variables, strict=True):
             np.testing.assert_array_equal(numpy(one), numpy(other), err_msg=one.path)
