@@ -28,8 +28,6 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/layers/test_attention.py::test_at_positions_a_mask_of_all_queries_is_each_ones_own",
     "tests/layers/test_attention.py::test_a_position_outside_the_row_is_refused_or_the_nearest_in_it"
     "[fused-fusible--1]",
-    "tests/layers/test_self_attention.py::test_its_gradients_are_those_of_keras_way[all-half]",
-    "tests/models/test_encoder.py::test_every_hidden_state_is_the_recorded_one[hf_word]",
     "tests/models/test_attention_forms.py::test_losses_and_gradients_are_those_of_the_mask"
     "[unilm-0.3-False]",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,18 +12,29 @@ from pathlib import Path
 import pytest
 
 from roformer_tf.cli import main
+from roformer_tf.corpus import preparation
 
+ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY = 23, 5
+PART = 50_000
 LAST = Path("checkpoints", f"step-{STEPS:08}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_parts():
+    """A corpus of several parts is prepared in a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "PART_CHARACTERS", PART)
+        yield
 
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, write_corpus, tmp_path_factory):
-    """flags(output) of a tiny run whose corpus has two parts to prepare, about a second each."""
-    corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 4_000, length=600)
+    """flags(output) of a tiny run whose corpus has eight parts to prepare."""
+    corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 700, length=600)
     settings = {
         "corpus": corpus,
-        "held_out": 0.01,
+        "held_out": 0.05,
         "evaluation_rows": 64,
         "steps": STEPS,
         "save_every": SAVE_EVERY,
@@ -56,6 +69,40 @@ def kill_when(condition, process):
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+RUN = f"""
+import sys
+from roformer_tf.cli import main
+from roformer_tf.corpus import preparation
+preparation.PART_CHARACTERS = {PART}
+sys.exit(main(["pretrain", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def started():
+    """started(flags) → a process of its own that pretrains, with parts as small as here."""
+    processes = []
+
+    def start(flags):
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", RUN, *flags],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # so that its workers can be killed with it
+                cwd=ROOT,
+            )
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 @pytest.fixture
@@ -100,7 +147,7 @@ def test_told_to_end_it_does_though_every_step_is_saved_anyway(
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
-    typed, flags, uninterrupted, untimed, told_to_end, tmp_path, capsys, as_users_have_it
+    started, flags, uninterrupted, untimed, told_to_end, tmp_path, capsys, as_users_have_it
 ):
     """Told to end while it prepares, told to end between two checkpoints, killed while it writes
     one, and then left in peace."""
@@ -120,7 +167,7 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
     assert f"saved {last}. The same command continues." in capsys.readouterr().err
     assert 4 <= int(last.name.removeprefix("step-")) < STEPS
 
-    process = typed("pretrain/run_mlm.py", *flags(run))
+    process = started(flags(run))
     kill_when(lambda: any(saved.glob(".step-*/model/*")), process)
     assert not (run / LAST).exists()
 
