@@ -204,9 +204,8 @@ def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
 @pytest.mark.usefixtures("eager_steps")
 def test_embeddings_from_neighbours_begin_a_run(flags, tmp_path):
     output = tmp_path / "run"
-    assert (
-        main(["pretrain", *flags(output, embeddings="neighbours", steps=1, evaluation_rows=4)]) == 0
-    )
+    words = flags(output, embeddings="neighbours", steps=1, evaluation_rows=4)
+    assert main(["pretrain", *words]) == 0
     assert len(read_metrics(output / "evaluations.jsonl")) == 2
 
 
