@@ -24,6 +24,7 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/kernels/test_packed_attention.py::test_each_document_is_told_once_with_its_place",
     "tests/kernels/test_packed_attention.py::test_what_cudnn_cannot_goes_by_blocks[dropout]",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
+    "tests/layers/test_rotary.py::test_half_is_interleaved_with_features_in_another_order",
     "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",
     "tests/layers/test_attention.py::test_at_positions_a_mask_of_all_queries_is_each_ones_own",
     "tests/layers/test_attention.py::test_a_position_outside_the_row_is_refused_or_the_nearest_in_it"
