@@ -93,7 +93,7 @@ def test_a_training_is_the_same_whatever_went_before(alone, shared):
 def test_so_it_is_with_fgm(start):
     first, second = (Trainer(start, TASK, LossConfig(fgm=0.5), TRAIN) for _ in range(2))
     want, losses = trained(first, 7, SECOND, 2)
-    trained(second, 5, FIRST, 1)  # in the midst of an accumulation
+    trained(second, 5, FIRST, 2)
     assert same_training(second, want, losses, 2)
     second.forget()
     assert second.made is None
