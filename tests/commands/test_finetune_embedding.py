@@ -36,14 +36,14 @@ def written(path, count, seed=0, more=0):
     return path
 
 
-def finetune(checkpoint, train, output, *flags):
+def finetune(checkpoint, train, output, *flags, batch_size=16):
     settings = {
         "task": "embedding",
         "checkpoint": checkpoint,
         "train": train,
         "output": output,
         "learning-rate": 1e-3,
-        "batch-size": 16,
+        "batch-size": batch_size,
         "precision": "float32",
     }
     typed = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
@@ -60,6 +60,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         done = finetune(
             *(released("sim_char"), train, tmp_path / "run", "--epochs", 1),
             *("--dimensions", 8, 16, "--pieces", 2, "--max-length", 24, "--hard-negatives", 2),
+            batch_size=32,
         )
     told = capsys.readouterr().out
     assert done == 0
@@ -130,8 +131,8 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
 
 def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
     rng = np.random.default_rng(0)
-    sentences = ["".join(rng.choice(CHARACTERS, 8)) + "。" for _ in range(90)]
-    lines = ["".join(sentences[i : i + 3]) for i in range(0, 90, 3)]
+    sentences = ["".join(rng.choice(CHARACTERS, 8)) + "。" for _ in range(48)]
+    lines = ["".join(sentences[i : i + 3]) for i in range(0, 48, 3)]
     (tmp_path / "texts.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     flags = [released("char"), tmp_path / "texts.txt", tmp_path / "run", "--epochs", 1]
     with eagerly():

@@ -55,7 +55,7 @@ def finetune(checkpoint, train, output, *flags):
 def test_groups_become_a_model_that_writes(
     checkpoint, key, taught, released, tmp_path, eagerly, capsys, caplog
 ):
-    train = written(tmp_path / "train.jsonl", 40, key)
+    train = written(tmp_path / "train.jsonl", 20, key)
     teacher = ["--teacher", released("sim_char_ft")] if taught else []
     with eagerly():
         done = finetune(released(checkpoint), train, tmp_path / "run", *teacher)

@@ -226,7 +226,7 @@ def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_
         "test": numbered(tmp_path / "test.tsv", 16, 2, lambda x: x),
     }
     flags = "--metric mae --no-baseline --dropout 0 --warmup 0"
-    settings = {"task": "regression", "epochs": 4, "batch_size": 8, "learning_rate": 3e-3}
+    settings = {"task": "regression", "epochs": 3, "batch_size": 16, "learning_rate": 1e-3}
     run = finetune("run", *flags.split(), **files, **settings)
     judged = lines(run / "evaluations.jsonl")
     errors = [line["mae"] for line in judged]
@@ -250,12 +250,12 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
         "valid": numbered(tmp_path / "valid.tsv", 16, 2, lambda x: 2 - x),
         "test": numbered(tmp_path / "test.tsv", 16, 2, lambda x: x),
     }
-    settings = {"task": "regression", "batch_size": 8, "learning_rate": 3e-3}
+    settings = {"task": "regression", "batch_size": 16, "learning_rate": 6e-3}
     run = finetune("run", seeds=2, seed=5, **files, **settings)
     report = report_of(run)
     assert [trial["name"] for trial in report["trials"]] == [
-        "rate-0.003-seed-5",
-        "rate-0.003-seed-6",
+        "rate-0.006-seed-5",
+        "rate-0.006-seed-6",
     ]
     folders = [run / "trials" / trial["name"] for trial in report["trials"]]
     losses = [[line["loss"] for line in lines(folder / "metrics.jsonl")] for folder in folders]
@@ -302,7 +302,7 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
         "valid": tagged("valid.tsv", 2, {"甲": 9, "乙": 4, "": 3}),
         "test": tagged("test.tsv", 3, {"": 16}),
     }
-    settings = {"task": "multilabel", "epochs": 2, "batch_size": 8, "learning_rate": 3e-3}
+    settings = {"task": "multilabel", "epochs": 2, "batch_size": 16, "learning_rate": 6e-3}
     run = finetune("run", "--no-baseline", **files, **settings)
     rows = rows_of(files["valid"])
     gold = np.array([[label == row["label"] for label in ("乙", "甲")] for row in rows])

@@ -12,6 +12,7 @@ import pytest
 import roformer_tf
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.command import finetune
+from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.inference.serve import as_example, load_served, reply
@@ -120,6 +121,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     shallow, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(TASKS, Stars.name, Stars)
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
     train, _ = written(tmp_path / "train.tsv", 120, 0)
     test, stars = written(tmp_path / "test.tsv", 40, 1)
     finetune(

@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 from collections import Counter
+from functools import cache
 from html.parser import HTMLParser
 from itertools import chain
 from statistics import mean, pstdev, stdev
@@ -27,6 +28,8 @@ from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.wording import LANGUAGES, Words
 from tests.support.report_run import answer, english_in, make_run
 
+ALIKE = ("pair", "paraphrase")  # whose reports have what those of two other tasks have
+REPORTED = [pytest.param(x, marks=pytest.mark.slow) if x in ALIKE else x for x in TASKS]
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
 
 
@@ -66,9 +69,15 @@ class Page(HTMLParser):
             self.text += data
 
 
-@pytest.mark.parametrize("name", TASKS)
+@cache
+def analysed(name):
+    """What several tests read, and none changes, of a task's run."""
+    return analyse(make_run(name))
+
+
+@pytest.mark.parametrize("name", REPORTED)
 def test_every_task_has_its_report(name, tmp_path):
-    report = analyse(make_run(name))
+    report = analysed(name)
     write_report(tmp_path, report)
     assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.md", "report.html"}
     kept = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
@@ -94,8 +103,7 @@ def test_every_task_has_its_report(name, tmp_path):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_figures_are_those_of_the_answers(name):
-    run = make_run(name)
-    report = analyse(run)
+    run, report = make_run(name), analysed(name)
     seen = {one.texts for one in run.train.examples}
     new = [i for i, one in enumerate(run.test.examples) if one.texts not in seen]
     assert report["leaks"]["in_train"] == 10
@@ -503,7 +511,7 @@ def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
     assert warned("Never predicted", test=test).endswith(": 0.")
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", REPORTED)
 def test_text_of_the_data_means_nothing_in_a_page(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=Words(EVIL, EVIL))
     first, *others = run.test.examples
@@ -620,9 +628,9 @@ def drawn_words(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", REPORTED)
 def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
-    report = analyse(make_run(name, leaked=10))
+    report = analysed(name)
     html, markdown = html_page(report, "zh"), markdown_page(report, "zh")
     page = Page(html)
     assert '<html lang="zh-CN">' in html
@@ -642,7 +650,7 @@ def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
 @pytest.mark.parametrize("name", TASKS)
 def test_both_languages_have_the_same_figures(name):
     """Every number of one page stands in the other, in the same order within each table."""
-    report = analyse(make_run(name))
+    report = analysed(name)
     en, zh = (cells_of(markdown_page(report, language)) for language in LANGUAGES)
     assert len(en) == len(zh)
     for ours, theirs in zip(chain(*en.values()), chain(*zh.values()), strict=True):
