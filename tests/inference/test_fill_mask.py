@@ -22,6 +22,8 @@ from roformer_tf.models.heads import (
     RoFormerForTokenClassification,
 )
 
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
 TEXTS = ["今天[MASK]很好，可以去公园。", "[MASK][MASK]的经济", "北京[MASK]"]
 
 

@@ -74,6 +74,7 @@ def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_si
             assert answer.label == tuple(task.labels[i] for i in best)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_text_in_windows_is_answered_by_their_mean(models):
     task = dataclasses.replace(TASKS["classification"], max_length=50, long_texts="windows")
     (text,) = texts_of([90])
@@ -91,6 +92,7 @@ def test_nothing_is_answered_by_nothing():
     assert predict(None, TOKENIZER, TASKS["classification"], []) == []
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_saved_model_answers_as_before(models, folder):
     model, tokenizer, task = load_finetuned(folder)
     assert task == TASKS["classification"]
@@ -103,6 +105,7 @@ def test_a_saved_model_answers_as_before(models, folder):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_in_bfloat16_the_answers_are_nearly_the_same(folder):
     examples = examples_of(*texts_of(LENGTHS))
     exact, rounded = (
@@ -150,6 +153,7 @@ def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, change, message
     assert str(copy) in str(error.value)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path):
     """As far as a folder has any: those from before have none, and answer from 0.5 on."""
     folder = shutil.copytree(finetuned("multilabel"), tmp_path / "model")
