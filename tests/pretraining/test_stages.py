@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 from roformer_tf.cli import main
+from roformer_tf.corpus.batches import pretraining_batches
 from roformer_tf.errors import InputError
+from roformer_tf.pretraining import command
 from roformer_tf.pretraining.stages import Stage, make_stages, rows_before
 from roformer_tf.runs.comparison import read_run, summary
 from roformer_tf.runs.run_files import read_metrics
@@ -91,9 +93,21 @@ def flags(pretrain_flags, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def six(flags, tmp_path_factory):
+def first_rows():
+    """The row that each stage of `six` began with, among those of its length."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def six(flags, first_rows, tmp_path_factory):
+    def batches(rows, start_row, **settings):
+        first_rows.append(start_row)
+        return pretraining_batches(rows, start_row=start_row, **settings)
+
     output = tmp_path_factory.mktemp("six") / "run"
-    assert main(["pretrain", *flags(output)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "pretraining_batches", batches)
+        assert main(["pretrain", *flags(output)]) == 0
     return output
 
 
@@ -122,6 +136,10 @@ def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
     assert (six / "best" / "model.safetensors").read_bytes() == want.read_bytes()
     told = summary(read_run(six, "six"))
     assert (told["best_step"], told["best_held_out_loss"]) == (best, losses[best])
+
+
+def test_each_reads_on_behind_the_rows_of_its_length(six, first_rows):
+    assert first_rows == [0, 0, 0, 0, 2 * 8, 3 * 8]
 
 
 def test_the_learning_rate_rises_and_falls_in_each(six):
