@@ -14,7 +14,7 @@ from roformer_tf.inference.approximate import Neighbours
 from roformer_tf.inference.embed import open_embedder
 from roformer_tf.inference.index import SearchIndex, is_index, write_index
 from roformer_tf.inference.lexical import DocumentBM25
-from roformer_tf.inference.nearest import NONE
+from roformer_tf.inference.nearest import NONE, Found
 from roformer_tf.inference.retrieval import Reranker, Retriever, load_reranker
 from roformer_tf.inference.text_files import Document
 
@@ -130,6 +130,24 @@ def test_a_beginning_counts_beside_the_nearest_passage(
         assert (found.places[:, kept:] == NONE).all()
     some = np.array([7, 0, 39])
     np.testing.assert_allclose(made.cosines(asked[1], some), want[1, some], atol=2e-5)
+
+
+def test_a_graph_that_finds_too_few_rows_is_asked_for_more(folder, embedder, by_hand, monkeypatch):
+    write_index(folder, embedder, documents(), passage_length=16)
+    made, asked_for = SearchIndex(folder), []
+    exact = made._nearest_rows
+
+    def few_at_first(queries, top):
+        asked_for.append(top)
+        places, scores = map(np.array, exact(queries, top))
+        if len(asked_for) == 1:
+            places[:, 1:], scores[:, 1:] = NONE, -np.inf
+        return Found(places, scores)
+
+    monkeypatch.setattr(made, "_nearest_rows", few_at_first)
+    found = made.nearest(embedder.embed(QUERIES), 5)
+    assert len(asked_for) > 1
+    np.testing.assert_allclose(found.scores, -np.sort(-by_hand, axis=1)[:, :5], atol=2e-5)
 
 
 def test_cosines_are_those_of_the_documents_asked_for(made, embedder, by_hand):
