@@ -25,7 +25,6 @@ TITLES = {
     "generate": "Writing",
     "paraphrase": "Sentences that mean the same",
     "embed": "Sentence vectors",
-    "embed_million": "A million sentence vectors",
     "rotary": "One rotation",
     "linear_attention": "Linear attention",
     "tokenization": "Tokenization",

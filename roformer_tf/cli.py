@@ -152,6 +152,11 @@ COMMANDS = {
         "give a checkpoint another vocabulary",
         _TENSORFLOW,
     ),
+    "checkpoints average": Command(
+        "roformer_tf.conversion.average:average",
+        "write the mean of several models' weights",
+        _TENSORFLOW,
+    ),
     "checkpoints verify": Command(
         "roformer_tf.conversion.verify:verify",
         "compare a checkpoint's outputs with another library's",

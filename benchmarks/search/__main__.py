@@ -31,7 +31,7 @@ class SearchBenchmark:
     output: Path = Path("runs/search")
     """Folder of models, indexes and the table."""
     seeds: int = 3
-    """Trainings whose mean is told; the model is that of the first."""
+    """Trainings, whose figures are told one by one; the model has the mean of their weights."""
     split: str = "test"
     """Queries that are judged by: valid, while something is chosen."""
     translations: bool = True
@@ -85,9 +85,7 @@ def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFi
     ways["vectors before training"] = [(*before, (), "before")]
     for seed in range(recipe.seeds):
         pages = (output / f"pages-{seed}" / "model", output / "indexes" / f"pages-{seed}")
-        pairs = (output / f"pairs-{seed}" / "model", output / "indexes" / f"pairs-{seed}")
-        if seed == 0:
-            pairs = (output / "model", output / "index")
+        pairs = (recipe.trained(seed), output / "indexes" / f"pairs-{seed}")
         for title, way in (
             ("vectors trained on the pages, without labels", (*pages, (), f"pages-{seed}")),
             ("vectors trained on the pairs, too", (*pairs, (), f"pairs-{seed}")),
@@ -95,6 +93,9 @@ def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFi
             ("hybrid", (*pairs, ("--hybrid",), f"hybrid-{seed}")),
         ):
             ways.setdefault(title, []).append(way)
+    mean = (output / "model", output / "index")
+    ways["vectors of the mean of these models"] = [(*mean, (), "mean")]
+    ways["hybrid, with the mean of these models"] = [(*mean, ("--hybrid",), "mean-hybrid")]
     queries = recipe.queries(split)
     for title, of_seeds in ways.items():
         found = []

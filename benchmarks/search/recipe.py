@@ -113,7 +113,7 @@ class SearchRecipe:
     # Commands
 
     def make(self) -> None:
-        """Train the models, and make `model` and `index` of the first."""
+        """Train the models, and make `model` and `index` of all."""
         self.output.mkdir(parents=True, exist_ok=True)
         self.write_files()
         pretrained, corpora = self._at("pretrained"), (self.documents, self._at("news.jsonl"))
@@ -122,14 +122,24 @@ class SearchRecipe:
             start = ("--checkpoint", pretrained / "model")
             pairs = ("--train", self._at("translations.jsonl"), "--output", self._at("translated"))
             self.step("finetune", *_config("translations"), *start, *pairs)
-        self.train(0)
-        first = self._at("model")
-        if not first.exists():
-            with folder_beside(first) as beside:
-                shutil.copytree(self._at("pairs-0") / "model", beside, dirs_exist_ok=True)
-        self.index(first, self._at("index"))
-        for seed in range(1, self.seeds):
+        for seed in range(self.seeds):
             self.train(seed)
+        self.average()
+        self.index(self._at("model"), self._at("index"))
+
+    def average(self) -> None:
+        """Make `model` of all trainings: they began alike, and their mean is better than each."""
+        trained, model = [self.trained(seed) for seed in range(self.seeds)], self._at("model")
+        if len(trained) > 1:
+            words = ("checkpoints", "average", *trained, "--output", model)
+            self.step(*words, replaced=True)
+        elif not model.exists():
+            with folder_beside(model) as beside:
+                shutil.copytree(trained[0], beside, dirs_exist_ok=True)
+
+    def trained(self, seed: int) -> Path:
+        """The model that one training has made of the pages and the pairs."""
+        return self._at(f"pairs-{seed}") / "model"
 
     def train(self, seed: int) -> None:
         """Train a model on the pages, and then on the pairs."""
@@ -183,8 +193,12 @@ class SearchRecipe:
         """The file of what a search found."""
         return self._at("found") / f"{name}.tsv"
 
-    def step(self, *words: object) -> None:
-        """Run a command of roformer-tf, unless it was run to its end before."""
+    def step(self, *words: object, replaced: bool = False) -> None:
+        """Run a command of roformer-tf, unless it was run to its end before.
+
+        replaced: what another command of this step has left is removed first, for a command that
+        overwrites nothing.
+        """
         typed = f"roformer-tf {shlex.join(map(str, words))}"
         output = Path(str(words[words.index("--output" if "--output" in words else "--index") + 1]))
         mark = self._at("steps") / "-".join(output.relative_to(self.output).parts)
@@ -193,6 +207,8 @@ class SearchRecipe:
             return
         print(f"\n$ {typed}", flush=True)
         output.parent.mkdir(parents=True, exist_ok=True)
+        if replaced:
+            shutil.rmtree(output, ignore_errors=True)
         if code := run_command(list(map(str, words))):
             raise SystemExit(code)
         write_text(mark, typed + "\n")

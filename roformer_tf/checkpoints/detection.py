@@ -10,6 +10,8 @@ from roformer_tf.errors import InputError
 
 GPT = "chinese_roformer-gpt-char"
 """How the names of the released gpt models begin, in whose files nothing says "causal"."""
+TASK_FILE = "task.json"
+"""What a model was fine-tuned for: its labels, its columns, how long texts are read."""
 
 
 def parts(checkpoint: Checkpoint) -> set[str]:

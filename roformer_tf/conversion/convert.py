@@ -12,6 +12,7 @@ import tyro
 from roformer_tf.checkpoints import embedding_config, huggingface, tf1, whitening
 from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.detection import (
+    TASK_FILE,
     described,
     embedding_settings,
     is_called_gpt,
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 CheckpointLayout = Literal["tf1", "huggingface", "own"]
 Dtype = Literal["float16", "bfloat16", "float32"]
+
+_OF_VECTORS = (embedding_config.FILE, whitening.FILE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,7 @@ def convert(config: ConvertConfig) -> None:
         tokenizer = find_tokenizer(source)
         if tokenizer is not None:
             check_fits(tokenizer, checkpoint, config.source)
-        files = vector_files(checkpoint, source)
+        files = files_beside(checkpoint, source)
         found = convert_checkpoint(checkpoint, tokenizer, config.target, config.output, files)
         print_difference(found, config.target)
         for note in _notes(config, checkpoint, tokenizer, is_called_gpt(checkpoint, source)):
@@ -102,12 +105,13 @@ def check_target(target: Path, to: CheckpointLayout) -> None:
         )
 
 
-def vector_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes]:
-    """What says how a model gives sentence vectors, as files to put beside its weights.
+def files_beside(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes]:
+    """What says how a model answers, as files to put beside its weights.
 
-    None for one that neither was trained to nor is a sim model. Raises InputError for bad ones.
+    The task that it was fine-tuned for, and how it gives sentence vectors; none for one that was
+    trained for neither and is no sim model. Raises InputError for bad ones.
     """
-    held = {name: source.read(name) for name in (embedding_config.FILE, whitening.FILE)}
+    held = {name: source.read(name) for name in (TASK_FILE, *_OF_VECTORS)}
     files = {name: content for name, content in held.items() if content is not None}
     settings = embedding_settings(checkpoint, source)
     if settings.pooling == "pooler":  # of a released sim model: it has no file that says so
@@ -124,10 +128,11 @@ def convert_checkpoint(
 ) -> Difference:
     """Write all that a checkpoint holds, with its tokenizer; read it back and compare.
 
-    files: what `vector_files` gives; with them a folder is one for sentence-transformers too, and
-    the released layout has no place for them. Nothing stands under the target's name before it is
-    whole. Raises InputError where something is there already, for a vocabulary that no file
-    holds line by line, and for a form of positions or attention that the layout cannot say.
+    files: what `files_beside` gives; with those of vectors a folder is one for
+    sentence-transformers too, and the released layout has no place for any. Nothing stands
+    under the target's name before it is whole. Raises InputError where something is there already,
+    for a vocabulary that no file holds line by line, and for a form of positions or attention that
+    the layout cannot say.
     """
     check_target(target, output.to)
     config, dtype = checkpoint.config, output.dtype
@@ -151,7 +156,7 @@ def convert_checkpoint(
                     tokenizer.save_pretrained(folder)
                 for name, content in (files or {}).items():
                     (folder / name).write_bytes(content)
-                if files and tokenizer is not None:
+                if tokenizer is not None and set(_OF_VECTORS) & set(files or {}):
                     save_modules(folder)
     with OpenedSource(target) as written:
         return compare(checkpoint.arrays, written.checkpoint().arrays)

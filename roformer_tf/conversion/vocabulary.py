@@ -19,8 +19,8 @@ from roformer_tf.conversion.convert import (
     OutputConfig,
     check_target,
     convert_checkpoint,
+    files_beside,
     print_difference,
-    vector_files,
 )
 from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.errors import InputError
@@ -98,7 +98,7 @@ def change_vocabulary(config: VocabularyConfig) -> None:
             changed = keep_vocabulary(checkpoint, tokenizer, _lines(config.keep))
         else:
             changed = simplify(checkpoint, tokenizer)
-        files = vector_files(checkpoint, source)
+        files = files_beside(checkpoint, source)
         difference = convert_checkpoint(*changed, config.target, config.output, files)
     print(f"{tokenizer.vocab_size:,} tokens have become {changed.tokenizer.vocab_size:,}.")
     print_difference(difference, config.target)

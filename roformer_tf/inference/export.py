@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
@@ -35,7 +36,7 @@ from roformer_tf.inference.export_card import ORDER_SCORES, export_card
 from roformer_tf.inference.predict import load_finetuned, predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import Forward
-from roformer_tf.tasks.base import FILE, Task
+from roformer_tf.tasks.base import Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def describe_cost(exact: Measured, rounded: Measured, examples: int) -> list[str
 def _is_export(folder: Path) -> bool:
     """Whether a folder is of the kind that `export` writes, or empty."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
-    told = names & {FILE, embedding_config.FILE}
+    told = names & {TASK_FILE, embedding_config.FILE}
     return not names or bool(told and names & {ONNX, "saved_model.pb"})
 
 

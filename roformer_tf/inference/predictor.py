@@ -24,6 +24,7 @@ import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import (
+    TASK_FILE,
     attention_type,
     is_called_gpt,
     is_language_model,
@@ -51,7 +52,7 @@ from roformer_tf.inference.fill_mask import (
 from roformer_tf.inference.predict import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, runner
-from roformer_tf.tasks.base import FILE, Task
+from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.table import load_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
@@ -174,7 +175,7 @@ def is_finetuned(source: str | Path) -> bool:
 
     One that was trained for vectors is a model like any other that gives them.
     """
-    return (Path(source) / FILE).is_file() and not load_task(source).texts_apart
+    return (Path(source) / TASK_FILE).is_file() and not load_task(source).texts_apart
 
 
 def _tell(source: str | Path, choice: Choice) -> None:
@@ -192,7 +193,7 @@ def _open_checkpoint(
 ) -> Predictor:
     """Open what `finetune` did not write, for what its config and its parts speak for."""
     exact: Precision = precision or "float32"  # of vectors
-    if source.is_zip and source.read(FILE) is not None:
+    if source.is_zip and source.read(TASK_FILE) is not None:
         raise InputError(f"{source.name} holds a fine-tuned model: unpack it, and give the folder.")
     checkpoint = source.checkpoint()
     held = parts(checkpoint)

@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.detection import attention_type, is_language_model
+from roformer_tf.checkpoints.detection import TASK_FILE, attention_type, is_language_model
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.engines.choice import Choice, Engine, Precision
@@ -75,7 +75,7 @@ from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.machine import usable_cores
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.tasks.base import FILE, Prediction, Task
+from roformer_tf.tasks.base import Prediction, Task
 
 if TYPE_CHECKING:
     import uvicorn
@@ -204,8 +204,8 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
         return served.name, make_app(served, size, config.limits)
     if config.top_k is not None:
         raise InputError(
-            f"--top-k lists labels, but {config.model} is no fine-tuned model: it has no {FILE}. "
-            "Of a model that writes, each request may have a top_k of its own."
+            f"--top-k lists labels, but {config.model} is no fine-tuned model: it has no "
+            f"{TASK_FILE}. Of a model that writes, each request may have a top_k of its own."
         )
     if config.engine not in ("auto", "keras") or config.precision == "int8":
         raise InputError(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.engines.network import Meaning, Part
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
-
-FILE = "task.json"
-"""Beside the weights of a fine-tuned model."""
 
 
 class Prediction(NamedTuple):
@@ -642,7 +640,9 @@ class Task(ABC):
         for name in ("scheme", "crf", "transitions"):
             if not values[name]:
                 del values[name]
-        write_text(Path(folder) / FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+        write_text(
+            Path(folder) / TASK_FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        )
 
     def number_of(self, label: Any, example: Example) -> int:
         """Place of a label among the logits. Raises InputError where it has none."""

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.errors import InputError
-from roformer_tf.tasks.base import FILE, Task
+from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.embedding import Embedding
 from roformer_tf.tasks.multilabel import Multilabel
@@ -49,7 +50,7 @@ def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: in
 
 def load_task(folder: str | Path) -> Task:
     """Read `task.json`. Raises InputError where a folder has none, or a damaged one."""
-    path = Path(folder) / FILE
+    path = Path(folder) / TASK_FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         name = values.pop("name")
@@ -58,7 +59,7 @@ def load_task(folder: str | Path) -> Task:
         return TASKS[name](**{key: _as_tuples(x) for key, x in values.items()})
     except FileNotFoundError:
         raise InputError(
-            f"{folder} holds no fine-tuned model: there is no {FILE}. Give the model/ folder "
+            f"{folder} holds no fine-tuned model: there is no {TASK_FILE}. Give the model/ folder "
             "of a run of `roformer-tf finetune`."
         ) from None
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:

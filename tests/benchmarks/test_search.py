@@ -106,8 +106,11 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
     recipe.make()
     typed = [" ".join(words) for words in recipe.run]
     kinds = [words.split()[0] for words in typed]
-    assert kinds == ["pretrain", *["finetune"] * 3, "search", "finetune", "finetune"]
-    translated, trained = typed[1], [words for words in typed[2:] if words.startswith("finetune")]
+    assert kinds == ["pretrain", *["finetune"] * 5, "checkpoints", "search"]
+    translated, trained, mean = typed[1], typed[2:6], typed[6].split()
+    trained_last = [str(recipe.output / f"pairs-{seed}" / "model") for seed in range(2)]
+    output = ["--output", str(recipe.output / "model")]
+    assert mean == ["checkpoints", "average", *trained_last, *output]
     assert "translations.jsonl" in translated
     assert "pretrained/model" in translated
     assert [("translated/model" in words) for words in trained] == [True, False] * 2
@@ -121,12 +124,51 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
         False,
         True,
     ] * 2
-    assert (recipe.output / "model").is_dir()
     files = [Path(word).name for words in recipe.run for word in words]
     assert "train.jsonl" in files
     assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(files)  # they only judge
     recipe.make()
     assert len(recipe.run) == len(typed)
+
+
+def test_one_training_is_the_model(recipe):
+    alone = replace(recipe, seeds=1)
+    trained = alone.trained(0)
+    trained.mkdir(parents=True)
+    (trained / "config.json").write_text("{}")
+    alone.make()
+    assert [words[0] for words in alone.run].count("checkpoints") == 0
+    assert (recipe.output / "model" / "config.json").read_text() == "{}"
+
+
+def test_a_mean_that_a_kill_left_without_its_mark_is_made_anew(recipe):
+    (recipe.output / "model").mkdir(parents=True)
+    (recipe.output / "model" / "config.json").write_text("{}")
+    recipe.average()
+    assert not (recipe.output / "model").exists()  # the command that was written down makes it
+    (recipe.output / "model").mkdir()
+    recipe.average()
+    assert len(recipe.run) == 1
+    assert (recipe.output / "model").exists()
+
+
+def test_vectors_are_judged_of_each_training_and_of_the_mean(recipe, monkeypatch):
+    asked = []
+
+    def ask(split, model, index, *flags, name):
+        asked.append((model.relative_to(recipe.output), index.name, "--hybrid" in flags))
+        rows = [(query, 1, 1.0, "…", page) for query, page in QUERIES[split].items()]
+        return found(recipe.found(name), rows)
+
+    monkeypatch.setattr(SearchRecipe, "ask", lambda self, *given, **name: ask(*given, **name))
+    judged = dict(command.by_vectors(recipe, "test"))
+    assert all(one.figures["recall_at_1"] == 1 for one in judged.values())
+    each = [(Path(f"pairs-{seed}/model"), f"pairs-{seed}") for seed in range(2)]
+    mean = (Path("model"), "index")
+    for model, index in [*each, mean]:
+        assert [hybrid for *where, hybrid in asked if where == [model, index]] == [False, True]
+    assert len(judged) == 7
+    assert len({name for name, _ in judged.items() if "mean" in name}) == 2
 
 
 def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, capsys):
@@ -208,6 +250,7 @@ def test_a_folder_without_data_is_refused(tmp_path):
 
 
 def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
+    from roformer_tf.conversion import average as averaging
     from roformer_tf.finetuning import command as finetuning
     from roformer_tf.inference import search as searching
     from roformer_tf.pretraining import command as pretraining
@@ -221,7 +264,11 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     def search(config: searching.SearchConfig) -> None:
         seen.append(config)
 
+    def average(config: averaging.AverageConfig) -> None:
+        seen.append(config)
+
     seen = []
+    monkeypatch.setattr(averaging, "average", average)
     monkeypatch.setattr(pretraining, "pretrain", pretrain)
     monkeypatch.setattr(finetuning, "finetune", finetune)
     monkeypatch.setattr(searching, "search", search)
@@ -235,8 +282,11 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     for words in recipe.run:
         assert cli.main(words) == 0
     assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 5, "pair"]
-    assert seen[4].passage_length == recipes.PASSAGE_LENGTH <= seen[3].max_length
-    assert seen[4].hybrid_weight == recipes.HYBRID_WEIGHT
-    assert seen[4].beginning_weight == recipes.BEGINNING_WEIGHT
+    (mean,) = (one for one in seen if isinstance(one, averaging.AverageConfig))
+    assert mean.output == recipe.output / "model"
+    index = seen[seen.index(mean) + 1]
+    assert index.passage_length == recipes.PASSAGE_LENGTH <= seen[3].max_length
+    assert index.hybrid_weight == recipes.HYBRID_WEIGHT
+    assert index.beginning_weight == recipes.BEGINNING_WEIGHT
     assert seen[-1].hybrid
     assert seen[-1].hybrid_weight is None  # the index remembers it

@@ -130,6 +130,20 @@ def test_verify_exits_with_0_or_names_the_first_layer_that_differs(released, run
     )
 
 
+def test_average_writes_a_model(run, released):
+    zipped = released("sim_char")
+    code, out, err = run("average", zipped, zipped, "--output", "mean")
+    assert (code, err) == (0, "")
+    assert out == (
+        "mean is written: the mean of 2 models. From the first one, in parts of its norm, the "
+        "others are 0.00 away.\n"
+    )
+    assert run("convert", zipped, "plain", "--to", "own")[0] == 0
+    mean, plain = load_file("mean/model.safetensors"), load_file("plain/model.safetensors")
+    assert mean.keys() == plain.keys()
+    assert all((mean[name] == plain[name]).all() for name in mean)
+
+
 # --- Bad input ---------------------------------------------------------------------------------
 
 
@@ -147,6 +161,13 @@ BAD = {  # words, what the message has to say
     "vocabulary good.zip new --to own --simplify --keep good.zip": ["give one of"],
     "vocabulary good.zip new --to own --add nowhere.txt": ["cannot read nowhere.txt"],
     "vocabulary good.zip new --to own --keep few.txt": ["lacks", "[MASK]"],
+    "average good.zip --output new": ["there is one model. Give two or more"],
+    "average good.zip good.zip": ["--output"],
+    "average good.zip nowhere --output new": ["nowhere"],
+    "average good.zip truncated.zip --output new": ["truncated.zip", "etch it again"],
+    "average good.zip good.zip --output good.zip": ["good.zip exists, and nothing is overwritten"],
+    "average good.zip good.zip --output new.zip": ["new.zip would be a folder"],
+    "average good.zip other.zip --output new": ["of two architectures: intermediate_size is 64"],
     "verify good.zip": ["--against"],
     "verify good.zip --against keras": ["--against", "bert4keras"],
     "download no_such_model": ["no_such_model"],
@@ -156,6 +177,7 @@ BAD = {  # words, what the message has to say
 @pytest.mark.parametrize("command", BAD)
 def test_bad_input_is_one_message_and_exit_code_2(command, run, released, tmp_path):
     shutil.copy(released("char"), tmp_path / "good.zip")
+    shutil.copy(released("word"), tmp_path / "other.zip")
     (tmp_path / "truncated.zip").write_bytes(released("char").read_bytes()[:100_000])
     (tmp_path / "few.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}

@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate --corpus": "evaluate --model nowhere --corpus empty.txt --output",
     "export": "export --model nowhere --to savedmodel --output",
     "convert": "checkpoints convert nowhere --to own",
+    "average": "checkpoints average nowhere nowhere --output",
     "runs --plot": "runs nowhere --plot",
     "runs --json": "runs nowhere --json",
     "cost": "cost nowhere.yaml --json",

@@ -36,6 +36,7 @@ def files(released, tmp_path, monkeypatch):
     """The working directory, with a zip, a corpus, labelled examples and words."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(released("word"), "x.zip")
+    shutil.copy(released("word"), "y.zip")
     sentences = [f"今天天气很好，我们去公园散步，看见了{number}只鸟。" for number in range(40)]
     Path("corpus.txt").write_text("\n\n".join(sentences), encoding="utf-8")
     lines = [f"{text}\t{'好' if number % 2 else '坏'}" for number, text in enumerate(sentences)]
@@ -65,6 +66,7 @@ PRETRAIN = f"pretrain {PREPARE} --init-from x.zip --steps 1 --batch-size 2 --pre
         ("checkpoints inspect x.zip", 0),
         ("checkpoints convert x.zip new --to own", 0),
         ("checkpoints vocabulary x.zip new --to own --add words.txt", 0),
+        ("checkpoints average x.zip y.zip --output new", 0),
         ("checkpoints verify x.zip --against bert4keras", 1),  # that there is a difference
         ("checkpoints verify x.zip --against transformers", 1),
     ],

@@ -14,14 +14,18 @@ import keras
 import numpy as np
 import pytest
 
+import roformer_tf
 from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support import hostile_zips as hostile
+from tests.support.random_model import save_random_models
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -404,3 +408,22 @@ def test_settings_that_the_released_layout_cannot_hold_are_told(released, tmp_pa
         assert not caplog.messages
         run(own, tmp_path / "cased.zip", "tf1")
     assert "tokenization='char' and lower_case=False" in caplog.text
+
+
+# --- What goes with the weights ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", ["own", "huggingface"])
+def test_a_fine_tuned_model_still_answers(to, tmp_path):
+    task = Pair(labels=("不", "是"), text_columns=("句一", "句二"), max_length=16)
+    folder = save_random_models({"t": task}, tmp_path)["t"]
+    run(folder, tmp_path / "half", to, dtype="float16")
+    found, want = (
+        roformer_tf.load(source)([("今天天气很好", "我们去公园")])[0]
+        for source in (tmp_path / "half", folder)
+    )
+    assert found["label"] == want["label"]
+    assert found["scores"] == pytest.approx(want["scores"], abs=2e-3)
+    assert found["scores"] != want["scores"]  # it is the other model that answers
+    assert load_task(tmp_path / "half") == load_task(folder)
+    assert not (tmp_path / "half" / "modules.json").exists()  # it gives no vectors

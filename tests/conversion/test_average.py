@@ -1,0 +1,243 @@
+"""`checkpoints average`: means as NumPy has them, what goes with them, what is refused."""
+
+import json
+import logging
+import math
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import roformer_tf
+from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.conversion.average import AverageConfig, average, distance
+from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
+from roformer_tf.errors import InputError
+from roformer_tf.tasks.classification import Classification
+from tests.support.random_model import save_random_models
+
+WEIGHTS = "model.safetensors"
+TABLE = "roformer.encoder.embed_positions.weight"
+"""Which transformers wants in the file: it is no weight, and the same in all models."""
+
+
+@pytest.fixture
+def own(released, tmp_path):
+    """own("char", "a", noise=0.1) → a folder of that family, its weights as far from the zip's."""
+
+    def make(family, name, noise=0.0, dtype=None):
+        folder = tmp_path / name
+        output = OutputConfig(to="own", dtype=dtype)
+        convert(ConvertConfig(source=str(released(family)), target=folder, output=output))
+        if noise:
+            rng = np.random.default_rng(len(name))
+            tensors = load_file(folder / WEIGHTS)
+            moved = {
+                key: (t + rng.normal(0, noise * t.std(), t.shape)).astype(t.dtype)
+                for key, t in tensors.items()
+                if key != TABLE
+            }
+            save_file({TABLE: tensors[TABLE]} | moved, folder / WEIGHTS, {"format": "pt"})
+        return folder
+
+    return make
+
+
+def run(*sources, output):
+    average(AverageConfig(sources=tuple(map(str, sources)), output=output))
+    return load_file(output / WEIGHTS)
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+# The mean
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("sim_char", None), ("word_project", "float16")])
+def test_each_weight_is_the_mean_in_the_first_ones_dtype(family, dtype, own, tmp_path):
+    noises = {"a": 0, "bb": 0.1, "ccc": 0.3}
+    folders = [own(family, name, noise, dtype) for name, noise in noises.items()]
+    found = run(*folders, output=tmp_path / "mean")
+    of_each = [load_file(folder / WEIGHTS) for folder in folders]
+    assert found.keys() == of_each[0].keys()
+    for name, tensor in found.items():
+        want = np.mean([t[name].astype(np.float64) for t in of_each], axis=0)
+        assert tensor.dtype == of_each[0][name].dtype
+        np.testing.assert_array_equal(tensor, want.astype(tensor.dtype), name)
+
+
+def test_layouts_may_differ(own, released, tmp_path):
+    moved = own("word", "moved", 0.2)
+    found = run(released("word"), moved, output=tmp_path / "mean")
+    first, second = load_file(own("word", "plain") / WEIGHTS), load_file(moved / WEIGHTS)
+    for name, tensor in found.items():
+        want = (first[name].astype(np.float64) + second[name]) / 2
+        np.testing.assert_array_equal(tensor, want.astype("f4"), name)
+
+
+def test_it_is_told_how_far_they_are_apart(own, tmp_path, capsys, caplog):
+    first, near = own("char", "first"), own("char", "near", 0.1)
+    run(first, near, first, output=tmp_path / "mean")
+    a, b = load_file(first / WEIGHTS), load_file(near / WEIGHTS)
+    learned = a.keys() - {TABLE}
+    apart = sum(((a[n].astype("f8") - b[n]) ** 2).sum() for n in learned)
+    far = math.sqrt(apart / sum((a[n].astype("f8") ** 2).sum() for n in learned))
+    assert f"others are {far:.2f}, 0.00 away" in capsys.readouterr().out
+    assert not caplog.records
+
+
+def test_a_mean_of_models_that_began_apart_is_warned_of(tmp_path, caplog):
+    task = {"t": Classification(labels=("坏", "好"))}
+    folders = [save_random_models(task, tmp_path / x, seed=ord(x))["t"] for x in "ab"]
+    with caplog.at_level(logging.WARNING):
+        run(*folders, output=tmp_path / "mean")
+    assert "the mean of others is noise" in caplog.text
+
+
+def test_distance_is_of_all_weights_and_by_the_firsts_norm():
+    def arrays(**values):
+        held = {name: np.array(value, "f4") for name, value in values.items()}
+        shapes = {name: value.shape for name, value in held.items()}
+        return LazyArrays(shapes, {name: value.dtype for name, value in held.items()}, held.get)
+
+    near = distance(arrays(x=[3, 0], y=[4]), arrays(x=[3, 2], y=[3]))
+    assert near == pytest.approx(math.sqrt(5) / 5, rel=1e-15)
+    assert distance(arrays(x=[0]), arrays(x=[1])) == math.inf
+
+
+# What goes with them
+
+
+def test_it_answers_as_the_task_of_all(tmp_path):
+    task = {"t": Classification(labels=("坏", "好"), max_length=16)}
+    first = save_random_models(task, tmp_path / "a")["t"]
+    second = shutil.copytree(first, tmp_path / "b")
+    tensors = load_file(first / WEIGHTS)
+    save_file({name: tensor * 1.5 for name, tensor in tensors.items()}, second / WEIGHTS)
+    run(first, second, output=tmp_path / "mean")
+    assert json.loads((tmp_path / "mean" / "task.json").read_text())["labels"] == ["坏", "好"]
+    found = roformer_tf.load(tmp_path / "mean")(["今天天气很好"])[0]["scores"]
+    half = {name: (tensor + tensor * 1.5) / 2 for name, tensor in tensors.items()}
+    save_file(half, second / WEIGHTS)
+    want = roformer_tf.load(second)(["今天天气很好"])[0]["scores"]
+    assert found == pytest.approx(want, abs=1e-6)
+
+
+def test_it_gives_vectors_as_they_do_and_to_sentence_transformers(own, tmp_path):
+    folders = own("sim_char", "a"), own("sim_char", "bb", 0.3)
+    found = run(*folders, output=tmp_path / "mean")
+    for name in ("embedding.json", "modules.json"):
+        assert (tmp_path / "mean" / name).read_bytes() == (folders[0] / name).read_bytes()
+    dense = load_file(tmp_path / "mean" / "2_Dense" / WEIGHTS)
+    np.testing.assert_array_equal(dense["linear.weight"], found["roformer.pooler.dense.weight"])
+
+
+# What is refused
+
+
+def other_size(folder, tmp_path):
+    edit(folder / "config.json", layer_norm_eps=1e-5)
+    return "two architectures: layer_norm_eps is 1e-12 there and 1e-05 here"
+
+
+def other_labels(folder, tmp_path):
+    edit(folder / "config.json", id2label={"0": "好", "1": "坏"})
+    return "two architectures: id2label is None there and {'0': '好', '1': '坏'} here"
+
+
+def other_weights(folder, tmp_path):
+    tensors = load_file(folder / WEIGHTS)
+    kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
+    save_file(kept, folder / WEIGHTS, {"format": "pt"})
+    (folder / "embedding.json").unlink()
+    return "hold other weights, such as pooler/dense/"
+
+
+def other_vocabulary(folder, tmp_path):
+    lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    lines[-1], lines[-2] = lines[-2:]
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "read text by different vocabularies"
+
+
+def other_tokenization(folder, tmp_path):
+    edit(folder / "tokenizer_config.json", do_lower_case=False)
+    return "read text by different vocabularies"
+
+
+def no_vocabulary(folder, tmp_path):
+    (folder / "vocab.txt").unlink()
+    return "read text by different vocabularies"
+
+
+def other_pooling(folder, tmp_path):
+    edit(folder / "embedding.json", pooling="mean")
+    return "do not answer alike: their embedding.json differ"
+
+
+def a_task(folder, tmp_path):
+    Classification(labels=("坏", "好")).save(folder)
+    return "do not answer alike: their task.json differ, or one has none"
+
+
+def a_whitening(folder, tmp_path):
+    size = json.loads((folder / "config.json").read_text())["hidden_size"]
+    Whitening(np.zeros(size, "f4"), np.eye(size, dtype="f4"), "pooler").save(folder)
+    return "do not answer alike: their whitening.safetensors differ"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        other_size,
+        other_labels,
+        other_weights,
+        other_vocabulary,
+        other_tokenization,
+        no_vocabulary,
+        other_pooling,
+        a_task,
+        a_whitening,
+    ],
+)
+@pytest.mark.parametrize("place", [1, 2])
+def test_models_that_do_not_belong_together_are_refused(spoil, place, own, tmp_path):
+    folders = [own("sim_char", name) for name in "abc"]
+    message = spoil(folders[place], tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError) as refused:
+        run(*folders, output=tmp_path / "mean")
+    assert message in str(refused.value)
+    assert str(folders[0]) in str(refused.value)
+    assert str(folders[place]) in str(refused.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_only_training_reads_may_differ(own, tmp_path):
+    first, second = own("char", "a"), own("char", "b")
+    edit(second / "config.json", hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+    run(first, second, output=tmp_path / "mean")
+    kept = json.loads((tmp_path / "mean" / "config.json").read_text())
+    assert kept == json.loads((first / "config.json").read_text())
+
+
+def test_json_laid_out_otherwise_is_the_same(own, tmp_path):
+    first, second = own("sim_char", "a"), own("sim_char", "b")
+    edit(second / "embedding.json")
+    assert (first / "embedding.json").read_text() != (second / "embedding.json").read_text()
+    run(first, second, output=tmp_path / "mean")
+
+
+def test_one_model_has_no_mean(own, tmp_path):
+    with pytest.raises(InputError, match=r"there is one model\. Give two or more"):
+        run(own("char", "a"), output=tmp_path / "mean")
+
+
+def test_nothing_is_overwritten(own, tmp_path):
+    first = own("char", "a")
+    with pytest.raises(InputError, match="exists, and nothing is overwritten"):
+        run(first, first, output=first)
