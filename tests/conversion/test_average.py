@@ -94,7 +94,7 @@ def test_a_mean_of_models_that_began_apart_is_warned_of(tmp_path, caplog):
     task = {"t": Classification(labels=("坏", "好"))}
     folders = [save_random_models(task, tmp_path / x, seed=ord(x))["t"] for x in "ab"]
     with caplog.at_level(logging.WARNING):
-        run(*folders, output=tmp_path / "mean")
+        run(folders[0], *folders, output=tmp_path / "mean")
     assert "the mean of others is noise" in caplog.text
 
 
@@ -134,6 +134,11 @@ def test_it_gives_vectors_as_they_do_and_to_sentence_transformers(own, tmp_path)
         assert (tmp_path / "mean" / name).read_bytes() == (folders[0] / name).read_bytes()
     dense = load_file(tmp_path / "mean" / "2_Dense" / WEIGHTS)
     np.testing.assert_array_equal(dense["linear.weight"], found["roformer.pooler.dense.weight"])
+
+
+def test_of_gpt_models_it_is_written_down_that_they_are_causal(released, tmp_path):
+    run(released("gpt_char"), released("gpt_char"), output=tmp_path / "mean")
+    assert json.loads((tmp_path / "mean" / "config.json").read_text())["attention_type"] == "causal"
 
 
 # What is refused
