@@ -83,19 +83,20 @@ def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFi
     ways: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
     before = (output / "pretrained" / "model", output / "indexes" / "pretrained")
     ways["vectors before training"] = [(*before, (), "before")]
-    for seed in range(recipe.seeds):
-        pages = (output / f"pages-{seed}" / "model", output / "indexes" / f"pages-{seed}")
-        pairs = (recipe.trained(seed), output / "indexes" / f"pairs-{seed}")
-        for title, way in (
-            ("vectors trained on the pages, without labels", (*pages, (), f"pages-{seed}")),
-            ("vectors trained on the pairs, too", (*pairs, (), f"pairs-{seed}")),
-            ("hybrid, without labels", (*pages, ("--hybrid",), f"pages-hybrid-{seed}")),
-            ("hybrid", (*pairs, ("--hybrid",), f"hybrid-{seed}")),
-        ):
-            ways.setdefault(title, []).append(way)
-    mean = (output / "model", output / "index")
-    ways["vectors of the mean of these models"] = [(*mean, (), "mean")]
-    ways["hybrid, with the mean of these models"] = [(*mean, ("--hybrid",), "mean-hybrid")]
+    kinds = {
+        "pages": ("trained on the pages, without labels", output / "pages" / "model"),
+        "pairs": ("trained on the pairs, too", output / "model"),
+    }
+    for kind, (told, mean) in kinds.items():
+        models = [recipe.trained(kind, seed) for seed in range(recipe.seeds)]
+        indexes = [output / "indexes" / f"{kind}-{seed}" for seed in range(recipe.seeds)]
+        of_mean = output / ("index" if kind == "pairs" else "indexes/pages")
+        for way, flags in (("vectors", ()), ("hybrid", ("--hybrid",))):
+            ways[f"{way}, {told}"] = [
+                (model, index, flags, f"{way}-{index.name}")
+                for model, index in zip(models, indexes, strict=True)
+            ]
+            ways[f"{way}, {told}, weights averaged"] = [(mean, of_mean, flags, f"{way}-{kind}")]
     queries = recipe.queries(split)
     for title, of_seeds in ways.items():
         found = []

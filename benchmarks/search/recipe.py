@@ -122,36 +122,34 @@ class SearchRecipe:
             start = ("--checkpoint", pretrained / "model")
             pairs = ("--train", self._at("translations.jsonl"), "--output", self._at("translated"))
             self.step("finetune", *_config("translations"), *start, *pairs)
+        before = self._at("translated" if self.translations else "pretrained") / "model"
         for seed in range(self.seeds):
-            self.train(seed)
-        self.average()
+            self.train("pages", seed, before, "--train", self.documents)
+        self.average("pages", self._at("pages") / "model")
+        pairs = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
+        for seed in range(self.seeds):
+            self.train("pairs", seed, self._at("pages") / "model", *pairs)
+        self.average("pairs", self._at("model"))
         self.index(self._at("model"), self._at("index"))
 
-    def average(self) -> None:
-        """Make `model` of all trainings: they began alike, and their mean is better than each."""
-        trained, model = [self.trained(seed) for seed in range(self.seeds)], self._at("model")
+    def train(self, kind: str, seed: int, start: Path, *sets: object) -> None:
+        """Train a model on the pages, or on the pairs, as the config of that name says."""
+        given = ("--checkpoint", start, "--seed", seed, *sets)
+        output = ("--output", self.trained(kind, seed).parent)
+        self.step("finetune", *_config(kind), *given, *output)
+
+    def average(self, kind: str, model: Path) -> None:
+        """Make one model of all trainings of a kind, which began alike: it is better than each."""
+        trained = [self.trained(kind, seed) for seed in range(self.seeds)]
         if len(trained) > 1:
-            words = ("checkpoints", "average", *trained, "--output", model)
-            self.step(*words, replaced=True)
+            self.step("checkpoints", "average", *trained, "--output", model, replaced=True)
         elif not model.exists():
             with folder_beside(model) as beside:
                 shutil.copytree(trained[0], beside, dirs_exist_ok=True)
 
-    def trained(self, seed: int) -> Path:
-        """The model that one training has made of the pages and the pairs."""
-        return self._at(f"pairs-{seed}") / "model"
-
-    def train(self, seed: int) -> None:
-        """Train a model on the pages, and then on the pairs."""
-        pages, pairs = self._at(f"pages-{seed}"), self._at(f"pairs-{seed}")
-        before = self._at("translated" if self.translations else "pretrained") / "model"
-        start = ("--checkpoint", before, "--seed", seed)
-        self.step(
-            "finetune", *_config("pages"), *start, "--train", self.documents, "--output", pages
-        )
-        sets = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
-        start = ("--checkpoint", pages / "model", "--seed", seed)
-        self.step("finetune", *_config("pairs"), *start, *sets, "--output", pairs)
+    def trained(self, kind: str, seed: int) -> Path:
+        """The model that one training has made of the pages, or of the pairs."""
+        return self._at(f"{kind}-{seed}") / "model"
 
     def train_reranker(self) -> None:
         """Train a model of pairs on what a search finds for train's queries.
@@ -159,7 +157,7 @@ class SearchRecipe:
         It is a search that has not seen them. The other one knows their pages by heart: beside them
         it has wrong pages that are little alike, and beside those of new queries very like ones.
         """
-        model, index = self._at("pages-0") / "model", self._at("indexes") / "pages-0"
+        model, index = self._at("pages") / "model", self._at("indexes") / "pages"
         self.index(model, index)
         search = ("--model", model, "--index", index, "--hybrid")
         for split in ("train", "valid"):
@@ -169,7 +167,7 @@ class SearchRecipe:
         self.write_labelled()
         sets = [("--train", "labelled-train.jsonl"), ("--valid", "labelled-valid.jsonl")]
         given = [x for flag, name in sets for x in (flag, self._at(name))]
-        start = ("--checkpoint", self._at("pages-0") / "model")
+        start = ("--checkpoint", model)
         self.step("finetune", *_config("reranker"), *start, *given, "--output", self._at("rerank"))
 
     def index(self, model: Path, folder: Path) -> None:

@@ -101,29 +101,33 @@ def test_words_find_by_themselves(recipe):
 
 def test_commands_are_run_once_and_made_of_each_other(recipe):
     recipe.output.mkdir()
-    for seed in range(2):
-        (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
     recipe.make()
     typed = [" ".join(words) for words in recipe.run]
     kinds = [words.split()[0] for words in typed]
-    assert kinds == ["pretrain", *["finetune"] * 5, "checkpoints", "search"]
-    translated, trained, mean = typed[1], typed[2:6], typed[6].split()
-    trained_last = [str(recipe.output / f"pairs-{seed}" / "model") for seed in range(2)]
-    output = ["--output", str(recipe.output / "model")]
-    assert mean == ["checkpoints", "average", *trained_last, *output]
-    assert "translations.jsonl" in translated
-    assert "pretrained/model" in translated
-    assert [("translated/model" in words) for words in trained] == [True, False] * 2
-    trained = [words for words in typed if words.startswith("finetune")]
-    for words in trained:
-        checkpoint = words.split("--checkpoint ")[1].split()[0].removesuffix("/model")
-        assert any(f"--output {checkpoint}" in one for one in typed)  # nothing out of nowhere
-    trained = trained[1:]
-    assert [words.split("--seed ")[1][0] for words in trained] == ["0", "0", "1", "1"]
-    assert ["/pages-" in words.split("--checkpoint ")[1].split()[0] for words in trained] == [
-        False,
-        True,
-    ] * 2
+    average = [*["finetune"] * 2, "checkpoints"]
+    assert kinds == ["pretrain", "finetune", *average, *average, "search"]
+    models = {  # what each begins with, and what of
+        "translated": ["pretrained/model"],
+        "pages-0": ["translated/model"],
+        "pages-1": ["translated/model"],
+        "pages": ["pages-0/model", "pages-1/model"],
+        "pairs-0": ["pages/model"],
+        "pairs-1": ["pages/model"],
+        "model": ["pairs-0/model", "pairs-1/model"],
+        "index": ["model"],
+    }
+    for words, (output, given) in zip(recipe.run[1:], models.items(), strict=True):
+        target = words[words.index("--index" if output == "index" else "--output") + 1]
+        target = Path(target).relative_to(recipe.output)
+        assert target == Path(output) / ("model" if output == "pages" else "")
+        read = [Path(word) for word in words if word.endswith("/model")]
+        read = [str(path.relative_to(recipe.output)) for path in read]
+        assert [name for name in read if name != str(target)] == given
+        if words[0] == "finetune":
+            assert output == "translated" or f"--seed {output[-1]}" in " ".join(words)
+    assert "translations.jsonl" in typed[1]
+    assert recipe.data.joinpath("documents.jsonl.gz").name in typed[2]
+    assert "train.jsonl" in typed[5]
     files = [Path(word).name for words in recipe.run for word in words]
     assert "train.jsonl" in files
     assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(files)  # they only judge
@@ -133,23 +137,24 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
 
 def test_one_training_is_the_model(recipe):
     alone = replace(recipe, seeds=1)
-    trained = alone.trained(0)
-    trained.mkdir(parents=True)
-    (trained / "config.json").write_text("{}")
+    for kind in ("pages", "pairs"):
+        alone.trained(kind, 0).mkdir(parents=True)
+        (alone.trained(kind, 0) / "config.json").write_text(kind)
     alone.make()
     assert [words[0] for words in alone.run].count("checkpoints") == 0
-    assert (recipe.output / "model" / "config.json").read_text() == "{}"
+    assert (recipe.output / "pages" / "model" / "config.json").read_text() == "pages"
+    assert (recipe.output / "model" / "config.json").read_text() == "pairs"
 
 
 def test_a_mean_that_a_kill_left_without_its_mark_is_made_anew(recipe):
-    (recipe.output / "model").mkdir(parents=True)
-    (recipe.output / "model" / "config.json").write_text("{}")
-    recipe.average()
-    assert not (recipe.output / "model").exists()  # the command that was written down makes it
-    (recipe.output / "model").mkdir()
-    recipe.average()
+    model = recipe.output / "model"
+    model.mkdir(parents=True)
+    recipe.average("pairs", model)
+    assert not model.exists()  # the command that was written down makes it
+    model.mkdir()
+    recipe.average("pairs", model)
     assert len(recipe.run) == 1
-    assert (recipe.output / "model").exists()
+    assert model.exists()
 
 
 def test_vectors_are_judged_of_each_training_and_of_the_mean(recipe, monkeypatch):
@@ -163,12 +168,13 @@ def test_vectors_are_judged_of_each_training_and_of_the_mean(recipe, monkeypatch
     monkeypatch.setattr(SearchRecipe, "ask", lambda self, *given, **name: ask(*given, **name))
     judged = dict(command.by_vectors(recipe, "test"))
     assert all(one.figures["recall_at_1"] == 1 for one in judged.values())
-    each = [(Path(f"pairs-{seed}/model"), f"pairs-{seed}") for seed in range(2)]
-    mean = (Path("model"), "index")
-    for model, index in [*each, mean]:
+    each = [(Path(f"{kind}-{s}/model"), f"{kind}-{s}") for kind in ("pages", "pairs") for s in "01"]
+    means = [(Path("pages/model"), "pages"), (Path("model"), "index")]
+    for model, index in [*each, *means]:
         assert [hybrid for *where, hybrid in asked if where == [model, index]] == [False, True]
-    assert len(judged) == 7
-    assert len({name for name, _ in judged.items() if "mean" in name}) == 2
+    assert len(asked) == 2 * len([*each, *means]) + 1
+    assert len([name for name in judged if name.endswith("weights averaged")]) == 4
+    assert len(judged) == 9
 
 
 def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, capsys):
@@ -176,8 +182,6 @@ def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, caps
         raise InputError("apt-get failed for libreoffice-l10n-zh-cn.")
 
     monkeypatch.setattr(recipes, "write_translations", fails)
-    for seed in range(2):
-        (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
     made = []
     monkeypatch.setattr(SearchRecipe, "make", lambda self: made.append(self.translations))
     monkeypatch.setattr(command, "by_words", lambda *given: iter([]))
@@ -274,17 +278,15 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     monkeypatch.setattr(searching, "search", search)
     for name in ("found/candidates-train.tsv", "found/candidates-valid.tsv"):
         found(recipe.output / name, [])
-    for seed in range(2):
-        (recipe.output / f"pairs-{seed}" / "model").mkdir(parents=True)
     recipe.make()
     recipe.train_reranker()
     recipe.ask("test", recipe.output / "model", recipe.output / "index", "--hybrid", name="hybrid")
     for words in recipe.run:
         assert cli.main(words) == 0
     assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 5, "pair"]
-    (mean,) = (one for one in seen if isinstance(one, averaging.AverageConfig))
-    assert mean.output == recipe.output / "model"
-    index = seen[seen.index(mean) + 1]
+    means = [one for one in seen if isinstance(one, averaging.AverageConfig)]
+    assert [mean.output.name for mean in means] == ["model", "model"]
+    index = seen[seen.index(means[-1]) + 1]
     assert index.passage_length == recipes.PASSAGE_LENGTH <= seen[3].max_length
     assert index.hybrid_weight == recipes.HYBRID_WEIGHT
     assert index.beginning_weight == recipes.BEGINNING_WEIGHT
