@@ -123,12 +123,11 @@ class SearchRecipe:
             pairs = ("--train", self._at("translations.jsonl"), "--output", self._at("translated"))
             self.step("finetune", *_config("translations"), *start, *pairs)
         before = self._at("translated" if self.translations else "pretrained") / "model"
-        for seed in range(self.seeds):
-            self.train("pages", seed, before, "--train", self.documents)
-        self.average("pages", self._at("pages") / "model")
         pairs = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
         for seed in range(self.seeds):
-            self.train("pairs", seed, self._at("pages") / "model", *pairs)
+            self.train("pages", seed, before, "--train", self.documents)
+            self.train("pairs", seed, self.trained("pages", seed), *pairs)
+        self.average("pages", self._at("pages") / "model")
         self.average("pairs", self._at("model"))
         self.index(self._at("model"), self._at("index"))
 
