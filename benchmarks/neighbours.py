@@ -1,0 +1,107 @@
+"""What a graph of neighbours misses, and what it saves, on vectors that `embed` wrote.
+
+    roformer-tf embed --model M --input texts.txt --output vectors.npy
+    roformer-tf embed --model M --input questions.txt --output questions.npy
+    python -m benchmarks.neighbours --vectors vectors.npy --queries questions.npy
+
+Makes the graph that `search --index` makes of many vectors, asks it for the ten nearest of each
+query, one query at a time as a service does and all at once as a file's, and compares them with
+those of all products. Figures are printed as JSON.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from benchmarks.peers.worker import peak_memory
+from roformer_tf.errors import InputError
+from roformer_tf.inference.approximate import Neighbours
+from roformer_tf.inference.nearest import Found, exact
+from roformer_tf.terminal import Progress
+
+BLOCK = 65_536
+"""Vectors that are added at a time."""
+ALONE = 1_000
+"""Queries that are also asked one by one."""
+
+
+@dataclass(frozen=True)
+class NeighbourBenchmark:
+    """Compare a graph of neighbours with the products of all vectors."""
+
+    vectors: Path
+    """(N, D) float32 of length 1, as `roformer-tf embed` writes them."""
+    queries: Path
+    """(Q, D) of the same model."""
+    top: int = 10
+
+
+def main(config: NeighbourBenchmark) -> None:
+    """Measure, and print what came out. Raises InputError for vectors of two models."""
+    vectors, queries = (np.load(path, mmap_mode="r") for path in (config.vectors, config.queries))
+    if vectors.shape[1] != queries.shape[1]:
+        raise InputError(
+            f"{config.vectors} has vectors of {vectors.shape[1]} numbers, {config.queries} of "
+            f"{queries.shape[1]}. Give those of one model."
+        )
+    print(json.dumps(measure(vectors, np.asarray(queries), config.top), indent=2))
+
+
+def measure(vectors: np.ndarray, queries: np.ndarray, top: int) -> dict[str, Any]:
+    """Figures of a graph of vectors (N, D), asked by queries (Q, D)."""
+    seconds: dict[str, float] = {}
+    graph = timed(seconds, "build", lambda: _graph(vectors))
+    found = timed(seconds, "graph", lambda: graph.search(queries, top))
+    alone = queries[:ALONE]
+    timed(seconds, "graph, alone", lambda: [graph.search(one[None], top) for one in alone])
+    wanted = timed(seconds, "exact", lambda: exact(queries, vectors, top))
+    return {
+        "vectors": len(vectors),
+        "queries": len(queries),
+        "recall": recall(found, wanted),
+        "build_s": round(seconds["build"], 1),
+        "graph_ms_a_query": round(1000 * seconds["graph"] / len(queries), 3),
+        "graph_ms_a_query_alone": round(1000 * seconds["graph, alone"] / len(alone), 3),
+        "exact_ms_a_query": round(1000 * seconds["exact"] / len(queries), 3),
+        "peak_memory": peak_memory(),
+    }
+
+
+def recall(found: Found, wanted: Found) -> float:
+    """The share of what is nearest that was found; what scores as much counts as it."""
+    last = wanted.scores[:, -1:]
+    nearest = (found.places[:, :, None] == wanted.places[:, None, :]).any(axis=2)
+    return float((nearest | (found.scores >= last)).mean())
+
+
+def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
+    """What the work gives; the seconds that it took are put down under the name."""
+    began = time.perf_counter()
+    result = work()
+    seconds[name] = time.perf_counter() - began
+    return result
+
+
+def _graph(vectors: np.ndarray) -> Neighbours:
+    graph = Neighbours(vectors.shape[1])
+    with Progress(desc="neighbours", unit=" vectors", total=len(vectors)) as bar:
+        for start in range(0, len(vectors), BLOCK):
+            block = np.asarray(vectors[start : start + BLOCK])
+            graph.add([block])
+            bar.update(len(block))
+    return graph
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(NeighbourBenchmark))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
