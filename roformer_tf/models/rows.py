@@ -31,8 +31,7 @@ class Runner(NamedTuple):
     compiled: bool = False
     """Whether every new shape is compiled, so that there should be few."""
     step: int = STEP
-    """Lengths of batches are multiples of it, those of full ones of less where rows are short; 1
-    where padding is work like any other."""
+    """Lengths of batches are multiples of it; 1 where padding is work like any other."""
 
 
 def runner(model: Any) -> Runner:
@@ -110,24 +109,9 @@ def batches(
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     while len(order):
         longest = int(lengths[order[0]])
-        length = bucket(longest) if runner.compiled else _rounded(longest, runner.step)
+        step = runner.step
+        length = bucket(longest) if runner.compiled else -(-longest // step) * step
         full = max(1, min(batch_size, runner.tokens // length))
-        if len(order) >= full > 1 and not runner.compiled:
-            length = min(length, _rounded(longest, _fine(longest)))
         rows, order = order[:full], order[full:]
         filled = 1 << (len(rows) - 1).bit_length() if runner.compiled else len(rows)
         yield rows, (min(full, filled), length)
-
-
-def _rounded(length: int, step: int) -> int:
-    """The next multiple."""
-    return -(-length // step) * step
-
-
-def _fine(longest: int) -> int:
-    """What the length of a full batch is a multiple of: 1, 1, …, 2 from 9, 4 from 17, 8 from 33.
-
-    Full batches have so few shapes that these may be finer than others': where all are short,
-    multiples of 16 would be a third of padding.
-    """
-    return 1 << max(0, (longest - 1).bit_length() - 3)

@@ -82,25 +82,6 @@ def test_little_is_padded_and_compiled_shapes_are_few():
             assert len(set(shapes)) < 20
 
 
-def test_full_batches_of_short_rows_have_little_padding_and_few_shapes():
-    lengths = np.random.default_rng(0).integers(10, 31, 8000)
-    shapes = [shape for _, shape in batches(lengths.tolist(), Runner(nothing, step=16), 32)]
-    assert lengths.sum() > 0.93 * sum(height * width for height, width in shapes)
-    assert {width for _, width in shapes} == {10, 12, 14, 16, 20, 24, 28, 32}
-    assert {height for height, _ in shapes} == {32}
-
-
-def test_rows_that_fill_no_batch_have_the_models_steps():
-    found = list(batches([20, 19, 3], Runner(nothing, step=16), 4))
-    assert [shape for _, shape in found] == [(3, 32)]
-    found = list(batches([20, 19, 3, 3, 3], Runner(nothing, step=16), 4))
-    assert [shape for _, shape in found] == [(4, 20), (1, 16)]
-    found = list(batches([70] * 5, Runner(nothing, tokens=256, step=16), 4))  # 3 of 80 tokens each
-    assert [shape for _, shape in found] == [(3, 80), (2, 80)]
-    assert [shape for _, shape in batches([20], Runner(nothing, step=1), 4)] == [(1, 20)]
-    assert [shape for _, shape in batches([20], Runner(nothing, step=16), 1)] == [(1, 32)]
-
-
 def test_attention_needs_no_more_memory_for_long_rows():
     lengths = [4000, 3000, 2000, 1000, 500, *[10] * 400]
     shapes = [shape for _, shape in batches(lengths, Runner(nothing))]
