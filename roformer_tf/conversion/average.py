@@ -9,7 +9,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +66,7 @@ def average(config: AverageConfig) -> None:
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]
         checkpoints = [described(source.checkpoint(), source) for source in opened]
-        mean = average_checkpoints(dict(zip(config.sources, checkpoints, strict=True)))
+        mean = average_checkpoints(checkpoints, config.sources)
         tokenizer = _common_tokenizer(opened)
         if tokenizer is not None:
             check_fits(tokenizer, mean, config.sources[0])
@@ -85,19 +85,19 @@ def average(config: AverageConfig) -> None:
         )
 
 
-def average_checkpoints(checkpoints: Mapping[str, Checkpoint]) -> Checkpoint:
+def average_checkpoints(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> Checkpoint:
     """The mean of checkpoints by name, in the first one's dtypes.
 
-    Each array is made when it is asked for; sums are float64. Raises InputError where architectures
-    or weights differ.
+    Each array is made when it is asked for; sums are float64. Raises InputError, with their names,
+    where architectures or weights differ.
     """
-    (name, first), *others = checkpoints.items()
-    for other_name, other in others:
-        _check_alike(name, first, other_name, other)
+    first = checkpoints[0]
+    for name, other in zip(names[1:], checkpoints[1:], strict=True):
+        _check_alike(names[0], first, name, other)
 
     def mean(tensor: str) -> np.ndarray:
         total = np.zeros(first.arrays.shapes[tensor])
-        for checkpoint in checkpoints.values():
+        for checkpoint in checkpoints:
             total += checkpoint.arrays[tensor]
         return (total / len(checkpoints)).astype(first.arrays.dtypes[tensor])
 

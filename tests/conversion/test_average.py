@@ -57,7 +57,10 @@ def edit(path, **changes):
 # The mean
 
 
-@pytest.mark.parametrize(("family", "dtype"), [("sim_char", None), ("word_project", "float16")])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("sim_char", None), ("word_project", "float16"), ("char", "bfloat16")],
+)
 def test_each_weight_is_the_mean_in_the_first_ones_dtype(family, dtype, own, tmp_path):
     noises = {"a": 0, "bb": 0.1, "ccc": 0.3}
     folders = [own(family, name, noise, dtype) for name, noise in noises.items()]
@@ -68,6 +71,15 @@ def test_each_weight_is_the_mean_in_the_first_ones_dtype(family, dtype, own, tmp
         want = np.mean([t[name].astype(np.float64) for t in of_each], axis=0)
         assert tensor.dtype == of_each[0][name].dtype
         np.testing.assert_array_equal(tensor, want.astype(tensor.dtype), name)
+
+
+def test_one_that_is_given_twice_counts_twice(own, tmp_path):
+    first, second = own("char", "a"), own("char", "bb", 0.2)
+    found = run(first, second, first, output=tmp_path / "mean")
+    a, b = load_file(first / WEIGHTS), load_file(second / WEIGHTS)
+    for name, tensor in found.items():
+        want = (2 * a[name].astype(np.float64) + b[name]) / 3
+        np.testing.assert_allclose(tensor, want, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_layouts_may_differ(own, released, tmp_path):
