@@ -279,6 +279,12 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
         found(recipe.output / name, [])
     recipe.make()
     recipe.train_reranker()
+    unseen = str(recipe.output / "pages" / "model")  # which knows no pairs by heart
+    reranking = [
+        words for words in recipe.run if "rerank" in words[-1] or "candidates" in words[-1]
+    ]
+    assert [words[0] for words in reranking] == ["search", "search", "finetune"]
+    assert all(unseen in words for words in reranking)
     recipe.ask("test", recipe.output / "model", recipe.output / "index", "--hybrid", name="hybrid")
     for words in recipe.run:
         assert cli.main(words) == 0

@@ -20,6 +20,7 @@ from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
+from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.table import load_task
@@ -427,3 +428,20 @@ def test_a_fine_tuned_model_still_answers(to, tmp_path):
     assert found["scores"] != want["scores"]  # it is the other model that answers
     assert load_task(tmp_path / "half") == load_task(folder)
     assert not (tmp_path / "half" / "modules.json").exists()  # it gives no vectors
+
+
+def test_a_fine_tuned_model_with_more_words_still_answers(tmp_path):
+    task = Pair(labels=("不", "是"), text_columns=("句一", "句二"), max_length=16)
+    folder = save_random_models({"t": task}, tmp_path)["t"]
+    (tmp_path / "words.txt").write_text("海\n", encoding="utf-8")
+    config = VocabularyConfig(
+        source=str(folder),
+        target=tmp_path / "more",
+        output=OutputConfig(to="own"),
+        add=tmp_path / "words.txt",
+    )
+    change_vocabulary(config)
+    assert load_task(tmp_path / "more") == load_task(folder)
+    asked = [("今天天气很好", "我们去公园")]
+    found, want = (roformer_tf.load(x)(asked)[0]["scores"] for x in (tmp_path / "more", folder))
+    assert found == pytest.approx(want, abs=1e-6)
