@@ -23,7 +23,7 @@ import tyro
 from benchmarks.peers.worker import peak_memory
 from roformer_tf.errors import InputError
 from roformer_tf.inference.approximate import Neighbours
-from roformer_tf.inference.nearest import Found, exact
+from roformer_tf.inference.nearest import exact, recall
 from roformer_tf.terminal import Progress
 
 BLOCK = 65_536
@@ -58,6 +58,7 @@ def measure(vectors: np.ndarray, queries: np.ndarray, top: int) -> dict[str, Any
     """Figures of a graph of vectors (N, D), asked by queries (Q, D)."""
     seconds: dict[str, float] = {}
     graph = timed(seconds, "build", lambda: _graph(vectors))
+    by_itself = timed(seconds, "calibrate", lambda: graph.calibrate(vectors))
     found = timed(seconds, "graph", lambda: graph.search(queries, top))
     alone = queries[:ALONE]
     timed(seconds, "graph, alone", lambda: [graph.search(one[None], top) for one in alone])
@@ -66,19 +67,15 @@ def measure(vectors: np.ndarray, queries: np.ndarray, top: int) -> dict[str, Any
         "vectors": len(vectors),
         "queries": len(queries),
         "recall": recall(found, wanted),
+        "recall_of_its_own": round(by_itself, 5),
+        "looked_at": graph.depth,
         "build_s": round(seconds["build"], 1),
+        "calibrate_s": round(seconds["calibrate"], 1),
         "graph_ms_a_query": round(1000 * seconds["graph"] / len(queries), 3),
         "graph_ms_a_query_alone": round(1000 * seconds["graph, alone"] / len(alone), 3),
         "exact_ms_a_query": round(1000 * seconds["exact"] / len(queries), 3),
         "peak_memory": peak_memory(),
     }
-
-
-def recall(found: Found, wanted: Found) -> float:
-    """The share of what is nearest that was found; what scores as much counts as it."""
-    last = wanted.scores[:, -1:]
-    nearest = (found.places[:, :, None] == wanted.places[:, None, :]).any(axis=2)
-    return float((nearest | (found.scores >= last)).mean())
 
 
 def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:

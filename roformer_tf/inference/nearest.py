@@ -111,6 +111,12 @@ def _improved(best: Found, scores: np.ndarray, start: int) -> Found:
     return best
 
 
+def recall(found: Found, wanted: Found) -> float:
+    """The share of what is nearest that was found; what scores as much counts as it."""
+    nearest = (found.places[:, :, None] == wanted.places[:, None, :]).any(axis=2)
+    return float((nearest | (found.scores >= wanted.scores[:, -1:])).mean())
+
+
 def fused(lists: Iterable[Found], top: int, constant: float = FUSION) -> Found:
     """Reciprocal rank fusion: a document scores Σ 1 / (constant + its rank) over the lists.
 

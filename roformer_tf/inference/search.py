@@ -223,6 +223,8 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
         known = f", {added.known:,} were there already" if added.known else ""
         now = f"{added.before + added.new:,} documents"
         print(f"{folder} has {now}: {added.new:,} are new{known}.", file=sys.stderr)
+        if added.graph:
+            print(f"A graph of neighbours {added.graph}.", file=sys.stderr)
 
 
 def _scratch() -> "tempfile.TemporaryDirectory[str]":

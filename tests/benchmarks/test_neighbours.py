@@ -5,25 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.neighbours import NeighbourBenchmark, main, recall
+from benchmarks.neighbours import NeighbourBenchmark, main
 from roformer_tf.errors import InputError
-from roformer_tf.inference.nearest import Found
-
-
-def found(*rows):
-    """Places, and scores that fall with them."""
-    places = np.array(rows)
-    return Found(places, np.float32(1) - places.astype(np.float32) / 100)
-
-
-def test_recall_counts_what_is_among_the_nearest():
-    assert recall(found([0, 1, 2]), found([0, 1, 2])) == 1
-    assert recall(found([2, 1, 0], [0, 1, 9]), found([0, 1, 2], [0, 1, 2])) == 5 / 6
-
-
-def test_one_that_is_as_near_counts():
-    tied = Found(np.array([[0, 7]]), np.float32([[1, 0.99]]))
-    assert recall(tied, found([0, 1])) == 1
 
 
 def unit(rows, seed, size=8):

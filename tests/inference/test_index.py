@@ -12,7 +12,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference import approximate, index
 from roformer_tf.inference.approximate import Neighbours
 from roformer_tf.inference.embed import open_embedder
-from roformer_tf.inference.index import SearchIndex, is_index, write_index
+from roformer_tf.inference.index import Added, SearchIndex, is_index, write_index
 from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE, Found
 from roformer_tf.inference.retrieval import Reranker, Retriever, load_reranker
@@ -172,7 +172,7 @@ def test_what_is_added_is_as_if_it_had_always_been_there(with_words, folder, emb
     settings = {"passage_length": 16, "with_words": with_words}
     first = write_index(folder, embedder, documents(TEXTS[:25]), **settings)
     again = write_index(folder, embedder, documents([*TEXTS[20:], TEXTS[30]]))
-    assert (first, again) == ((25, 0, 0), (15, 6, 25))
+    assert (first, again) == (Added(25, 0, 0), Added(15, 6, 25))
     other = folder.with_name("other")
     write_index(other, embedder, documents(), **settings)
     one, two = SearchIndex(folder), SearchIndex(other)
@@ -195,16 +195,16 @@ def test_who_writes_into_it_meanwhile_is_refused_and_nothing_is_lost(
 
     write_rows = index._write_rows
     monkeypatch.setattr(index, "_write_rows", in_the_midst)
-    assert write_index(folder, embedder, documents(["这是新的"])) == (1, 0, 40)
+    assert write_index(folder, embedder, documents(["这是新的"])) == Added(1, 0, 40)
     monkeypatch.undo()
-    assert write_index(folder, embedder, documents(["又一个"])) == (1, 0, 41)
+    assert write_index(folder, embedder, documents(["又一个"])) == Added(1, 0, 41)
     assert [path.name for path in folder.parent.iterdir()] == ["index"]
 
 
 def test_adding_nothing_new_touches_nothing(folder, embedder):
     write_index(folder, embedder, documents())
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert write_index(folder, embedder, documents(TEXTS[:3])) == (0, 3, 40)
+    assert write_index(folder, embedder, documents(TEXTS[:3])) == Added(0, 3, 40)
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     write_index(folder, embedder, documents(TEXTS[:3]), hybrid_weight=0.7)  # but for a new weight
     assert SearchIndex(folder).manifest.hybrid_weight == 0.7
@@ -291,10 +291,11 @@ def test_passages_longer_than_the_model_reads_are_refused(folder, embedder):
 
 def test_many_vectors_get_a_graph_which_finds_nearly_all(folder, embedder, monkeypatch, by_hand):
     monkeypatch.setattr(index, "LARGE", 1)
-    monkeypatch.setattr(approximate, "WHEN_SEARCHED", 64)
     write_index(folder, embedder, documents(TEXTS[:30]), passage_length=16)
     assert (folder / index.NEAR).exists()
-    write_index(folder, embedder, documents())
+    added = write_index(folder, embedder, documents())
+    rows = SearchIndex(folder).manifest.rows
+    assert added.graph == f"finds 100.0% of the nearest ten, by looking at 128 of {rows}"
     found = SearchIndex(folder).nearest(embedder.embed(QUERIES), 10)
     want = -np.sort(-by_hand, axis=1)[:, :10]
     np.testing.assert_allclose(found.scores, want, atol=2e-5)  # so few are all looked at
@@ -306,6 +307,7 @@ def test_a_graph_of_thousands_finds_the_nearest(tmp_path):
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     graph = Neighbours(24)
     graph.add(np.array_split(x, 3))
+    assert graph.depth == 256  # which nobody has chosen yet
     graph.save(tmp_path / "near.faiss")
     found = Neighbours.load(tmp_path / "near.faiss").search(x[:100], 10)
     want = np.argsort(-x[:100] @ x.T, axis=1)[:, :10]
@@ -314,6 +316,69 @@ def test_a_graph_of_thousands_finds_the_nearest(tmp_path):
     (tmp_path / "near.faiss").write_bytes(b"IHNf....")
     with pytest.raises(InputError, match="Make the index anew"):
         Neighbours.load(tmp_path / "near.faiss")
+
+
+def unit(rows, size, seed=0):
+    vectors = np.random.default_rng(seed).normal(size=(rows, size)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def scattered():
+    """Vectors that are hard to find, and a graph of them with few neighbours."""
+    vectors = unit(3000, 64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(approximate, "NEIGHBOURS", 4)
+        graph = Neighbours(64)
+    graph.add([vectors])
+    return vectors, graph
+
+
+@pytest.mark.parametrize("enough", [0.5, 0.86, 2])
+def test_a_graph_looks_at_as_many_as_it_takes(scattered, enough, monkeypatch, tmp_path):
+    vectors, graph = scattered
+    depths = (12, 48, 192, 400)
+    monkeypatch.setattr(approximate, "ENOUGH", enough)
+    monkeypatch.setattr(approximate, "WHEN_SEARCHED", depths)
+    said = graph.calibrate(vectors)
+    graph.save(tmp_path / "near.faiss")
+    chosen = Neighbours.load(tmp_path / "near.faiss").depth
+    products = vectors @ vectors.T - 2 * np.eye(len(vectors), dtype=np.float32)
+    wanted = np.argsort(-products, axis=1)[:, :10]
+    share = {}
+    for depth in depths:
+        monkeypatch.setattr(Neighbours, "depth", depth)
+        found = graph.search(vectors, 11).places  # the vector itself among them
+        share[depth] = np.mean([np.isin(*pair).mean() for pair in zip(wanted, found, strict=True)])
+    assert said == pytest.approx(share[chosen], abs=0.03)  # of 500 of 3,000
+    assert chosen == {0.5: 12, 0.86: 192, 2: 400}[enough]  # they find .67, .79, .92 and .97
+
+
+def test_a_graph_answers_more_than_it_looks_at(scattered, monkeypatch):
+    vectors, graph = scattered
+    monkeypatch.setattr(Neighbours, "depth", 12)
+    found = graph.search(vectors[:50], 300)
+    want = np.argsort(-vectors[:50] @ vectors.T, axis=1)[:, :300]
+    same = [np.isin(*pair).mean() for pair in zip(want, found.places, strict=True)]
+    assert np.mean(same) > 0.88  # .79 by looking at no more than are asked for
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_texts_that_are_nearly_the_same_lead_to_one_another(loaded, tmp_path):
+    faiss = pytest.importorskip("faiss", reason="needs the extra [search]")
+    centers = np.repeat(unit(40, 32), 50, axis=0)
+    vectors = (centers + 0.05 * unit(2000, 32, seed=1)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    graph = Neighbours(32)
+    if loaded:
+        graph.save(tmp_path / "near.faiss")
+        graph = Neighbours.load(tmp_path / "near.faiss")
+    graph.add([vectors])
+    hnsw, lowest = graph._graph.hnsw, 2 * approximate.NEIGHBOURS
+    starts = faiss.vector_to_array(hnsw.offsets)[:-1].astype(int)
+    links = faiss.vector_to_array(hnsw.neighbors)
+    counts = [(links[start : start + lowest] >= 0).sum() for start in starts]
+    assert np.mean(counts) > 0.9 * lowest  # the rule of HNSW alone leaves a third of them
 
 
 def test_a_hybrid_search_by_ranks(made, embedder, by_hand):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.inference import nearest
-from roformer_tf.inference.nearest import NONE, Found, best_of, exact, fused
+from roformer_tf.inference.nearest import NONE, Found, best_of, exact, fused, recall
 
 
 def units(count, size=8, seed=0):
@@ -58,3 +58,19 @@ def test_fusion_sums_the_reciprocals_of_ranks():
     assert found.places.tolist() == [[2, 4, 7, 9, NONE]]
     want = [1 / 62 + 1 / 61, 1 / 61, 1 / 62, 1 / 63, -np.inf]
     np.testing.assert_allclose(found.scores, [want], rtol=1e-6)
+
+
+def found(*rows):
+    """Places, and scores that fall with them."""
+    places = np.array(rows)
+    return Found(places, np.float32(1) - places.astype(np.float32) / 100)
+
+
+def test_recall_counts_what_is_among_the_nearest():
+    assert recall(found([0, 1, 2]), found([0, 1, 2])) == 1
+    assert recall(found([2, 1, 0], [0, 1, 9]), found([0, 1, 2], [0, 1, 2])) == 5 / 6
+
+
+def test_one_that_is_as_near_counts():
+    tied = Found(np.array([[0, 7]]), np.float32([[1, 0.99]]))
+    assert recall(tied, found([0, 1])) == 1

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import cli
+from roformer_tf.inference import index
 from roformer_tf.inference.embed import open_embedder
 
 DOCUMENTS = {
@@ -88,6 +89,7 @@ def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_pat
     code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
     assert (code, rows) == (0, [])
     assert "has 4 documents: 4 are new" in err
+    assert "graph" not in err
     code, rows, _ = run("--model", sim, "--index", index, "--queries", queries, "--top", 2)
     assert code == 0
     assert names(rows[1:]) == {
@@ -207,3 +209,10 @@ def test_an_index_of_another_model_is_refused_and_kept(run, sim, released, docum
         assert "made with another model" in err
     assert {path.name: path.read_bytes() for path in index.iterdir()} == before
     assert not output.exists()
+
+
+def test_many_documents_are_said_to_have_a_graph(run, sim, documents, tmp_path, monkeypatch):
+    monkeypatch.setattr(index, "LARGE", 1)
+    code, _, err = run("--model", sim, "--documents", documents, "--index", tmp_path / "index")
+    assert code == 0
+    assert "A graph of neighbours finds 100.0% of the nearest ten, by looking at 128 of 4.\n" in err
