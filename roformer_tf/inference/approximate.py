@@ -15,7 +15,7 @@ products of a query take less than 20 ms on two cores, and nothing is missed."""
 NEIGHBOURS, WHEN_ADDED = 32, 200
 """Of each vector on each level, twice as many on the lowest; and how many are looked at to find
 them. Measured in docs/LOG.md."""
-WHEN_SEARCHED = (128, 256, 512, 1024, 2048)
+WHEN_SEARCHED = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """How many may be looked at for an answer: as few as find `ENOUGH`."""
 ENOUGH = 0.995
 """Of the nearest `TOP` of `ASKED` vectors. Queries, which stand outside, find a little less than
