@@ -27,7 +27,8 @@ class TextFileConfig:
     """How files of texts are read. What is not given is found."""
 
     text_columns: tuple[str, ...] = ()
-    """Column of the texts, by name or by number from 1."""
+    """Column of the texts, by name or by number from 1; of documents several, such as a title's and
+    a text's, which are read one behind the other."""
     encoding: str = "auto"
     """Of the files, such as utf-8 or gb18030; "auto" finds out."""
     first_line: FirstLine = "auto"
@@ -134,17 +135,21 @@ def checked_texts(
 
 
 class CheckedDocuments:
-    """Documents of a file, all there: one by one, as often as they are asked for."""
+    """Documents of a file, all there: one by one, as often as they are asked for.
 
-    def __init__(self, rows: CheckedTexts) -> None:
-        self.said, self._rows = rows.said, rows
+    Of several columns, such as a title and a text, a document is the words of all, in their order.
+    """
+
+    def __init__(self, rows: CheckedTexts, named: bool) -> None:
+        self.said, self._rows, self._named = rows.said, rows, named
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Document]:
-        for *name, text in self._rows:
-            yield Document(text, *name)
+        for row in self._rows:
+            name, texts = (row[0], row[1:]) if self._named else (None, row)
+            yield Document(" ".join(texts), name)
 
 
 @contextmanager
@@ -153,20 +158,22 @@ def checked_documents(path: str, config: TextFileConfig) -> Iterator[CheckedDocu
 
     Raises InputError as `checked_texts` does.
     """
-    with checked_texts(path, *_with_names(path, config)) as rows:
-        yield CheckedDocuments(rows)
+    name, texts = _document_columns(path, config)
+    reading = replace(config, text_columns=(*name, *texts)) if name else config
+    with checked_texts(path, reading, (*name, *texts)) as rows:
+        yield CheckedDocuments(rows, bool(name))
 
 
-def _with_names(path: str, config: TextFileConfig) -> tuple[TextFileConfig, tuple[str, ...]]:
-    """How to read a file of documents, and its columns."""
-    if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
-        return config, ("text",)
+def _document_columns(path: str, config: TextFileConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The column of a file's names, if it has one, and those of its texts."""
     wanted = config.text_columns or ("text",)
+    if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
+        return (), wanted
     table = open_named(
         path, config.encoding, wanted, config.first_line, config.sheet, labelled=False
     )
     names = [name for name in table.columns if folded(name) == "id"]
     texts, _ = find_texts_to_predict(path, table, wanted, config.first_line)
-    if len(names) != 1 or names[0] in texts or len(texts) != 1:
-        return config, ("text",)
-    return replace(config, text_columns=(names[0], *texts)), ("id", "text")
+    if len(names) != 1 or names[0] in texts:
+        return (), wanted
+    return (names[0],), texts

@@ -216,3 +216,28 @@ def test_many_documents_are_said_to_have_a_graph(run, sim, documents, tmp_path, 
     code, _, err = run("--model", sim, "--documents", documents, "--index", tmp_path / "index")
     assert code == 0
     assert "A graph of neighbours finds 100.0% of the nearest ten, by looking at 128 of 4.\n" in err
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "txt"])
+def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
+    path, rows = tmp_path / f"documents.{ending}", [("打印", "选择文件菜单。"), ("天气", "很好。")]
+    if ending == "jsonl":
+        written = [json.dumps({"text": b, "id": a * 2, "title": a}) for a, b in rows]
+    else:
+        separator = "," if ending == "csv" else "\t"
+        written = [separator.join(row) for row in [("title", "text"), *rows]]
+    path.write_text("".join(f"{line}\n" for line in written), "utf-8")
+    joined = [" ".join(row) for row in rows]
+    embedder = open_embedder(sim)
+    cosines = (embedder.embed(["怎么打印"]) @ embedder.embed(joined).T)[0]
+    order = np.argsort(-cosines)
+    columns = ("--text-columns", "title", "text", "--queries", "怎么打印")
+    code, found, _ = run("--model", sim, "--documents", path, *columns)
+    assert code == 0
+    assert [row[3] for row in found[1:]] == [joined[place] for place in order]
+    assert [row[4:] for row in found[1:]] == [
+        [rows[place][0] * 2] if ending == "jsonl" else [] for place in order
+    ]
+    np.testing.assert_allclose(
+        [float(row[2]) for row in found[1:]], cosines[order], rtol=0, atol=1e-5
+    )
