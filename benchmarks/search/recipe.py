@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,22 +193,36 @@ class SearchRecipe:
     def step(self, *words: object, replaced: bool = False) -> None:
         """Run a command of roformer-tf, unless it was run to its end before.
 
+        It is run again, in place of what it made, where something that it reads was made anew.
         replaced: what another command of this step has left is removed first, for a command that
         overwrites nothing.
         """
         typed = f"roformer-tf {shlex.join(map(str, words))}"
         output = Path(str(words[words.index("--output" if "--output" in words else "--index") + 1]))
-        mark = self._at("steps") / "-".join(output.relative_to(self.output).parts)
+        mark = self._mark(output)
         if mark.exists() and mark.read_text(encoding="utf-8").strip() == typed:
-            print(f"done: {typed}", flush=True)
-            return
+            if self._is_newest(mark, words):
+                print(f"done: {typed}", flush=True)
+                return
+            replaced = True
         print(f"\n$ {typed}", flush=True)
         output.parent.mkdir(parents=True, exist_ok=True)
-        if replaced:
-            shutil.rmtree(output, ignore_errors=True)
+        if replaced and output.is_dir():
+            shutil.rmtree(output)
         if code := run_command(list(map(str, words))):
             raise SystemExit(code)
         write_text(mark, typed + "\n")
+
+    def _mark(self, output: Path) -> Path:
+        """What stands where the step that makes a file or folder was run to its end."""
+        return self._at("steps") / "-".join(output.relative_to(self.output).parts)
+
+    def _is_newest(self, mark: Path, words: Sequence[object]) -> bool:
+        """Whether nothing that a step reads, a folder or the model in it, was made after it."""
+        paths = [word for word in words if isinstance(word, Path) and self.output in word.parents]
+        marks = [self._mark(made) for path in paths for made in (path, path.parent)]
+        made = [other.stat().st_mtime_ns for other in marks if other.is_file()]
+        return max(made) <= mark.stat().st_mtime_ns
 
     def texts(self) -> dict[str, str]:
         """The text of each page."""

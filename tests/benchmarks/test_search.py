@@ -134,6 +134,31 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
     assert len(recipe.run) == len(typed)
 
 
+def test_more_trainings_make_another_mean_and_what_is_made_of_it(recipe):
+    def all_of(made):
+        made.make()
+        made.ask("test", made.output / "model", made.output / "index", name="hybrid")
+        made.ask("test", made.trained("pairs", 0), made.output / "indexes" / "pairs-0", name="one")
+
+    all_of(recipe)
+    recipe.run.clear()
+    all_of(recipe)
+    assert not recipe.run
+    (recipe.output / "index").mkdir()
+    all_of(replace(recipe, seeds=3))
+    outputs = [
+        words[words.index("--output") + 1 :][0] for words in recipe.run if words[0] != "search"
+    ]
+    made = ["pages-2", "pairs-2", "pages/model", "model"]
+    assert outputs == [str(recipe.output / name) for name in made]
+    searches = [words for words in recipe.run if words[0] == "search"]
+    assert [("--documents" in words, words[2]) for words in searches] == [
+        (True, str(recipe.output / "model")),
+        (False, str(recipe.output / "model")),
+    ]
+    assert not (recipe.output / "index").exists()  # the command that was written down makes it
+
+
 def test_one_training_is_the_model(recipe):
     alone = replace(recipe, seeds=1)
     for kind in ("pages", "pairs"):
