@@ -30,7 +30,7 @@ class SearchBenchmark:
     """Folder with documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
     output: Path = Path("runs/search")
     """Folder of models, indexes and the table."""
-    seeds: int = 5
+    seeds: int = 3
     """Trainings, whose figures are told one by one; the model has the mean of their weights."""
     split: str = "test"
     """Queries that are judged by: valid, while something is chosen."""
