@@ -209,6 +209,7 @@ class SearchRecipe:
         output.parent.mkdir(parents=True, exist_ok=True)
         if replaced and output.is_dir():
             shutil.rmtree(output)
+        mark.unlink(missing_ok=True)  # a kill from here on leaves something to go on with
         if code := run_command(list(map(str, words))):
             raise SystemExit(code)
         write_text(mark, typed + "\n")

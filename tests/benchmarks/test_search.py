@@ -159,6 +159,26 @@ def test_more_trainings_make_another_mean_and_what_is_made_of_it(recipe):
     assert not (recipe.output / "index").exists()  # the command that was written down makes it
 
 
+def test_what_is_made_anew_goes_on_after_a_kill(recipe):
+    model, trained = recipe.output / "pages-0" / "model", recipe.output / "pairs-0"
+    train = ("finetune", "--checkpoint", model, "--output", trained)
+    recipe.step("finetune", "--output", model.parent)
+    recipe.step(*train)
+    recipe.step("finetune", "--output", model.parent, "--seed", 1)
+    (trained / "old").mkdir(parents=True)
+    recipe.codes.append(9)
+    with pytest.raises(SystemExit):
+        recipe.step(*train)
+    assert not trained.exists()
+    (trained / "half").mkdir(parents=True)
+    recipe.codes.append(0)
+    recipe.step(*train)
+    assert (trained / "half").exists()
+    count = len(recipe.run)
+    recipe.step(*train)
+    assert len(recipe.run) == count
+
+
 def test_one_training_is_the_model(recipe):
     alone = replace(recipe, seeds=1)
     for kind in ("pages", "pairs"):

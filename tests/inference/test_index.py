@@ -296,6 +296,7 @@ def test_many_vectors_get_a_graph_which_finds_nearly_all(folder, embedder, monke
     added = write_index(folder, embedder, documents())
     rows = SearchIndex(folder).manifest.rows
     assert added.graph == f"finds 100.0% of the nearest ten, by looking at 128 of {rows}"
+    assert SearchIndex(folder)._neighbours.depth == 128
     found = SearchIndex(folder).nearest(embedder.embed(QUERIES), 10)
     want = -np.sort(-by_hand, axis=1)[:, :10]
     np.testing.assert_allclose(found.scores, want, atol=2e-5)  # so few are all looked at
