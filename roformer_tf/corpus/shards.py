@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -93,11 +93,13 @@ class PreparedRows:
     """
 
     def __init__(self, folder: Path, split: str, length: int, shards: Sequence[Shard]) -> None:
+        """Read the headers of the shards; see `open`."""
         self.folder = folder
         self.split = split
         self.length = length
         self._shards = shards
         self._stops = list(accumulate(shard.rows for shard in shards))
+        self._headers = [_header(folder / shard.file, shard, length) for shard in shards]
         self._rows_of = lru_cache(OPEN_MAPS)(self._open_map)
 
     @classmethod
@@ -105,7 +107,7 @@ class PreparedRows:
         """Open a split of what `prepare` wrote; it may have no rows.
 
         Raises InputError for a folder without a manifest, an unknown split, and a shard that is
-        missing or has another size than it was written with.
+        missing or has another size or shape than it was written with.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -114,8 +116,6 @@ class PreparedRows:
                 f"{folder} has no split {split!r}, only {', '.join(manifest['splits'])}."
             )
         shards = [Shard(**entry) for entry in manifest["shards"] if entry["split"] == split]
-        for shard in shards:
-            _check_size(folder / shard.file, shard.bytes)
         return cls(folder, split, manifest["length"], shards)
 
     @property
@@ -140,11 +140,35 @@ class PreparedRows:
 
     def _open_map(self, number: int) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Map shard `number` into memory: (rows, 3, length)."""
-        shard = self._shards[number]
-        rows = np.load(self.folder / shard.file, mmap_mode="r", allow_pickle=False)
-        if rows.shape != (shard.rows, 3, self.length):
-            raise _damaged(self.folder / shard.file, f"it holds an array of shape {rows.shape}")
+        shard, header = self._shards[number], self._headers[number]
+        shape = (shard.rows, 3, self.length)
+        rows = np.memmap(self.folder / shard.file, header.dtype, "r", header.bytes, shape)
         return np.asarray(rows)  # a plain view of the map: np.memmap's own slices are slow
+
+
+class _Header(NamedTuple):
+    """What a shard's first bytes say."""
+
+    dtype: np.dtype[Any]
+    bytes: int
+    """Where the rows begin."""
+
+
+def _header(path: Path, shard: Shard, length: int) -> _Header:
+    """Read a shard's header; raise InputError unless it is as it was written.
+
+    Once, and not whenever it is mapped, by whatever thread: a header is a literal of Python, and
+    before Python 3.11.8 two threads must not parse at the same time (CPython's issue 106905), as
+    one does where TensorFlow traces.
+    """
+    _check_size(path, shard.bytes)
+    try:
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+    if rows.shape != (shard.rows, 3, length):
+        raise _damaged(path, f"it holds an array of shape {rows.shape}")
+    return _Header(rows.dtype, rows.offset)
 
 
 def _check_size(path: Path, size: int) -> None:

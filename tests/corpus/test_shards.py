@@ -1,3 +1,4 @@
+import ast
 import json
 import pickle
 import sys
@@ -134,14 +135,32 @@ def test_a_harmed_folder_is_refused_when_it_is_opened(tmp_path, harm, message):
         PreparedRows.open(folder)
 
 
-def test_a_shard_of_another_shape_is_refused_when_it_is_read(tmp_path):
-    folder, _ = prepared(tmp_path, [2, 2])
-    with (folder / "train-00001.npy").open("wb") as file:
+def of_another_shape(path):
+    with path.open("wb") as file:
         np.save(file, np.ones((2, 7, 3), np.uint8))  # as many bytes
+
+
+def without_header(path):
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [(of_another_shape, r"shape \(2, 7, 3\)"), (without_header, "not as it was written")],
+)
+def test_a_shard_of_another_kind_is_refused_when_it_is_opened(tmp_path, harm, message):
+    folder, _ = prepared(tmp_path, [2, 2])
+    harm(folder / "train-00001.npy")
+    with pytest.raises(InputError, match=rf"train-00001\.npy.*{message}"):
+        PreparedRows.open(folder)
+
+
+def test_who_reads_rows_parses_no_python(tmp_path, monkeypatch):
+    """Nor may a thread do so while another does, before Python 3.11.8."""
+    folder, want = prepared(tmp_path, [2, 3])
     rows = PreparedRows.open(folder)
-    rows[1]
-    with pytest.raises(InputError, match=r"train-00001\.npy.*shape \(2, 7, 3\)"):
-        rows[2]
+    monkeypatch.setattr(ast, "literal_eval", None)  # which reads a header
+    np.testing.assert_array_equal(np.stack(list(rows)), want)
 
 
 def test_an_unknown_split_is_refused(tmp_path):
