@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -65,9 +65,9 @@ def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[Answe
     kind = Path(output.lower()).suffix
     if kind == ".xlsx":
         with _written(output) as beside:
-            sheet = _Sheet(names, task)
-            yield sheet
-            sheet.save(beside)
+            with closing(_Sheet(names, task)) as sheet:
+                yield sheet
+                sheet.save(beside)
     elif kind == ".csv":
         with _opened(output, "utf-8-sig") as out:  # by the mark Excel knows UTF-8
             yield _Csv(out, names, task)
@@ -165,6 +165,12 @@ class _Sheet:
 
     def save(self, path: Path) -> None:
         self._book.save(path)
+
+    def close(self) -> None:
+        """Let openpyxl end a file that is given up; collected later, it would complain itself."""
+        if not self._sheet.closed:
+            with suppress(Exception):  # why it is given up is told, be it that the disk is full
+                self._sheet.close()
 
     def _append(self, values: Sequence[Any]) -> None:
         self._sheet.append([self._cell(value) for value in values])

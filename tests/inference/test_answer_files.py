@@ -1,4 +1,5 @@
 import csv
+import gc
 import json
 import sys
 
@@ -81,6 +82,17 @@ def test_more_answers_than_a_sheet_has_rows_leave_no_file(tmp_path, monkeypatch)
     with pytest.raises(InputError, match=r"holds 3 rows.* Name a \.csv file"):
         write(tmp_path / "b.xlsx", ROWS[:3])
     assert [path.name for path in tmp_path.iterdir()] == ["a.xlsx"]
+
+
+def test_a_sheet_that_is_given_up_leaves_nothing_to_complain_later(tmp_path, monkeypatch):
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    with pytest.raises(InputError), answer_file(str(tmp_path / "a.xlsx"), ["text"], TASK) as out:
+        out.write({"text": "好"})
+        raise InputError("the model is gone")
+    del out
+    gc.collect()
+    assert complaints == []
 
 
 def test_lines_are_one_an_answer(tmp_path):
