@@ -114,8 +114,8 @@ class _WhenKerasIsImported:
 
     Keras looks for a class by its name alone, in a registry which is there only after its import
     and which it offers nobody else to fill: of modules that a file names it imports its own. While
-    Keras or TensorFlow is imported, `quiet_import` keeps back what that writes, and, in a command,
-    `without_companions` what nobody needs.
+    Keras or TensorFlow is imported, `quiet_import` keeps back what that writes, `uncollected` the
+    collector of garbage, and, in a command, `without_companions` what nobody needs.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -129,10 +129,10 @@ class _WhenKerasIsImported:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: Any) -> None:
-                from roformer_tf.companions import without_companions
+                from roformer_tf.companions import uncollected, without_companions
                 from roformer_tf.terminal import quiet_import
 
-                with quiet_import(), without_companions():
+                with uncollected(), quiet_import(), without_companions():
                     execute(module)
                 if name == "keras":
                     _register()

@@ -5,6 +5,7 @@ Keras, the settings may stand in another, which is imported alone.
 """
 
 import errno
+import gc
 import io
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
-from roformer_tf.companions import leave_out_companions
+from roformer_tf.companions import leave_out_companions, uncollected
 from roformer_tf.errors import (
     TRY_AGAIN,
     DifferenceError,
@@ -254,10 +255,13 @@ def run(name: str, flags: Sequence[str]) -> None:
     typed = with_flag(typed, COMMANDS[name].alone, settings)
     check_names(typed, settings, program)
     given = parsed(settings, with_yaml(typed, settings, renamed), program)
-    for module in COMMANDS[name].loads:
-        with quiet_import(), suppress(ModuleNotFoundError):  # who needs it says what is missing
-            import_module(module)
-    load_function(name, flags)(given)
+    with uncollected():
+        for module in COMMANDS[name].loads:
+            with quiet_import(), suppress(ModuleNotFoundError):  # who needs it says what is missing
+                import_module(module)
+        function = load_function(name, flags)
+    gc.freeze()  # what is imported stays: the collector need never look through it
+    function(given)
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+gc.disable()  # until all tests are imported, and with them a million objects, which stay
+
 settings.register_profile(  # a busy machine is no failure
     "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -78,9 +80,9 @@ def pytest_collection_finish(session):
     takes a quarter of the time that such a step costs and longer than it runs; the slow tests, and
     those in processes of their own, have them as users have.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    gc.enable()
     if _hurried(session.config):
         _optimise_graphs(False)
 

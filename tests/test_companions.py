@@ -1,3 +1,4 @@
+import gc
 import subprocess
 import sys
 from importlib import import_module
@@ -23,13 +24,40 @@ def test_what_is_left_out_is_missing_only_within(monkeypatch):
     assert companions._left_out == {"this", "json"}
 
 
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_not_collected_within_and_is_again_after(collects):
+    was = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with pytest.raises(ModuleNotFoundError), companions.uncollected():
+            import_module("json" if gc.isenabled() else "no_such_module")
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_keras_is_imported_without_collections():
+    code = (
+        "import gc, roformer_tf\n"
+        "begun = []\n"
+        "gc.callbacks.append(lambda phase, _: begun.append(phase == 'start'))\n"
+        "import keras\n"
+        "print(sum(begun), gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    collections, enabled = done.stdout.split()
+    assert enabled == "True"
+    assert int(collections) < 100  # of a thousand
+
+
 def test_a_command_loads_keras_without_them_and_can_load_them_then():
     """In a process of its own, where nothing has loaded Keras yet."""
     code = (
-        "import sys\n"
+        "import gc, sys\n"
         "from roformer_tf.cli import main\n"
         "assert main(['fill-mask', '--model', 'no-such-model', '[MASK]']) == 2\n"
         "print({'keras', 'tensorflow', 'sklearn', 'matplotlib', 'jax'} & sys.modules.keys())\n"
+        "assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()\n"
         "import roformer_tf.runs.plots, sklearn.base"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -64,10 +64,9 @@ def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[Answe
     """
     kind = Path(output.lower()).suffix
     if kind == ".xlsx":
-        with _written(output) as beside:
-            with closing(_Sheet(names, task)) as sheet:
-                yield sheet
-                sheet.save(beside)
+        with _written(output) as beside, closing(_Sheet(names, task)) as sheet:
+            yield sheet
+            sheet.save(beside)
     elif kind == ".csv":
         with _opened(output, "utf-8-sig") as out:  # by the mark Excel knows UTF-8
             yield _Csv(out, names, task)
