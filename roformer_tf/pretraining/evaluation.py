@@ -14,6 +14,7 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.runs.distribution import on_every_device
+from roformer_tf.runs.feeding import fed_alike
 
 
 class TokenMetrics(keras.Model):
@@ -162,7 +163,8 @@ def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray | None) -> 
 
 def token_metrics(model: TokenMetrics, batches: grain.MapDataset) -> dict[str, np.ndarray]:
     """The arrays of `TokenMetrics` for all rows of the batches, (rows, P) each."""
-    return dict(model.predict(batches.map(_with_labels), steps=len(batches), verbose=0))
+    rows = fed_alike(batches.map(_with_labels))
+    return dict(model.predict(rows, steps=len(batches), verbose=0))
 
 
 def _with_labels(batch: tuple[dict[str, Any], Any, Any]) -> dict[str, Any]:

@@ -20,6 +20,13 @@ def fed(batches: grain.IterDataset, varying: Collection[str] = ()) -> Any:
     return _tensorflow_dataset(lambda: iter(batches), varying)
 
 
+def fed_alike(batches: grain.MapDataset | grain.IterDataset) -> Any:
+    """Give `fit` or `predict` batches that are all of one shape, which a graph then knows."""
+    if keras.backend.backend() != "tensorflow":
+        return batches
+    return _tensorflow_dataset(lambda: iter(batches), alike=True)
+
+
 def epochs(batches: grain.MapDataset, steps: int) -> Any:
     """Give `fit` the endless batches in epochs of so many: it needs no `steps_per_epoch`.
 
@@ -60,18 +67,28 @@ class _Epochs(keras.utils.PyDataset):
         self._epoch += 1
 
 
-def _tensorflow_dataset(iterate: Callable[[], Iterator[Any]], varying: Collection[str] = ()) -> Any:
-    """A `tf.data.Dataset` of batches whose axes but the first may be of any size."""
+def _tensorflow_dataset(
+    iterate: Callable[[], Iterator[Any]], varying: Collection[str] = (), alike: bool = False
+) -> Any:
+    """A `tf.data.Dataset` of batches whose axes but the first may be of any size, unless `alike`.
+
+    It does not tune itself: there is nothing to tune in what Python makes, and whoever ends such an
+    iterator waits until its tuner wakes up, on a busy machine for up to a minute.
+    """
     import tensorflow as tf
 
     def spec(array: Any) -> tf.TensorSpec:
-        return tf.TensorSpec((array.shape[0], *[None] * (array.ndim - 1)), array.dtype)
+        lengths = array.shape[1:] if alike else [None] * (array.ndim - 1)
+        return tf.TensorSpec((array.shape[0], *lengths), array.dtype)
 
     signature = keras.tree.map_structure(spec, next(iterate()))
     for name in varying:
         found = signature[0][name]
         signature[0][name] = tf.TensorSpec([None] * found.shape.rank, found.dtype)
-    return tf.data.Dataset.from_generator(iterate, output_signature=signature)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    dataset = tf.data.Dataset.from_generator(iterate, output_signature=signature)
+    return dataset.with_options(options)
 
 
 def prefetched(batches: grain.MapDataset) -> grain.IterDataset:
