@@ -20,6 +20,7 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference import serve as serving
+from roformer_tf.inference.connections import BoundedConnection
 from roformer_tf.inference.questions import Limits, as_example
 from roformer_tf.inference.serve import (
     ServeConfig,
@@ -406,15 +407,21 @@ def test_idle_connections_stop_nobody_and_leave_the_log_small(
     assert len(caplog.text) < 1000
 
 
-def test_the_connections_held_are_no_more_than_the_limit(running):
+def test_the_connections_held_are_no_more_than_the_limit(running, monkeypatch):
     """Who is idle the longest gives way; where all are being answered, the new one hears 503."""
     go, inside = threading.Event(), threading.Semaphore(0)
+    held, made = [], BoundedConnection.connection_made
 
     def blocked(examples):
         inside.release()
         assert go.wait(30)
         return by_length(examples)
 
+    def keep(connection, transport):
+        held.append(connection)
+        made(connection, transport)
+
+    monkeypatch.setattr(BoundedConnection, "connection_made", keep)
     app = make_app(Served("m", TASK, blocked), batch_size=1)
     body = json.dumps({"text": "好"}).encode()
     request = BEGUN + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -432,7 +439,9 @@ def test_the_connections_held_are_no_more_than_the_limit(running):
         assert second.recv(1) == b""
         newer.sendall(request)
         first.sendall(request)
-        wait_until(lambda: ask(at, "GET", "/health")[0] == 503)
+        # Who asked sooner than the last request is read would take its connection's place.
+        wait_until(lambda: sum(not one._gives_way() for one in held) == 3)
+        assert ask(at, "GET", "/health")[0] == 503
         go.set()
         for one in (asking, newer, first):
             assert http_answer(one)[0] == 200

@@ -650,7 +650,7 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
     given = []
 
     def fit(_, batches, steps_per_epoch, **__):
-        given.extend(islice(batches, steps_per_epoch))
+        given.extend(islice(batches.as_numpy_iterator(), steps_per_epoch))
         raise KeyboardInterrupt  # seen enough
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
