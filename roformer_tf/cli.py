@@ -255,12 +255,16 @@ def run(name: str, flags: Sequence[str]) -> None:
     typed = with_flag(typed, COMMANDS[name].alone, settings)
     check_names(typed, settings, program)
     given = parsed(settings, with_yaml(typed, settings, renamed), program)
+    is_first = "keras" not in sys.modules
     with uncollected():
         for module in COMMANDS[name].loads:
             with quiet_import(), suppress(ModuleNotFoundError):  # who needs it says what is missing
                 import_module(module)
         function = load_function(name, flags)
-    gc.freeze()  # what is imported stays: the collector need never look through it
+    if is_first and "keras" in sys.modules:
+        # What is imported stays: the collector need never look through it. Once, for it would
+        # never look at what is garbage by now either, such as models of earlier calls of `main`.
+        gc.freeze()
     function(given)
 
 

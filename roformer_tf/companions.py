@@ -40,10 +40,10 @@ def without_companions() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Import without the collector of garbage, which would begin a dozen times.
+    """Import without the collector of garbage, which would begin a thousand times.
 
-    Each time it looks through all that is there by then, in the end a million objects that stay:
-    a fifth of the time that an import takes.
+    Some of these times it looks through all that is there by then, in the end a million objects
+    that stay: a fifth of the time that an import takes.
     """
     collects = gc.isenabled()
     gc.disable()

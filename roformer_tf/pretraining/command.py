@@ -67,7 +67,7 @@ from roformer_tf.runs.distribution import (
     replicas,
 )
 from roformer_tf.runs.ema import ema_weights, swap_ema_weights
-from roformer_tf.runs.feeding import fed_alike, prefetched
+from roformer_tf.runs.feeding import fed, prefetched
 from roformer_tf.runs.optimizers.factory import make_optimizer
 from roformer_tf.runs.plots import plot_loss
 from roformer_tf.runs.run_files import (
@@ -266,7 +266,7 @@ def _train(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
         drawing = PeriodicCallback(draw, seconds_apart=30, **rhythm)  # takes half a second
         with _explained(run, stage):
             model.fit(
-                fed_alike(prefetched(rows)),
+                fed(prefetched(rows), static_shapes=True),
                 steps_per_epoch=stage.stop - start,
                 shuffle=False,  # the batches are in their order already
                 callbacks=[

@@ -14,7 +14,7 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.runs.distribution import on_every_device
-from roformer_tf.runs.feeding import fed_alike
+from roformer_tf.runs.feeding import fed
 
 
 class TokenMetrics(keras.Model):
@@ -163,7 +163,7 @@ def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray | None) -> 
 
 def token_metrics(model: TokenMetrics, batches: grain.MapDataset) -> dict[str, np.ndarray]:
     """The arrays of `TokenMetrics` for all rows of the batches, (rows, P) each."""
-    rows = fed_alike(batches.map(_with_labels))
+    rows = fed(batches.map(_with_labels), static_shapes=True)
     return dict(model.predict(rows, steps=len(batches), verbose=0))
 
 

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import grain
 import keras
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
 from roformer_tf.runs.comparison import FALLBACK, table
 from roformer_tf.runs.devices import choose_precision
+from roformer_tf.runs.feeding import fed
 from roformer_tf.runs.plots import plot_lengths
 from roformer_tf.runs.settings import Precision
 from roformer_tf.terminal import Progress
@@ -344,7 +346,12 @@ def judge(
             padded = {name: _padded(x, padding) for name, x in inputs.items()}
             advance = _Advance(bar, size * length)
             metrics = TokenMetrics(model)
-            found = metrics.predict(padded, batch_size=size, verbose=0, callbacks=[advance])
+            found = metrics.predict(
+                fed(_in_batches(padded, size), static_shapes=True),
+                steps=batches[length],
+                verbose=0,
+                callbacks=[advance],
+            )
             used = padded["weights"] > 0
             losses[length] = -found["log_likelihood"][used].astype("float64")
             hits[length] = found["likeliest"][used] == found["labels"][used]
@@ -353,6 +360,14 @@ def judge(
     if objective == "causal":  # the next token is told
         return JudgedTokens(losses, hits, row, slot + 1)
     return JudgedTokens(losses, hits, row, longest["masked_positions"][row, slot])
+
+
+def _in_batches(rows: Mapping[str, npt.NDArray[Any]], size: int) -> grain.MapDataset:
+    """The rows (R, …), R / `size` batches of them, one behind the other."""
+    stops = range(0, len(rows["labels"]), size)
+    return grain.MapDataset.source(stops).map(
+        lambda begin: {name: x[begin : begin + size] for name, x in rows.items()}
+    )
 
 
 def make_rows(

@@ -8,23 +8,22 @@ import grain
 import keras
 
 
-def fed(batches: grain.IterDataset, varying: Collection[str] = ()) -> Any:
+def fed(
+    batches: grain.MapDataset | grain.IterDataset,
+    varying: Collection[str] = (),
+    *,
+    static_shapes: bool = False,
+) -> Any:
     """Give `fit` batches of (inputs, targets, weights) whose lengths differ; B must not.
 
-    Nor may it of the inputs, but for those whose names are `varying`.
+    Nor may it of the inputs, but for those whose names are `varying`. With `static_shapes` all
+    batches, of whatever `fit` or `predict` takes, are of one shape, which a graph then knows.
     Of a grain dataset Keras, on TensorFlow, looks at two batches and takes what they have in
     common for the shape of all: where both are of one length, the first other one ends the run.
     """
     if keras.backend.backend() != "tensorflow":
         return batches
-    return _tensorflow_dataset(lambda: iter(batches), varying)
-
-
-def fed_alike(batches: grain.MapDataset | grain.IterDataset) -> Any:
-    """Give `fit` or `predict` batches that are all of one shape, which a graph then knows."""
-    if keras.backend.backend() != "tensorflow":
-        return batches
-    return _tensorflow_dataset(lambda: iter(batches), alike=True)
+    return _tensorflow_dataset(lambda: iter(batches), varying, static_shapes)
 
 
 def epochs(batches: grain.MapDataset, steps: int) -> Any:
@@ -68,17 +67,20 @@ class _Epochs(keras.utils.PyDataset):
 
 
 def _tensorflow_dataset(
-    iterate: Callable[[], Iterator[Any]], varying: Collection[str] = (), alike: bool = False
+    iterate: Callable[[], Iterator[Any]],
+    varying: Collection[str] = (),
+    static_shapes: bool = False,
 ) -> Any:
-    """A `tf.data.Dataset` of batches whose axes but the first may be of any size, unless `alike`.
+    """A `tf.data.Dataset` of batches.
 
-    It does not tune itself: there is nothing to tune in what Python makes, and whoever ends such an
-    iterator waits until its tuner wakes up, on a busy machine for up to a minute.
+    Their axes but the first may be of any size, unless shapes are static: those of the first batch.
+    It does not tune itself: there is nothing to tune in what Python makes, and on a busy machine
+    whoever ends such an iterator may wait many seconds until its tuner wakes up.
     """
     import tensorflow as tf
 
     def spec(array: Any) -> tf.TensorSpec:
-        lengths = array.shape[1:] if alike else [None] * (array.ndim - 1)
+        lengths = array.shape[1:] if static_shapes else [None] * (array.ndim - 1)
         return tf.TensorSpec((array.shape[0], *lengths), array.dtype)
 
     signature = keras.tree.map_structure(spec, next(iterate()))

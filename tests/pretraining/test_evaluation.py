@@ -126,7 +126,7 @@ def test_each_of_several_corpora_is_told_apart(model, rows, masked):
     assert evaluate(scores, whole, {"": len(rows)}).by_corpus == {}
 
 
-def test_the_scores_of_each_token_can_be_had(model, rows, masked):
+def test_the_scores_of_each_token_can_be_had(model, rows, masked, untuned):
     batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
     arrays = token_metrics(TokenMetrics(model), batches)
     shape = (-(-len(rows) // 16) * 16, predictions_per_row(rows.length, 0.15))

@@ -78,7 +78,9 @@ def reference(model, tokenizer, objective, texts, length):
 
 
 @pytest.mark.parametrize("objective", ["masked", "causal"])
-def test_every_token_is_told_from_the_window_it_is_judged_in(models, objective, monkeypatch):
+def test_every_token_is_told_from_the_window_it_is_judged_in(
+    models, objective, monkeypatch, untuned
+):
     """Two texts, one shorter than the longest rows; batches of a few rows, the last one padded."""
     monkeypatch.setattr(length_evaluation, "TOKENS_AT_ONCE", {"masked": 48, "causal": 48})
     model, tokenizer, found = open_language_model(str(models[objective]), None, "float32")
