@@ -47,7 +47,7 @@ _HOME = {
 
 _SERIALIZED = {
     "AdamW": "kernels.adam",
-    "AveragingAdamW": "runs.optimizers.adamw:EmaAdamW",
+    "EmaAdamW": "runs.optimizers.adamw:EmaAdamW",
     "Lamb": "runs.optimizers.lamb",
     "LayerwiseAdamW": "runs.optimizers.adamw",
     "MaskedTokenLoss": "pretraining.losses",

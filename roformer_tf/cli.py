@@ -27,13 +27,11 @@ from roformer_tf.errors import (
     TerminatedError,
 )
 from roformer_tf.flags import (
-    RENAMED,
     check_names,
     given_names,
     nearest,
     parsed,
     with_flag,
-    with_new_names,
     with_yaml,
 )
 from roformer_tf.terminal import quiet_import
@@ -250,11 +248,10 @@ def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
     leave_out_companions(_check_backend())
     settings = load_settings(name, flags)
-    program, renamed = f"roformer-tf {name}", RENAMED.get(name, {})
-    typed = with_new_names(list(flags), renamed, program)
-    typed = with_flag(typed, COMMANDS[name].alone, settings)
+    program = f"roformer-tf {name}"
+    typed = with_flag(list(flags), COMMANDS[name].alone, settings)
     check_names(typed, settings, program)
-    given = parsed(settings, with_yaml(typed, settings, renamed), program)
+    given = parsed(settings, with_yaml(typed, settings), program)
     is_first = "keras" not in sys.modules
     with uncollected():
         for module in COMMANDS[name].loads:

@@ -12,49 +12,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from roformer_tf.errors import InputError
 
-RENAMED: Mapping[str, Mapping[str, str]] = {
-    "pretrain": {
-        "rate": "mask-rate",
-        "mask-share": "mask-replace-rate",
-        "random-share": "random-replace-rate",
-        "weights": "corpus-weights",
-        "temperature": "corpus-temperature",
-        "matrix-rate": "muon-learning-rate-scale",
-        "decay": "decay-share",
-        "spike": "spike-factor",
-        "patience": "max-skipped",
-        "keep": "keep-checkpoints",
-    },
-}
-"""By command, the flags that had another name: old → new.
-
-The old ones are still read, with a line on stderr that names the new one: when typed
-(`with_new_names`), in a YAML file (`yaml_flags`), and in a run's settings.yaml (`new_keys`).
-"""
-
 
 def parsed(settings: Any, flags: Sequence[str], program: str) -> Any:
     """Make the settings that the flags ask for; wrong flags exit with code 2 and a message."""
     import tyro
 
     return tyro.cli(settings, args=flags, prog=program, config=(tyro.conf.OmitArgPrefixes,))
-
-
-def with_new_names(flags: list[str], renamed: Mapping[str, str], program: str) -> list[str]:
-    """Replace old names of flags by those of now, and say so in one line on stderr.
-
-    `renamed` is a command's part of `RENAMED`. Raises InputError where both names are given.
-    """
-    names = [_flag_name(word) for word in flags]
-    old = [name for name in dict.fromkeys(names) if name in renamed]
-    for name in old:
-        if renamed[name] in names:
-            raise InputError(f"--{name} is the old name of --{renamed[name]}: give one of them.")
-    tell_renamed(program, {f"--{name}": f"--{renamed[name]}" for name in old})
-    return [
-        f"--{renamed[name]}{word[len(name) + 2 :]}" if name in renamed else word
-        for name, word in zip(names, flags, strict=True)
-    ]
 
 
 def given_names(flags: Sequence[str]) -> set[str]:
@@ -131,37 +94,12 @@ def check_names(flags: Sequence[str], settings: Any, program: str) -> None:
         raise InputError(f"{told[0].lower()}{told[1:]} `{program} --help` lists the flags.")
 
 
-def new_keys(
-    values: Mapping[str, Any], renamed: Mapping[str, str], place: str
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings of a run, which an earlier version may have recorded, under the names of now.
-
-    Gives them, and what the old names among them are called now, for `tell_renamed`. Raises
-    InputError, which says that it is at `place`, for a setting that stands under both names.
-    """
-    keys = {old.replace("-", "_"): new.replace("-", "_") for old, new in renamed.items()}
-    found = {key: keys[key] for key in values if key in keys}
-    for old, new in found.items():
-        if new in values:
-            raise InputError(f"{place} has {new}, and {old}, its old name. Leave one.")
-    return {found.get(key, key): value for key, value in values.items()}, found
-
-
-def tell_renamed(place: str, found: Mapping[str, str]) -> None:
-    """Say in one line on stderr what old names are called now; nothing where there are none."""
-    if found:
-        told = ", ".join(f"{old} is now {new}" for old, new in found.items())
-        print(f"{place}: {told}.", file=sys.stderr)
-
-
 def _flag_name(word: str) -> str:
     """Of --mask-rate, --mask_rate and --mask-rate=0.2 mask-rate; "" of what is no flag."""
     return word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
-def with_yaml(
-    flags: list[str], settings: type, renamed: Mapping[str, str] | None = None
-) -> list[str]:
+def with_yaml(flags: list[str], settings: type) -> list[str]:
     """Replace `--config FILE` by the flags in it, put in front: flags given by hand win."""
     given = [flag for flag in flags if flag == "--config" or flag.startswith("--config=")]
     if not given:
@@ -173,18 +111,17 @@ def with_yaml(
         file, rest = flags[place + 1], flags[:place] + flags[place + 2 :]
     else:
         raise InputError("--config needs a YAML file.")
-    return [*yaml_flags(Path(file), settings, renamed), *rest]
+    return [*yaml_flags(Path(file), settings), *rest]
 
 
-def yaml_flags(path: Path, settings: type, renamed: Mapping[str, str] | None = None) -> list[str]:
-    """The keys of a YAML file as flags; those of `renamed` under their new names.
+def yaml_flags(path: Path, settings: type) -> list[str]:
+    """The keys of a YAML file as flags.
 
     Raises InputError for a file that cannot be read, for a key that is unknown or stands twice,
     and for a truth value, which YAML makes of no and off, where there can be none.
     """
     import yaml
 
-    renamed = renamed or {}
     try:
         loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
         root = loader.get_single_node()
@@ -196,17 +133,15 @@ def yaml_flags(path: Path, settings: type, renamed: Mapping[str, str] | None = N
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
     known = flag_types(settings)
-    known |= {old: known[new] for old, new in renamed.items()}
-    if wrong := [*_keys_twice(root, renamed), *_truth_values(root, known)] if values else []:
+    if wrong := [*_keys_twice(root), *_truth_values(root, known)] if values else []:
         raise InputError(f"{path}, {wrong[0]}")
-    tell_renamed(str(path), {key: renamed[x] for key in values if (x := _dashed(key)) in renamed})
     flags = []
     for key, value in values.items():
-        flag = renamed.get(_dashed(key), _dashed(key))
+        flag = _dashed(key)
         if flag not in known:
             raise InputError(
-                f"{path} has an unknown key {key!r}.{nearest(flag, known.keys() - renamed.keys())} "
-                f"Known keys: {', '.join(sorted(known.keys() - renamed.keys()))}."
+                f"{path} has an unknown key {key!r}.{nearest(flag, known)} "
+                f"Known keys: {', '.join(sorted(known))}."
             )
         flags += _as_flags(flag, value, known[flag])
     return flags
@@ -217,19 +152,16 @@ def _dashed(key: Any) -> str:
     return str(key).replace("_", "-")
 
 
-def _keys_twice(root: Any, renamed: Mapping[str, str]) -> Iterator[str]:
-    """Say where keys stand twice, within or at the top, where old and new name are one key."""
+def _keys_twice(root: Any) -> Iterator[str]:
+    """Say where a key is in a mapping twice; at the top, with dashes or underscores."""
     for node in _nodes(root):
-        there: dict[str, tuple[int, str]] = {}
+        there: dict[str, int] = {}
         for key, _ in node.value if node.id == "mapping" else ():
             name = _dashed(key.value) if node is root else str(key.value)
-            name = renamed.get(name, name) if node is root else name
             line = key.start_mark.line + 1
             if name in there:
-                before, spelled = there[name]
-                other = "" if _dashed(spelled) == _dashed(key.value) else f", as {spelled}"
-                yield f"line {line}: {key.value} stands in line {before} already{other}. Leave one."
-            there[name] = line, str(key.value)
+                yield f"line {line}: {key.value} is in line {there[name]} already. Leave one."
+            there[name] = line
 
 
 def _truth_values(root: Any, known: Mapping[str, Any]) -> Iterator[str]:

@@ -54,7 +54,7 @@ RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them
 
 LONG = (
     *("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/"),
-    *("tests/test_folders_of_before.py", "tests/test_architecture.py", "tests/test_configs.py"),
+    *("tests/test_architecture.py", "tests/test_configs.py"),
     "tests/test_serialization.py",
 )
 

@@ -19,7 +19,7 @@ from roformer_tf.runs.optimizers.muon import Muon
 from roformer_tf.runs.schedules import WarmupDecay
 
 PACKAGE = Path(roformer_tf.__file__).parent
-BEFORE = Path(__file__).parent / "fixtures" / "before" / "keras"
+BEFORE = Path(__file__).parent / "fixtures" / "keras"
 OPTIMIZERS = {
     "EmaAdamW": lambda rate: EmaAdamW(rate, ema=0.9),
     "LayerwiseAdamW": lambda rate: LayerwiseAdamW(rate, scales=[1.0, 0.5]),

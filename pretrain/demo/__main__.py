@@ -33,7 +33,7 @@ from roformer_tf.cli import main as roformer_tf
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.preparation import is_held_out
-from roformer_tf.corpus.shards import PreparedRows, read_manifest
+from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.inference.fill_mask import MASK
 from roformer_tf.runs.run_files import METRICS_FILE, SETTINGS, read_metrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -234,8 +234,7 @@ def held_out_examples(demo: Demo, tokenizer: RoFormerTokenizer) -> Iterator[Exam
     """Pick sentences of held-out documents by chance, always the same, and hide a word of each."""
     lines = demo.corpus.read_text(encoding="utf-8").splitlines()
     documents = [json.loads(line)["text"] for line in lines]
-    begun = read_manifest(demo.rows)["settings"]["format"]  # by an earlier version, perhaps
-    texts = [text for text in documents if is_held_out(text, demo.held_out, begun)]
+    texts = [text for text in documents if is_held_out(text, demo.held_out)]
     chance = random.Random(0)
     while True:
         sentences = re.findall(r"[^。！？\n]{12,36}[。！？]", chance.choice(texts))

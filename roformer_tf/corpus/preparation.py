@@ -12,7 +12,6 @@ duplicates are to be left out, they are looked for first, in all corpora. The ou
     manifest.json                                   written last
 """
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -80,9 +79,6 @@ from roformer_tf.tokenizers.vocabulary import (
 )
 
 FORMAT = 4  # of the folder
-EARLIER = 3
-"""The format before is finished, and read, as it was begun: a hash of the text as it stands decided
-what is held out, and times of files were recorded instead of what is in them."""
 TOLD_FILES = 5  # that have changed
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
 COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
@@ -191,7 +187,7 @@ def _prepare(
 ) -> Path:
     """Do what `prepare` says in a folder that no other command writes into meanwhile."""
     output = Path(config.output)
-    settings = _as_begun(output, settings)
+    _check_begun(output, settings)
     if _is_finished(output):
         _sweep(output)
         print(f"{output} is prepared already: {summary(read_manifest(output))}")
@@ -204,9 +200,9 @@ def _prepare(
     report = CorpusReport()
     try:
         repeated = _repeated(files, config)
-        tokenizer = given or _built_tokenizer(files, config, repeated, settings["format"])
+        tokenizer = given or _built_tokenizer(files, config, repeated)
         tokenizer.save_pretrained(output)
-        write = _PartWriter(output.absolute(), tokenizer, config, settings["format"])
+        write = _PartWriter(output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = make_manifest(records, repeated, report, settings, tokenizer)
         told = "\n".join([report.summary(), *skipped(manifest)])
@@ -226,16 +222,12 @@ def _prepare(
     return output
 
 
-def is_held_out(text: str, share: float, folder_format: int = FORMAT) -> bool:
+def is_held_out(text: str, share: float) -> bool:
     """Decide by a hash of the text alone: growing the corpus moves no document.
 
-    Texts that count as equal (`text_key`) are on one side; but not in folders of format 3.
+    Texts that count as equal (`text_key`) are on one side.
     """
-    if folder_format == EARLIER:
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    else:
-        digest = text_key([text])[:8]
-    return int.from_bytes(digest, "big") < share * 2**64
+    return int.from_bytes(text_key([text])[:8], "big") < share * 2**64
 
 
 @dataclass(frozen=True)
@@ -245,7 +237,6 @@ class _PartWriter:
     output: Path
     tokenizer: RoFormerTokenizer
     config: PreparationConfig
-    folder_format: int
 
     def __call__(self, part: CorpusPart) -> dict[str, Any]:
         """Write the part's shards and then its record, unless they are there; give the record.
@@ -264,7 +255,7 @@ class _PartWriter:
         chosen = filtered(part.texts, self.config)
         kept = [text for text in chosen.texts if text is not None]
         for text in kept:
-            held_out = is_held_out(text, self.config.held_out, self.folder_format)
+            held_out = is_held_out(text, self.config.held_out)
             texts[HELD_OUT if held_out else TRAIN].append(text)
         written = {
             split: self._write(split, f"{split}-{name}.npy", part.corpus, texts[split])
@@ -356,7 +347,6 @@ def _built_tokenizer(
     files: list[CorpusFile],
     config: PreparationConfig,
     repeated: Sequence[Sequence[int]],
-    folder_format: int,
 ) -> RoFormerTokenizer:
     """Build a vocabulary from the documents to train on, or find it built."""
     assert config.vocab_size is not None
@@ -364,7 +354,7 @@ def _built_tokenizer(
     built = Path(config.output) / VOCABULARY
     if built.is_file():  # whole, as all our files; the settings are known to be the same
         return RoFormerTokenizer.from_pretrained(built, tokenization, lower_case)
-    count = partial(_count_part, tokenization, lower_case, config, folder_format)
+    count = partial(_count_part, tokenization, lower_case, config)
     counts: Counter[str] = Counter()
     for part_counts in _each_part(count, files, config, CorpusReport(), "counting words", repeated):
         counts.update(part_counts)
@@ -384,12 +374,11 @@ def _count_part(
     tokenization: Tokenization,
     lower_case: bool,
     config: PreparationConfig,
-    folder_format: int,
     part: CorpusPart,
 ) -> Counter[str]:
     """Count the words of the documents that are not left out and not held out."""
     texts = (text for text in filtered(part.texts, config).texts if text is not None)
-    trained = (text for text in texts if not is_held_out(text, config.held_out, folder_format))
+    trained = (text for text in texts if not is_held_out(text, config.held_out))
     return count_pieces(trained, tokenization, lower_case)
 
 
@@ -491,29 +480,25 @@ def _settings(
     }
 
 
-def _as_begun(output: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Give the settings that the folder was begun with: these, perhaps in the earlier format.
-
-    Of a new folder, these. Raises InputError, with nothing touched, if it was begun with others.
-    """
+def _check_begun(output: Path, settings: Mapping[str, Any]) -> None:
+    """Raise InputError, with nothing touched, if the folder was begun with other settings."""
     unfinished = output / UNFINISHED / "settings.json"
     if (output / MANIFEST).is_file():
         there = read_manifest(output).get("settings", {})
     elif unfinished.is_file():
         there = json.loads(unfinished.read_text(encoding="utf-8"))
     else:
-        return settings
+        return
     _check_same(output, there, settings)
-    return dict(there)
 
 
 def _is_done(output: Path, settings: dict[str, Any]) -> bool:
     """Tell whether the folder holds this preparation, and nothing of the way there.
 
-    Raises InputError as `_as_begun` and `_is_finished` do.
+    Raises InputError as `_check_begun` and `_is_finished` do.
     """
     with suppress(OSError):  # such as for a name that is too long: `locked` says what is wrong
-        _as_begun(output, settings)
+        _check_begun(output, settings)
         if _is_finished(output):
             return not (leftovers(output) or (output / UNFINISHED).exists())
     return False
@@ -543,8 +528,6 @@ def _is_finished(output: Path) -> bool:
 
 def _check_same(output: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise InputError, saying what differs, unless the settings are the same."""
-    if there.get("format") == EARLIER:  # by their times alone no files are other ones
-        there, now = _without_stamps(there), _without_stamps(now) | {"format": EARLIER}
     changes = [key for key in sorted({*there, *now}) if there.get(key) != now.get(key)]
     if not changes:
         return
@@ -563,11 +546,6 @@ def _check_same(output: Path, there: Mapping[str, Any], now: Mapping[str, Any]) 
         f"{output} was prepared from other inputs or settings; what differs: "
         f"{', '.join(told)}. {advice}"
     )
-
-
-def _without_stamps(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with corpus, name and size alone of each file."""
-    return {**settings, "files": [file[:3] for file in settings["files"]]}
 
 
 def _other_files(there: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:

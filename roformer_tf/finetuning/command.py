@@ -73,9 +73,6 @@ POOLINGS = {
 }
 """What a text's vector may be, in words."""
 
-FORMER_RATE = 2e-5
-"""Learning rate of runs of earlier versions where none was given."""
-
 WHOLE = 1 << 30
 """A length that no text reaches, to see how long they are."""
 
@@ -88,7 +85,7 @@ def finetune(config: FinetuneConfig) -> None:
 
 def _finetune(config: FinetuneConfig) -> None:
     output, asked = Path(config.output), config
-    config = settle_epochs(settle_learning_rate(settle_precision(config)))
+    config = settle_epochs(settle_precision(config))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
         check_export(to, output / "export" / to)
@@ -139,20 +136,9 @@ def _finetune(config: FinetuneConfig) -> None:
         export(output / "model", output / "export" / to, to, results.examples)
 
 
-def settle_learning_rate(config: FinetuneConfig) -> FinetuneConfig:
-    """Keep the rate of a run that was begun when there was a fixed one for who gives none."""
-    began = read_settings(Path(config.output), {})[0].get("learning_rate")
-    if config.optimizer.learning_rate != "auto" or began != FORMER_RATE:
-        return config
-    print(f"{config.output} was begun with a learning rate of {began:g}, and keeps it")
-    return dataclasses.replace(
-        config, optimizer=dataclasses.replace(config.optimizer, learning_rate=began)
-    )
-
-
 def settle_epochs(config: FinetuneConfig) -> FinetuneConfig:
     """Replace `epochs="auto"` by what the run began with, if it has begun."""
-    began = read_settings(Path(config.output), {})[0].get("epochs", "auto")
+    began = read_settings(Path(config.output)).get("epochs", "auto")
     return dataclasses.replace(config, epochs=began) if config.epochs == "auto" else config
 
 

@@ -28,7 +28,6 @@ from roformer_tf.corpus.preparation import prepare_with
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import TRY_AGAIN, DivergedError, InputError, TerminatedError
 from roformer_tf.files import locked
-from roformer_tf.flags import RENAMED
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.kernels.forms import attention_by, attention_form
 from roformer_tf.pretraining.card import model_card
@@ -136,8 +135,8 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     output = Path(config.output)
     config = settle_precision(config)
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
-    config = with_rows_settled(config, read_settings(output, RENAMED["pretrain"])[0])
-    check_output(config, may_change(config), RENAMED["pretrain"])
+    config = with_rows_settled(config, read_settings(output))
+    check_output(config, may_change(config))
     check_tracking(config.wandb)
     keras.utils.set_random_seed(config.seed)
     stages = config.plan()
@@ -354,7 +353,7 @@ def _publish(output: Path, checkpoint: Path) -> None:
     here: dict[str, Any] = next((line for line in reversed(lines) if line["step"] == step), {})
     cards = {}
     if not (checkpoint / MODEL / MODEL_CARD).exists():  # a RoFormerV2 has one that must stand
-        cards[MODEL_CARD] = model_card(read_settings(output, RENAMED["pretrain"])[0], step, here)
+        cards[MODEL_CARD] = model_card(read_settings(output), step, here)
     publish(checkpoint / MODEL, output / MODEL, cards)
     best = best_evaluation(lines)
     if best is not None and best[0] == step:

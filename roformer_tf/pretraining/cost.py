@@ -16,7 +16,7 @@ import tyro
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, write_text
-from roformer_tf.flags import RENAMED, parsed, yaml_flags
+from roformer_tf.flags import parsed, yaml_flags
 from roformer_tf.pretraining.flops import parameters, stage_flops
 from roformer_tf.tokenizers.tokenizer import check_length
 
@@ -116,7 +116,7 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
     from roformer_tf.pretraining.initialization import SMALL
     from roformer_tf.pretraining.settings import PretrainConfig
 
-    flags = yaml_flags(path, PretrainConfig, RENAMED["pretrain"])
+    flags = yaml_flags(path, PretrainConfig)
     source = "--corpus" if "--vocab" in flags else "--rows"
     open_ones = ["--output", "-", *([] if {"--corpus", "--rows"} & {*flags} else [source, "-"])]
     program = f"roformer-tf pretrain --config {path}"

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, TypeAlias
@@ -24,7 +24,6 @@ import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, write_text
-from roformer_tf.flags import RENAMED, new_keys, tell_renamed
 from roformer_tf.runs.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
@@ -104,7 +103,7 @@ def compare(config: RunsConfig) -> None:
         if file:
             check_writable(file)
     folders = [run for folder in config.folder for run in find_runs(folder)]
-    runs = with_new_settings([read_run(*pair) for pair in named(folders).items()])
+    runs = [read_run(*pair) for pair in named(folders).items()]
     comparison = compared(runs)
     if config.json:
         text = json.dumps(comparison, ensure_ascii=False, indent=2, default=str)
@@ -172,22 +171,6 @@ def read_run(folder: Path, name: str) -> RecordedRun:
             read_keys(folder / REPORT, json.loads),
             len(trials) if under_way else 0,
         )
-
-
-def with_new_settings(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The runs, the settings that earlier versions recorded under the names of now.
-
-    Says so in one line on stderr. Raises InputError for a setting that stands under both names.
-    """
-    found: dict[str, str] = {}
-    renewed = []
-    for run in runs:
-        renamed = RENAMED.get(COMMANDS[run.kind], {})
-        settings, old = new_keys(run.settings, renamed, str(run.folder / SETTINGS))
-        found |= old
-        renewed.append(replace(run, settings=settings))
-    tell_renamed(f"{SETTINGS} of earlier runs", found)
-    return renewed
 
 
 def compared(runs: Sequence[RecordedRun]) -> Plain:

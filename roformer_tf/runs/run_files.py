@@ -4,14 +4,13 @@ No Keras here: `runs` answers at once, also beside runs that are still training.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.flags import new_keys
 
 SETTINGS, CHECKPOINTS, MODEL, BEST = "settings.yaml", "checkpoints", "model", "best"
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
@@ -44,16 +43,10 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def read_settings(
-    folder: Path, renamed: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings that a run was begun with, as `flags.new_keys` gives them; none in a new folder.
-
-    `renamed`: the flags of its command that had another name (`flags.RENAMED`).
-    """
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings that a run was begun with; none in a new folder."""
     path = folder / SETTINGS
-    values = (path.exists() and yaml.safe_load(path.read_text(encoding="utf-8"))) or {}
-    return new_keys(values, renamed, str(path))
+    return (path.exists() and yaml.safe_load(path.read_text(encoding="utf-8"))) or {}
 
 
 def _read_line(text: bytes, place: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ OUTPUT/checkpoints/    what a killed run continues from
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import sweep, write_text
-from roformer_tf.flags import tell_renamed
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.checkpointing import checkpoints, restore_checkpoint
 from roformer_tf.runs.devices import choose_precision
@@ -35,14 +34,10 @@ RESULTS = (MODEL, CHECKPOINTS, BEST, TRIALS, RESULT, REPORT, "report.md")
 """Some of what a run writes, and would replace."""
 
 
-def check_output(
-    config: Any, may_change: Sequence[str], renamed: Mapping[str, str] | None = None
-) -> None:
+def check_output(config: Any, may_change: Sequence[str]) -> None:
     """Raise InputError unless the run's folder is new, or holds a run with the same settings.
 
-    `may_change` names those that may differ when a run continues, since they change no weight;
-    `renamed` are the command's flags that had another name when it may have begun
-    (`flags.RENAMED`): one line on stderr says which of them it has.
+    `may_change` names those that may differ when a run continues, since they change no weight.
     """
     output = Path(config.output)
     settings = output / SETTINGS
@@ -54,8 +49,7 @@ def check_output(
                 "Choose another --output."
             )
         return
-    began, old = read_settings(output, renamed or {})
-    tell_renamed(str(settings), old)
+    began = read_settings(output)
     if began:  # a setting may be younger than the run
         began = _defaults(type(config)) | began
     changed = [
@@ -77,7 +71,7 @@ def settle_precision(config: Settings) -> Settings:
     """
     if config.precision != "auto":
         return config
-    began = read_settings(Path(config.output), {})[0].get("precision", "auto")
+    began = read_settings(Path(config.output)).get("precision", "auto")
     return dataclasses.replace(config, precision=choose_precision(began))
 
 

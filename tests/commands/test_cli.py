@@ -283,14 +283,14 @@ def test_an_empty_file_changes_nothing(run, yaml):
         ("steps\n", ["settings.yaml", "no keys with values"]),
         ("steps: many\noutput: x\n", ["--steps"]),
         ("output: no\n", ["settings.yaml, line 1: output is no, which to YAML", '"no", or leave']),
-        ("steps: 3\noutput: x\nsteps: 4\n", ["settings.yaml, line 3: steps stands in line 1"]),
-        ("save-every: 3\noutput: x\nsave_every: 3\n", ["line 3: save_every stands in line 1"]),
+        ("steps: 3\noutput: x\nsteps: 4\n", ["settings.yaml, line 3: steps is in line 1"]),
+        ("save-every: 3\noutput: x\nsave_every: 3\n", ["line 3: save_every is in line 1"]),
         ("output: x\ncorpus:\n  - a\n  - on\n", ["line 4: corpus is on, which"]),
         (
             "output: x\ncorpus:\n  - {a: 1, b: 1}\n  - {a: 1,\n     b: 2, a: 1}\n",
-            ["settings.yaml, line 5: a stands in line 4 already"],
+            ["settings.yaml, line 5: a is in line 4 already"],
         ),
-        ("output: &x [*x]\ncorpus: &y {a: *y, a: 1}\n", ["line 2: a stands in line 2"]),
+        ("output: &x [*x]\ncorpus: &y {a: *y, a: 1}\n", ["line 2: a is in line 2"]),
     ],
 )
 def test_a_wrong_yaml_file_ends_in_a_message_and_exit_code_2(run, yaml, text, said):

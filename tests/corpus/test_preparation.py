@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -195,56 +194,6 @@ def test_the_same_corpus_touched_or_copied_is_the_same(configure, corpus, finish
     assert content(folder) == want
 
 
-def hashed_as_it_stands(text, share):
-    """What was held out in format 3."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
-
-
-def as_in_format_3(settings, corpus):
-    """The same settings, as they were recorded then: with times instead of hashes."""
-    files = [
-        [name, file, size, (corpus / file).stat().st_mtime_ns - 1]
-        for name, file, size, _ in settings["files"]
-    ]
-    return settings | {"format": 3, "files": files}
-
-
-def test_a_finished_folder_of_the_format_before_is_found_finished(configure, corpus, capsys):
-    folder = prepare(configure())
-    manifest = read_manifest(folder)
-    manifest["settings"] = as_in_format_3(manifest["settings"], corpus[0])
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    before = content(folder)
-    prepare(configure())
-    assert "is prepared already" in capsys.readouterr().out
-    assert len(PreparedRows.open(folder))
-    with (corpus[0] / "1.jsonl").open("a") as file:
-        file.write("\n")
-    with pytest.raises(InputError, match=r"differs: files \(1\.jsonl has changed\)"):
-        prepare(configure())
-    with pytest.raises(InputError, match=r"differs: files \(1\.jsonl has changed\), length"):
-        prepare(configure(length=32))
-    assert content(folder) == before
-
-
-def test_a_folder_that_was_begun_in_the_format_before_is_finished_in_it(
-    configure, corpus, vocab_file
-):
-    """Else a document of a part that is done and one of the rest might change sides."""
-    folder = prepare(configure(output=configure().output + "-other"))
-    settings = as_in_format_3(read_manifest(folder)["settings"], corpus[0])
-    begun = preparation.Path(configure().output, "unfinished")
-    begun.mkdir(parents=True)
-    (begun / "settings.json").write_text(json.dumps(settings))
-    folder = prepare(configure())
-    assert read_manifest(folder)["settings"] == settings
-    tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
-    texts = [text for text in corpus[1] if hashed_as_it_stands(text, 0.1)]
-    counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
-    assert tokens_of(folder, "held_out") == counts
-
-
 def test_a_folder_of_something_else_is_not_touched(configure, tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "thesis.tex").write_text("years of work")
@@ -418,7 +367,6 @@ def test_texts_that_are_equal_but_for_white_space_and_width_are_on_one_side(text
     assert is_held_out(form.format(text), share) == side
     assert is_held_out(" ".join(text), share) == side
     assert is_held_out(unicodedata.normalize("NFKC", text), share) == side
-    assert is_held_out(text, share, 3) == hashed_as_it_stands(text, share)
 
 
 def test_the_share_is_that_of_the_documents():

@@ -15,7 +15,6 @@ from roformer_tf.finetuning.command import (
     choose_length,
     make_start,
     settle_epochs,
-    settle_learning_rate,
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -71,28 +70,6 @@ def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(
     start = make_start(config, TASKS["embedding"])
     assert start.architecture.attention_type == "bidirectional"
     assert start.architecture.pooling == "mean"  # that of no sim model any more
-
-
-@pytest.mark.parametrize(
-    ("began", "asked", "want"),
-    [
-        (2e-5, "auto", 2e-5),  # begun where that was what nobody had to give
-        (1e-4, "auto", "auto"),  # given by hand, so it has to be given again
-        ("auto", "auto", "auto"),
-        (2e-5, 1e-4, 1e-4),
-        (None, "auto", "auto"),
-    ],
-)
-def test_a_run_of_before_keeps_the_rate_that_it_began_with(began, asked, want, tmp_path, capsys):
-    settings = tmp_path / "settings.yaml"
-    if began:
-        settings.write_text(yaml.safe_dump({"learning_rate": began}), encoding="utf-8")
-    optimizer = FinetuneOptimizerConfig(learning_rate=asked)
-    config = FinetuneConfig(
-        checkpoint="", train="", output=str(tmp_path), optimizer=optimizer, precision="float32"
-    )
-    assert settle_learning_rate(config).optimizer.learning_rate == want
-    assert ("keeps it" in capsys.readouterr().out) == (want == 2e-5)
 
 
 @pytest.mark.parametrize(

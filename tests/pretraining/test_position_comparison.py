@@ -94,7 +94,7 @@ def test_all_files_are_written_and_a_killed_comparison_goes_on(finished):
 
 def test_runs_differ_in_positions_and_seeds_alone(finished):
     output, *_ = finished
-    settings = {p.name: read_settings(p, {})[0] for p in (output / "runs").iterdir()}
+    settings = {p.name: read_settings(p) for p in (output / "runs").iterdir()}
     for kind in ("rotary", "t5"):
         one, other = settings[f"{kind}-0"], settings[f"{kind}-1"]
         assert {key for key in one if one[key] != other[key]} == {"output", "seed"}
@@ -109,11 +109,11 @@ def test_runs_differ_in_positions_and_seeds_alone(finished):
 def test_a_run_has_the_comparisons_own_settings(finished):
     """What is asked for, or is another default than that of `pretrain`, reaches every run."""
     output, *_ = finished
-    asked, _ = read_settings(output, {})
+    asked = read_settings(output)
     keys = {"steps", "batch_size", "objective", "embeddings", "precision"}
     keys |= {one.name for part in (OptimizerConfig, MaskingConfig) for one in fields(part)}
     for run in (output / "runs").iterdir():
-        settings, _ = read_settings(run, {})
+        settings = read_settings(run)
         assert {key: settings[key] for key in keys} == {key: asked[key] for key in keys}
 
 

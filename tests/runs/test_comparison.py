@@ -579,31 +579,3 @@ def test_it_reads_what_the_commands_write(tmp_path):
             file.write({"step": 20, "loss": 2.0, "learning_rate": 0.1, "tokens_per_second": None})
     assert [summary(run)["kind"] for run in read(pretraining, tuning)] == [PRETRAINING, FINE_TUNING]
     assert [summary(run)["finished"] for run in read(pretraining, tuning)] == [True, False]
-
-
-def test_settings_of_earlier_runs_are_compared_under_the_names_of_now(tmp_path, capsys):
-    settings = {"old": "rate: 0.15\nkeep: 2\nweights: {a: 1}\n", "new": "mask_rate: 0.15\n"}
-    settings["new"] += "keep_checkpoints: 3\ncorpus_weights: {a: 1}\n"
-    settings["tuned"] = "epochs: 3\npatience: 2\n"  # which is what it was there
-    for name, text in settings.items():
-        write_run(tmp_path / name, losses(2.0))
-        (tmp_path / name / "settings.yaml").write_text(text, encoding="utf-8")
-    compare(RunsConfig(folder=(tmp_path,), json=tmp_path / "found.json"))
-    said = capsys.readouterr().err
-    assert said == (
-        "settings.yaml of earlier runs: rate is now mask_rate, keep is now keep_checkpoints, "
-        "weights is now corpus_weights.\n"
-    )
-    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    assert found["differences"]["pretraining"] == {"keep_checkpoints": {"new": 3, "old": 2}}
-    (tuned,) = (run for run in found["runs"] if run["name"] == "tuned")
-    assert tuned["settings"] == {"epochs": 3, "patience": 2}
-
-
-def test_a_setting_under_both_names_is_refused(tmp_path):
-    write_run(tmp_path / "run", losses(2.0))
-    (tmp_path / "run" / "settings.yaml").write_text("rate: 0.1\nmask_rate: 0.2\n")
-    with pytest.raises(
-        InputError, match=r"run/settings\.yaml has mask_rate, and rate, its old name"
-    ):
-        compare(RunsConfig(folder=(tmp_path / "run",)))

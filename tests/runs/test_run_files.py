@@ -11,7 +11,7 @@ LINES = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
 def test_a_file_that_is_not_there_holds_nothing(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == []
     assert read_keys(tmp_path / "report.json", json.loads) == {}
-    assert read_settings(tmp_path, {"rate": "mask-rate"}) == ({}, {})
+    assert read_settings(tmp_path) == {}
 
 
 @pytest.mark.parametrize("end", ['{"step": 30, "lo', '{"step": 30, "loss": 3.0}', "中"])
@@ -32,17 +32,3 @@ def test_a_damaged_report_is_named(tmp_path):
     (tmp_path / "report.json").write_text('{\n"valid": {\n"accuracy": 0.')
     with pytest.raises(InputError, match=r"report\.json, line 3: "):
         read_keys(tmp_path / "report.json", json.loads)
-
-
-def test_settings_have_the_names_of_now(tmp_path):
-    (tmp_path / "settings.yaml").write_text("steps: 3\nmask_share: 0.5\nkeep: 1\n")
-    renamed = {"mask-share": "mask-replace-rate", "rate": "mask-rate"}
-    values, found = read_settings(tmp_path, renamed)
-    assert values == {"steps": 3, "mask_replace_rate": 0.5, "keep": 1}
-    assert found == {"mask_share": "mask_replace_rate"}
-
-
-def test_a_setting_under_both_names_is_refused(tmp_path):
-    (tmp_path / "settings.yaml").write_text("rate: 0.1\nmask_rate: 0.1\n")
-    with pytest.raises(InputError, match=r"settings\.yaml has mask_rate, and rate, its old name"):
-        read_settings(tmp_path, {"rate": "mask-rate"})

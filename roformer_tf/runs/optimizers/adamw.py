@@ -10,8 +10,7 @@ from roformer_tf.internals import index_of
 from roformer_tf.kernels.adam import AdamW
 
 
-# The name that .keras files know it by, those of earlier versions too.
-@keras.saving.register_keras_serializable(package="roformer_tf", name="AveragingAdamW")
+@keras.saving.register_keras_serializable(package="roformer_tf")
 class EmaAdamW(AdamW):
     """AdamW that may keep an exponential moving average of the weights; subclasses move otherwise.
 

@@ -158,27 +158,6 @@ def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("AveragingAdamW", {}),
-        ("LayerwiseAdamW", {"scales": [0.5]}),
-        ("Lamb", {}),
-        ("Muon", {"matrix_rate": 2.0, "product_dtype": "bfloat16"}),
-    ],
-)
-def test_what_a_keras_file_of_an_earlier_version_calls_it_is_still_known(name, settings):
-    written = {
-        "module": "roformer_tf.training.optimizers",
-        "class_name": name,
-        "registered_name": f"roformer_tf>{name}",
-        "config": {"learning_rate": 0.1, "ema": 0.9, "undecayed": ["bias"], **settings},
-    }
-    optimizer = keras.saving.deserialize_keras_object(written)
-    assert isinstance(optimizer, EmaAdamW)
-    assert optimizer.get_config().items() >= (settings | {"ema": 0.9}).items()
-
-
-@pytest.mark.parametrize(
     ("cls", "settings"),
     [
         (AdamW, {}),
