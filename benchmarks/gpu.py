@@ -45,15 +45,16 @@ SIZES = {  # layers, hidden size, heads, vocabulary
     "large": (24, 1024, 16, 50_000),
 }
 
-PRODUCTS = re.compile(
-    r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|block_attention", re.IGNORECASE
-)
+PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|mha", re.IGNORECASE)
 """Names of kernels that multiply matrices, attention's among them; check them by --kernels."""
 
-ATTENTION = {"blocks": re.compile("block_attention"), "cuDNN": re.compile("fmha|flash|sdpa", re.I)}
+ATTENTION = {
+    "segments": re.compile("mha_(forward|backward)"),
+    "cuDNN": re.compile("fmha|flash|sdpa"),
+}
 """What attention ran by, told by the names of its kernels; neither is "plain"."""
 
-FORMS = ["auto", "blocks", "packed", "masked", "plain"]
+FORMS = ["auto", "masked", "segments", "plain"]
 """Of attention, as `pretrain --attention-form` has them."""
 
 MASKED = 0.15

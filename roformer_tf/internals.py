@@ -147,14 +147,6 @@ RELIANCES = (
         "files, which a full disk silences and the next start finds again",
     ),
     Reliance(
-        "jax",
-        "jax._src.cudnn.fused_attention_stablehlo.dot_product_attention",
-        "takes query, key, value (B, T, N, H), then by name q_seqlen, kv_seqlen (B, M), q_offsets, "
-        "kv_offsets (B, M + 1), −1 behind a row's last document, and scale; it differentiates to "
-        "one kernel forward and one back",
-        "`jax.nn.dot_product_attention`, which takes lengths but no offsets: one document a row",
-    ),
-    Reliance(
         "jieba",
         "jieba.dt.total",
         "`dt` is the tokenizer of the functions, with `dictionary`, `initialized` and the `total` "
@@ -258,21 +250,6 @@ def jax_coordinator() -> Any:
     from jax._src import distributed
 
     return distributed.global_state.client
-
-
-def packed_dot_product_attention(
-    query: Any, key: Any, value: Any, lengths: Any, offsets: Any
-) -> Any:
-    """cuDNN's attention within each document of packed rows, without dropout; needs its GPU.
-
-    query, which brings its scale, key, value (B, T, N, H), 16-bit, lengths (B, M), offsets
-    (B, M + 1) int32 of the documents, −1 where a row has no more → (B, T, N, H). What padding gets
-    is unspecified, in the gradients too.
-    """
-    from jax._src.cudnn import fused_attention_stablehlo as cudnn
-
-    each = {"q_seqlen": lengths, "kv_seqlen": lengths, "q_offsets": offsets, "kv_offsets": offsets}
-    return cudnn.dot_product_attention(query, key, value, **each, scale=1.0)
 
 
 def jieba_dictionary_changed(jieba: ModuleType, total: int) -> bool:

@@ -9,7 +9,6 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -218,29 +217,6 @@ def check_jax_coordinator():
         assert hasattr(client, method), f"the client has no {method}"
 
 
-def check_packed_attention():
-    import jax
-    import jax.numpy as jnp
-    from jax._src.cudnn import fused_attention_stablehlo as cudnn
-
-    rows = [jnp.ones((2, 512, 3, 64), "bfloat16")] * 3
-    lengths = jnp.array([[512, -1], [12, 500]], "int32")
-    offsets = jnp.array([[0, -1, -1], [0, 12, -1]], "int32")
-
-    def total(*rows):
-        return internals.packed_dot_product_attention(*rows, lengths, offsets).sum()
-
-    with (  # as where there is an H100 with cuDNN 9.10; it is only traced
-        patch.object(cudnn, "check_cudnn_version", lambda: 91_000),
-        patch.object(cudnn, "check_compute_capability", lambda capability: True),
-        patch.object(cudnn, "is_cuda_compute_capability_equal", lambda x: x == "9.0"),
-    ):
-        operations = str(jax.make_jaxpr(jax.grad(total, (0, 1, 2)))(*rows))
-    for name in ("dot_product_attention_fwd", "dot_product_attention_bwd"):
-        assert name in operations, f"there is no {name}"
-    assert "i32[2,3]" in operations, "the offsets are not taken"
-
-
 def check_jieba_dictionary():
     import jieba
 
@@ -281,7 +257,6 @@ CHECKS = {
     "tensorflow.python.eager.context.context().device_name": check_device_scope,
     "tensorflow.python.eager.record.could_possibly_record": check_tape,
     "jax._src.distributed.global_state.client": check_jax_coordinator,
-    "jax._src.cudnn.fused_attention_stablehlo.dot_product_attention": check_packed_attention,
     "jieba.dt.total": check_jieba_dictionary,
 }
 

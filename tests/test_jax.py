@@ -17,12 +17,6 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/kernels/test_flash.py",
     "tests/kernels/test_cross_entropy.py::test_values_and_gradients_are_those_of_the_formula[2]",
     "tests/kernels/test_cross_entropy.py::test_the_logits_of_all_predictions_are_never_there",
-    "tests/kernels/test_block_attention.py::test_values_and_gradients_are_those_of_the_plain_form"
-    "[at positions-unilm-0.3]",
-    "tests/kernels/test_block_attention.py::test_a_block_that_nobody_sees_is_never_read",
-    "tests/kernels/test_block_attention.py::test_it_is_translated_for_a_gpu_and_keeps_no_scores[0.1]",
-    "tests/kernels/test_packed_attention.py::test_each_document_is_told_once_with_its_place",
-    "tests/kernels/test_packed_attention.py::test_what_cudnn_cannot_goes_by_blocks[dropout]",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
     "tests/layers/test_rotary.py::test_half_is_interleaved_with_features_in_another_order",
     "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",
@@ -30,7 +24,7 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/layers/test_attention.py::test_a_position_outside_the_row_is_refused_or_the_nearest_in_it"
     "[fused-fusible--1]",
     "tests/models/test_attention_forms.py::test_losses_and_gradients_are_those_of_the_mask"
-    "[unilm-0.3-False]",
+    "[bidirectional-0.0-True-True]",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
 )

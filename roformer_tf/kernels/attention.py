@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from roformer_tf.kernels import block_attention, flash, packed_attention
+from roformer_tf.kernels import flash
 from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.dropout import drop, dropped_plainly
-from roformer_tf.kernels.forms import Tensor, attention_form, fast, island, wide, with_gradient
+from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 HIDDEN = {"float16": -3e4}
 """Added to scores of what must not be seen, so that its weight is exactly 0; elsewhere −1e9."""
@@ -28,18 +28,16 @@ def attend(
     """dropped(softmax(query · keyᵀ + bias)) · value.
 
     query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool, or
-    told as PackedMask, seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's
+    as PackedMask, seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's
     dtype. A query that sees nothing gets the mean of all values, leaning as the bias does; under a
-    PackedMask it may get 0.
-    A PackedMask goes to a kernel that skips what nobody sees, if numbers have 16 bits and there is
-    no bias. The fast form, in training, stores the weights before dropout for its gradient and
-    draws the mask again; without dropout, JAX on a GPU may take flash attention where T = S, but
-    for float64, of which it would make less.
+    PackedMask, that of those that see nothing either.
+    A PackedMask goes to JAX's kernel that takes one, if that can do it. The fast form, in training,
+    stores the weights before dropout for its gradient and draws the mask again; without dropout,
+    JAX on a GPU may take flash attention where T = S, but for float64, of which it would make less.
     """
     if isinstance(visible, PackedMask):
-        if _is_16_bits(query) and bias is None:
-            kernel = packed_attention if attention_form() == "packed" else block_attention
-            return kernel.attend(query, key, value, visible, seed, rate)
+        if bias is None and flash.takes_segments(query, visible, rate):
+            return flash.attend_in_segments(query, key, value, visible.ids)
         visible = visible.mask()
     flashes = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
     if flashes and bias is None and flash.may_flash(query.shape[2]):
@@ -51,11 +49,6 @@ def attend(
         hidden = hidden[:, None]  # (B, 1, T, S)
     form = _fast if training and fast() else attend_plainly
     return form(query, key, value, hidden, seed, rate, bias)
-
-
-def _is_16_bits(x: Tensor) -> bool:
-    """Whether a tensor core takes it: of float32 it would make less."""
-    return keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
 
 
 def attend_plainly(

@@ -8,13 +8,12 @@ from typing import Literal
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
-AttentionForm = Literal["blocks", "packed", "masked", "plain"]
+AttentionForm = Literal["masked", "segments", "plain"]
 """How attention is computed on JAX with an NVIDIA GPU; elsewhere it is plain, or `fast` says.
 
-"blocks": our own kernel in Pallas, which skips blocks of a row in which nobody sees anybody
-(`block_attention.py`). "packed": cuDNN's kernel, document by document (`packed_attention.py`).
-"masked": cuDNN's kernel with a mask of all pairs, where Keras finds it possible (`flash.py`).
-"plain": products and softmax, by XLA.
+"masked": cuDNN's kernel with a mask of all pairs, where Keras finds it possible. "segments": JAX's
+kernel in Pallas, which takes a document's number for each token. Both keep no matrix of scores
+(`flash.py`). "plain": products and softmax, by XLA.
 """
 
 

@@ -20,23 +20,13 @@ def kept(seed: Tensor, shape: tuple[Any, ...], rate: float) -> Tensor:
 
     Each is False with probability `rate`, to within 2^-32. Beyond 2^32 elements masks repeat.
     """
-    words = mixed_seed(seed)
+    first, second = (ops.cast(seed[i], "uint32") for i in range(2))
+    first = _mixed(first, second)  # so that neither equal words nor close ones give like masks
+    second = _mixed(second, first)
     # Place in memory by Horner's rule, ((b · N + n) · T + t) · S + s, modulo 2^32.
     place = _counted(shape[0])
     for size in shape[1:]:
         place = place[..., None] * ops.cast(size, "uint32") + _counted(size)
-    return kept_at(place, *words, rate)
-
-
-def mixed_seed(seed: Tensor) -> tuple[Tensor, Tensor]:
-    """The two words of `kept_at`: seed (2,) int → uint32 each."""
-    first, second = (ops.cast(seed[i], "uint32") for i in range(2))
-    first = _mixed(first, second)  # so that neither equal words nor close ones give like masks
-    return first, _mixed(second, first)
-
-
-def kept_at(place: Tensor, first: Tensor, second: Tensor, rate: float) -> Tensor:
-    """Which elements at places in memory (…) uint32 stay → (…) bool."""
     return _mixed(ops.bitwise_xor(place, first), second) >= _word(round(rate * 2**32))
 
 

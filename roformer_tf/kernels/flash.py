@@ -1,8 +1,15 @@
-"""Attention that keeps no matrix of scores: cuDNN's flash kernel, on JAX with an NVIDIA GPU."""
+"""Attention that keeps no matrix of scores: kernels that JAX brings, on an NVIDIA GPU."""
 
+import keras
 from keras import ops
 
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor, attention_form
+
+BLOCK = 128
+"""Tokens of a block of JAX's kernel: a longer row must be a multiple of it."""
+SMALLEST = 16
+"""Fewest tokens and features that a tensor core multiplies."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -34,3 +41,27 @@ def may_flash(length: int) -> bool:
     which shows too late to fall back.
     """
     return attention_form() != "plain" and length % 2 == 0
+
+
+def attend_in_segments(query: Tensor, key: Tensor, value: Tensor, ids: Tensor) -> Tensor:
+    """softmax(query · keyᵀ) · value among tokens whose ids are equal, by JAX's kernel in Pallas.
+
+    query, which brings its scale, key, value (B, N, T, H), ids (B, T) int32 → (B, N, T, H).
+    Padding, of id 0, sees padding. On a processor the kernel is interpreted, which is for tests.
+    """
+    import jax
+    from jax.experimental.pallas.ops.gpu.attention import mha
+
+    rows = (ops.swapaxes(x, 1, 2) for x in (query, key, value))  # (B, T, N, H)
+    attended = mha(*rows, ids, sm_scale=1.0, interpret=jax.default_backend() != "gpu")
+    return ops.swapaxes(attended, 1, 2)
+
+
+def takes_segments(query: Tensor, documents: PackedMask, rate: float) -> bool:
+    """Whether `attend_in_segments` can do it: 16 bits, whole blocks, no order, no dropout."""
+    is_16_bits = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
+    if not is_16_bits or documents.ranks is not None or rate:
+        return False
+    length, size = query.shape[2:]
+    in_blocks = length % BLOCK == 0 or length in (SMALLEST, 2 * SMALLEST, 4 * SMALLEST)
+    return in_blocks and size >= SMALLEST

@@ -76,9 +76,9 @@ def attention_by(form: AttentionForm | None) -> Iterator[None]:
 def attention_form() -> AttentionForm:
     """Which form attention takes on the device at hand.
 
-    On JAX with an NVIDIA GPU of the Ampere generation or newer, and a JAX that has what the kernel
-    is written in, the one that `attention_by` names, else "blocks"; on another GPU of JAX "masked";
-    elsewhere "plain". `keras.config.disable_flash_attention()` makes it "plain" everywhere.
+    On JAX with a GPU the one that `attention_by` names, else "masked"; elsewhere "plain".
+    "segments" needs a single NVIDIA GPU of the Ampere generation or newer: of several, each would
+    compute all rows. `keras.config.disable_flash_attention()` makes it "plain" everywhere.
     """
     if keras.backend.backend() != "jax" or _plain.get():
         return "plain"
@@ -88,10 +88,13 @@ def attention_form() -> AttentionForm:
 
     if jax.default_backend() != "gpu":
         return "plain"
-    asked = _attention.get()
-    if not _has_tensor_cores_for_bfloat16(jax.devices()[0]) or not _has_pallas():
-        return "plain" if asked == "plain" else "masked"
-    return asked or "blocks"
+    asked = _attention.get() or "masked"
+    devices = jax.devices()
+    if asked == "segments" and not (
+        len(devices) == 1 and _has_tensor_cores_for_bfloat16(devices[0])
+    ):
+        return "masked"
+    return asked
 
 
 def spares_logits() -> bool:
@@ -109,15 +112,6 @@ def _has_tensor_cores_for_bfloat16(device: Any) -> bool:
         return float(device.compute_capability) >= 8
     except (AttributeError, TypeError, ValueError):  # AMD's are told as "gfx942"
         return False
-
-
-def _has_pallas() -> bool:
-    """Whether this JAX has Pallas as `block_attention.py` takes it."""
-    try:
-        from jax.experimental.pallas import triton
-    except ImportError:
-        return False
-    return hasattr(triton, "dot") and hasattr(triton, "CompilerParams")
 
 
 def wide(x: Tensor) -> str:

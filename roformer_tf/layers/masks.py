@@ -10,7 +10,7 @@ from keras import ops
 
 from roformer_tf.config import block_length
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.documents import PackedMask, documents_of
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.kernels.local_attention import in_blocks, with_neighbours
 
@@ -35,12 +35,12 @@ def visible_documents(
         ranks = ops.arange(ops.shape(sequence_ids)[1])[None]
     elif attention_type == "unilm":
         ranks = ops.cumsum(segment_ids, axis=1)
-    return documents_of(sequence_ids, ranks)
+    return PackedMask(sequence_ids, ranks)
 
 
 def same_sequence(sequence_ids: Tensor) -> Tensor:
     """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
-    return documents_of(sequence_ids).mask()
+    return PackedMask(sequence_ids).mask()
 
 
 def visible_band(
@@ -92,10 +92,10 @@ def within(positions: Tensor, length: Any) -> Tensor:
     return ops.clip(ops.cast(positions, "int32"), 0, length - 1)
 
 
-def seen_from(visible: Tensor | PackedMask, positions: Tensor) -> Any:
-    """What the queries at positions (B, P) int32 alone see, told in the same way."""
+def seen_from(visible: Tensor | PackedMask, positions: Tensor) -> Tensor:
+    """What the queries at positions (B, P) int32 alone see: (B, P, S) bool."""
     if isinstance(visible, PackedMask):
-        return visible.at(positions)
+        visible = visible.mask()
     return gather_positions(visible, positions)
 
 

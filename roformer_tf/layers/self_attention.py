@@ -87,7 +87,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         A bias (1, N, T, S) is added to the scores. With a `band` (B, M, C, K), which is all the
         mask then, attention is local, the bias (1, N, C, K), and `positions` save nothing. Both
         only the fused form knows.
-        The mask may be told as `PackedMask`, which kernels take that skip what nobody sees.
+        The mask may be a `PackedMask`, for JAX's kernel that takes documents' numbers.
         With `past`, x (B, T, D) are tokens behind those that its cache holds: their keys and values
         are kept there, too, each key rotated, and `attention_mask` is (B, T, S) of all S slots.
         """

@@ -109,8 +109,8 @@ class RoFormerEncoder(PretrainedModel):
                 views[local] = visible_band(*rows, self.config.window)
             else:
                 documents = visible_documents(*rows)
-                skips = attention_form() in ("blocks", "packed")
-                views[local] = documents if skips else documents.mask()
+                by_numbers = attention_form() == "segments"
+                views[local] = documents if by_numbers else documents.mask()
         return views
 
     def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:

@@ -19,9 +19,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.cache import KeyValueCache, compiled_step
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.models.cpu_step import CpuStep, KeysAndValues, shared
-from roformer_tf.models.numpy_step import NumpyStep
-from roformer_tf.models.onnx_step import OnnxStep
+from roformer_tf.models.onnx_step import KeysAndValues, OnnxStep, shared
 
 UNSEEN, BLIND = np.iinfo(np.int32).max, -1
 """The order of a key that nobody sees, and of a query that sees nothing."""
@@ -63,10 +61,9 @@ class IncrementalDecoder:
         self._read = compiled_step(
             self._logits, model.variables, self.caches, axes=(2, 2, 2, 2, 2, 0)
         )
-        kinds: tuple[type[CpuStep], ...] = OnnxStep, NumpyStep  # the fastest first
-        self._steps = [kind(model) for kind in kinds if kind.can_read(model)]
-        self._step: CpuStep | None = None
-        """Which of them reads on, and keeps keys and values; None: the model itself does."""
+        self._fast_step = OnnxStep(model) if OnnxStep.can_read(model) else None
+        self._step: OnnxStep | None = None
+        """What reads on, and keeps keys and values; None: the model itself."""
         self._key_order = np.zeros((0, 0), np.int32)
         """(B, S): of what each slot holds, where that can be seen."""
         self._next = np.zeros((0, 2), np.int32)
@@ -129,18 +126,10 @@ class IncrementalDecoder:
             cache.clear(0, 0)
 
     def _hand_over(self) -> None:
-        """Bring keys and values to whom reads as many rows fastest."""
-        rows = len(self._next)
-        step = next((step for step in self._steps if rows <= step.most_rows), None)
-        if step is self._step:
-            return
-        kept = self._given_up() if self._step is None else self._step.end()
-        self._step = step
-        if step is not None:
-            step.begin(kept, self.slot)
-            return
-        for cache, stored in zip(self.caches, kept, strict=True):
-            cache.stored = [ops.convert_to_tensor(x) for x in stored]
+        """Give keys and values to the fast step, where there is one."""
+        if self._step is None and self._fast_step is not None:
+            self._fast_step.begin(self._given_up(), self.slot)
+            self._step = self._fast_step
 
     def _given_up(self) -> Iterator[KeysAndValues]:
         """The model's own keys and values, which go as they are taken."""

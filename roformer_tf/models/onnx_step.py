@@ -1,31 +1,44 @@
-"""A language model's next token by ONNX Runtime: the fast form for any number of rows on a CPU.
+"""A language model's next token by ONNX Runtime, on a CPU: the fast form for any number of rows.
 
 Its products read weights that were packed once, by all cores, at the memory's rate; TensorFlow's
-pack them anew for each token (docs/LOG.md).
+pack them anew for each token (docs/LOG.md). The plain form is the model itself:
+`RoFormerEncoder.continued`.
+
+Axes: B rows, N heads, S slots, K head size, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from roformer_tf.checkpoints.names import half_order, interleaved_order
+from roformer_tf.checkpoints.names import half_order, table
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import installed
 from roformer_tf.engines.model import is_sound
 from roformer_tf.engines.network import Network, unsupported
-from roformer_tf.models.cpu_step import CpuStep, Floats, Ints, KeysAndValues, bias
+from roformer_tf.internals import all_layers
+from roformer_tf.kernels.forms import fast
 
 if TYPE_CHECKING:
     from roformer_tf.engines.onnx_step import StepSession
 
+Floats: TypeAlias = npt.NDArray[np.float32]
+Ints: TypeAlias = npt.NDArray[np.int32]
+KeysAndValues: TypeAlias = tuple[Floats, Floats]
+"""Of one layer, (B, N, S, K) each."""
+
 MULTIPLE = 8
-"""ONNX Runtime's attention to kept keys takes heads whose size is one of it."""
+"""ONNX Runtime's attention to kept keys takes heads whose size is a multiple of it."""
 EMBEDDINGS = "encoder/embeddings"
+HIDDEN = np.float32(-1e9)
+"""Added to the score of a key that a row may not look at."""
 
 
-class OnnxStep(CpuStep):
+class OnnxStep:
     """Reads a token of each row in one graph, which is made at the first and kept.
 
     Kept with it are the weights that it was made of, packed as the products read them: half a
@@ -34,26 +47,51 @@ class OnnxStep(CpuStep):
     """
 
     def __init__(self, model: Any) -> None:
-        super().__init__(model)
+        self.model = model
+        self.config: RoFormerConfig = model.config
+        size = self.config.head_size
+        frequencies = self.config.rotary_base ** (-np.arange(0, size, 2, dtype="float64") / size)
+        self._frequencies = frequencies.astype("float32")  # as `layers.rotary.angles` has them
+        self.caches: list[KeysAndValues] = []
+        self.filled = 0
+        """How many slots of them hold something; the others are neither read nor copied."""
         self._session: StepSession | None = None
         self._packed: Mapping[str, Floats] = {}
 
     @staticmethod
     def can_read(model: Any) -> bool:
-        """Whether, besides, ONNX Runtime is there, and has operations for all of the network."""
-        if not (CpuStep.can_read(model) and installed("onnx")):
+        """Whether it gives the model's numbers: whole float32 weights, on TensorFlow and a CPU.
+
+        And whether ONNX Runtime is there, and has operations for all of the network.
+        """
+        config = model.config
+        names = {row.name for row in table(config)}
+        readable = (
+            fast()
+            and config.unusual_form() is None  # RoFormer's own rotation is all it knows
+            and model.compute_dtype == "float32"
+            and model.named_variables().keys() <= names  # no LoRA beside them
+            and not any(layer.quantization_mode for layer in all_layers(model))
+        )
+        if not (readable and installed("onnx")):
             return False
         import onnxruntime
 
-        config = model.config
         known = not unsupported(config) and config.head_size % MULTIPLE == 0
         return known and is_sound(onnxruntime)
 
     def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
-        """See `CpuStep`; where the weights changed, the graph is made anew."""
-        super().begin(caches, filled)
-        for key, _ in self.caches:
-            self._order(half_order, key)
+        """Go on from keys and values of each layer, by the weights of now.
+
+        filled: how many slots hold something. What is given is copied, a layer after the other.
+        Where the weights changed, the graph is made anew.
+        """
+        self.filled = filled
+        self.caches = [(self._copied(key), self._copied(value)) for key, value in caches]
+        if self.config.rotary_style == "interleaved":  # in graphs the pairs of a head are halves
+            order = half_order(self.config.head_size, self.config.head_size)
+            for key, _ in self.caches:
+                key[:, :, :filled] = np.take(key[:, :, :filled], order, axis=-1)
         weights = self._weights()
         if self._session is None or not _same(weights, self._packed):
             self._session, self._packed = None, {}  # before there are others
@@ -62,14 +100,35 @@ class OnnxStep(CpuStep):
             self._session = StepSession(Network(self.config, weights, "written"))
             self._packed = weights
 
-    def end(self) -> Iterable[KeysAndValues]:
-        """See `CpuStep`; only what is taken is put in order, mostly nothing is."""
-        return ((self._order(interleaved_order, key), value) for key, value in super().end())
+    def end(self) -> None:
+        """Let go of keys and values."""
+        self.caches = []
+
+    def grow(self, slots: int) -> None:
+        """Add as many slots behind the others."""
+        room = [(0, 0), (0, 0), (0, slots), (0, 0)]
+        self.caches = [(np.pad(key, room), np.pad(value, room)) for key, value in self.caches]
+
+    def take(self, rows: Ints) -> None:
+        """Keep the rows of these numbers, in this order; one may come several times."""
+        if len(rows) != len(self.caches[0][0]):
+            self.caches = [
+                (self._copied(key, rows), self._copied(value, rows)) for key, value in self.caches
+            ]
+            return
+        moved = np.flatnonzero(rows != np.arange(len(rows)))  # of beams, few
+        there = slice(self.filled)
+        for kept in (array for pair in self.caches for array in pair):
+            kept[moved, :, there] = kept[rows[moved], :, there]
 
     def read(
         self, token_ids: Ints, segment_ids: Ints, positions: Ints, visible: Any, slot: int
     ) -> Floats:
-        """See `CpuStep`."""
+        """Logits (B, V) behind a token of each row.
+
+        token_ids, segment_ids, positions (B,) int32, visible (B, S) bool: which slots each may look
+        at; slot: where it belongs.
+        """
         assert self._session is not None, "begin comes first"
         self.filled = slot + 1
         cos, sin = self._turn(positions)
@@ -78,20 +137,30 @@ class OnnxStep(CpuStep):
             "segment": self._packed[f"{EMBEDDINGS}/segment/embeddings"][segment_ids[:, None]],
             "cos": cos,
             "sin": sin,
-            "bias": bias(visible[:, None, None, : slot + 1]),
+            "bias": np.where(visible[:, None, None, : slot + 1], np.float32(0), HIDDEN),
         }
         return self._session(rows, slot, self.caches)
 
-    def _order(self, order: Callable[[int, int], Ints], key: Floats) -> Floats:
-        """Put the features of a layer's keys in an order: in graphs the pairs of a head are halves.
+    def _copied(self, array: Floats, rows: Ints | None = None) -> Floats:
+        """Keys or values of a layer in memory of their own, or of some rows of it."""
+        there = slice(self.filled)
+        filled = array[:, :, there] if rows is None else array[rows, :, there]
+        copied = np.zeros((len(filled), *array.shape[1:]), array.dtype)
+        copied[:, :, there] = filled
+        return copied
 
-        In place.
+    def _turn(self, positions: Ints) -> tuple[Floats, Floats]:
+        """Cosines and sines (B, K/2) of the angles at positions (B,)."""
+        theta = positions[:, None].astype("float32") * self._frequencies
+        return np.cos(theta), np.sin(theta)
+
+    def _weights(self) -> dict[str, Floats]:
+        """Those of now by their names, in TensorFlow's own memory, to read.
+
+        As long as one is held, nothing is written into it: a variable that changes moves.
         """
-        if self.config.rotary_style == "interleaved":
-            size = self.config.head_size
-            filled = key[:, :, : self.filled]
-            filled[...] = np.take(filled, order(size, size), axis=-1)
-        return key
+        variables = self.model.named_variables().items()
+        return {name: shared(variable.value.value()) for name, variable in variables}
 
 
 def _same(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> bool:
@@ -100,3 +169,8 @@ def _same(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> bool:
         x.ctypes.data == old[name].ctypes.data or np.array_equal(x, old[name])
         for name, x in new.items()
     )
+
+
+def shared(tensor: Any) -> Floats:
+    """A tensor's own memory as an array, to read."""
+    return np.asarray(memoryview(tensor))

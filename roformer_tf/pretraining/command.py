@@ -489,15 +489,11 @@ def _attention(model: PretrainingModel) -> str:
     form = attention_form()
     if keras.backend.backend() != "jax" or device_in_words().startswith("the processor"):
         return ""
-    if model.compute_dtype == "float32" and form in ("blocks", "packed"):
-        return "; attention is plain, for float32 is not what its kernels take"
-    rate = model.config.attention_probs_dropout_prob
-    dropped = {
-        "packed": ", but in blocks, since cuDNN is not told what to drop",
-        "masked": ", but plain, since cuDNN is not told what to drop: give --attention-dropout 0",
-    }
-    words = {"blocks": "in blocks", "packed": "packed", "masked": "under a mask", "plain": "plain"}
-    return f"; attention {words[form]}{dropped.get(form, '') if rate else ''}"
+    if form != "plain" and model.compute_dtype == "float32":
+        return "; attention plain, because its kernels take no float32"
+    if form != "plain" and model.config.attention_probs_dropout_prob:
+        return "; attention plain, because its kernels have no dropout: give --attention-dropout 0"
+    return f"; attention {form}"
 
 
 def _diverged(config: PretrainConfig, error: DivergedError) -> str:

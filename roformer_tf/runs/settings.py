@@ -26,9 +26,9 @@ class DevicesConfig:
     """Floating-point operations a second of one device at its best, for the share of them that is
     used (`mfu` in metrics.jsonl). Unset, known for usual GPUs."""
     attention_form: AttentionForm | None = None
-    """How attention is computed on an NVIDIA GPU by JAX: in "blocks" that skip what documents of a
-    row do not see of each other, document by document by cuDNN ("packed"), by cuDNN under a mask
-    ("masked"), or "plain", in products. Unset: in blocks. All give the same but for rounding."""
+    """How JAX computes attention on an NVIDIA GPU: by cuDNN with a mask ("masked"), by JAX's Pallas
+    kernel with a document number for each token ("segments", on a single GPU), or as matrix
+    products and softmax ("plain"). Unset: masked. The results differ by rounding only."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "model_parallel"):

@@ -1,12 +1,11 @@
 """Who sees whom, told by numbers of each token: against the rule, pair by pair in plain Python."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from roformer_tf.kernels.attention import attend
-from roformer_tf.kernels.documents import documents_of, ranges
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.layers.masks import seen_from, visible_documents, visible_keys
 
 IDS = np.array(  # documents, one in pieces, one of a token, padding before, between and behind
@@ -54,40 +53,17 @@ def test_at_positions_it_is_theirs(kind):
     want = np.take_along_axis(mask(kind), positions[:, :, None], axis=1)
     for visible in (documents, documents.mask()):
         got = seen_from(visible, ops.array(positions))
-        got = got.mask() if visible is documents else got
         np.testing.assert_array_equal(ops.convert_to_numpy(got), want)
 
 
-@each_kind
-def test_ranges_are_the_first_and_the_last_that_are_seen(kind):
-    documents = visible_documents(kind, ops.array(IDS), ops.array(SEGMENTS))
-    for found, visible in zip(
-        ranges(documents), (mask(kind), mask(kind).swapaxes(1, 2)), strict=True
-    ):
-        for row, token in np.ndindex(IDS.shape):
-            seen = np.flatnonzero(visible[row, token])
-            want = (seen[0], seen[-1] + 1) if len(seen) else (IDS.shape[1], 0)
-            assert (int(found.starts[row, token]), int(found.ends[row, token])) == want
-
-
-def test_ranges_of_fewer_queries_than_keys():
-    documents = documents_of(ops.array(IDS)).at(ops.array([[5, 3]] * 4))
-    of_queries, of_keys = ranges(documents)
-    assert ops.convert_to_numpy(of_queries.starts)[0].tolist() == [5, 3]
-    assert ops.convert_to_numpy(of_queries.ends)[0].tolist() == [6, 5]
-    assert ops.convert_to_numpy(of_keys.starts)[0].tolist() == [2, 2, 2, 1, 1, 0, 2, 2]
-    assert ops.convert_to_numpy(of_keys.ends)[0].tolist() == [0, 0, 0, 2, 2, 1, 0, 0]
-    assert keras.backend.standardize_dtype(of_keys.ends.dtype) == "int32"
-
-
 def test_a_bias_of_the_scores_counts_though_documents_are_told():
-    """Kernels that skip blocks take none, so that attention goes by the mask."""
+    """The kernel that takes documents has no bias, so that attention goes by the mask."""
     rng = np.random.default_rng(0)
     query, key, value = (
         ops.cast(rng.normal(size=(4, 2, 8, 4)).astype("float32"), "bfloat16") for _ in range(3)
     )
     bias = ops.cast(3 * rng.normal(size=(1, 2, 8, 8)).astype("float32"), "bfloat16")
-    documents = documents_of(ops.convert_to_tensor(IDS))
+    documents = PackedMask(ops.convert_to_tensor(IDS))
     told = attend(query, key, value, documents, bias=bias)
     want = attend(query, key, value, documents.mask(), bias=bias)
     told, want = (ops.convert_to_numpy(ops.cast(x, "float32")) for x in (told, want))

@@ -458,47 +458,39 @@ def jax_gpu(monkeypatch):
         pytest.skip("attention's forms are JAX's")
     import jax
 
-    def fake(capability):
+    def fake(capability, count=1):
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         device = SimpleNamespace(platform="gpu", compute_capability=capability)
-        monkeypatch.setattr(jax, "devices", lambda: [device])
+        monkeypatch.setattr(jax, "devices", lambda: [device] * count)
 
     return fake
 
 
 def test_without_a_gpu_attention_is_plain():
     assert attention_form() == "plain"
-    with attention_by("blocks"):
+    with attention_by("segments"):
         assert attention_form() == "plain"
 
 
 @pytest.mark.parametrize(
-    ("capability", "want"),
+    ("capability", "count", "want"),
     [
-        ("9.0", "blocks"),
-        ("8.0", "blocks"),
-        ("12.1", "blocks"),
-        ("7.5", "masked"),
-        ("gfx942", "masked"),
+        ("9.0", 1, "segments"),
+        ("12.1", 1, "segments"),
+        ("9.0", 2, "masked"),
+        ("7.5", 1, "masked"),
+        ("gfx942", 1, "masked"),
     ],
 )
-def test_a_gpu_skips_blocks_if_it_can(jax_gpu, capability, want):
-    jax_gpu(capability)
-    assert attention_form() == want
-    with attention_by("packed"):
-        assert attention_form() == ("packed" if want == "blocks" else "masked")
+def test_a_gpu_takes_segments_if_it_can(jax_gpu, capability, count, want):
+    jax_gpu(capability, count)
+    assert attention_form() == "masked"
+    with attention_by("segments"):
+        assert attention_form() == want
     with attention_by("plain"):
         assert attention_form() == "plain"
     with plain_forms():
         assert attention_form() == "plain"
-    assert attention_form() == want
-
-
-def test_an_older_jax_has_no_language_for_blocks(jax_gpu, monkeypatch):
-    from jax.experimental.pallas import triton
-
-    jax_gpu("9.0")
-    monkeypatch.delattr(triton, "CompilerParams")
     assert attention_form() == "masked"
 
 
@@ -512,5 +504,5 @@ def test_keras_switch_makes_attention_plain(jax_gpu):
 
 
 def test_an_unknown_form_of_attention_is_told_with_those_there_are():
-    with pytest.raises(InputError, match=r"'flash', but must be one of blocks, packed, masked"):
+    with pytest.raises(InputError, match=r"'flash', but must be one of masked, segments, plain"):
         attention_by("flash").__enter__()

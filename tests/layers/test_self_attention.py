@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.documents import documents_of
+from roformer_tf.kernels.documents import PackedMask
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.self_attention import FUSED_OPTIONS, RoFormerSelfAttention
 
@@ -136,7 +136,7 @@ def test_told_by_documents_it_answers_as_under_their_mask(lora, fused):
     if lora:  # more than a kernel, which the fused form would leave out
         layer.query_dense.enable_lora(2)
         layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
-    documents = documents_of(ops.convert_to_tensor(IDS))
+    documents = PackedMask(ops.convert_to_tensor(IDS))
     want = layer(x, x, attention_mask=documents.mask())
     told = layer(x, x, attention_mask=documents)
     assert apart(told, want) < 1e-6

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import RoFormerConfig, RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.kernels import attention, block_attention
+from roformer_tf.kernels import flash
 from roformer_tf.models import encoder
 
 if keras.backend.backend() != "jax":
@@ -13,7 +13,7 @@ if keras.backend.backend() != "jax":
 
 import jax
 
-LENGTH = 20
+LENGTH = 32
 
 
 def config(**changes):
@@ -25,7 +25,7 @@ def config(**changes):
 def batch():
     """Rows of documents, the second with padding; segments begin within them."""
     rng = np.random.default_rng(0)
-    ids = np.array([[1] * 5 + [2] * 11 + [3] * 4, [1] * 9 + [2] * 6 + [0] * 5], "int32")
+    ids = np.array([[1] * 5 + [2] * 11 + [3] * 16, [1] * 9 + [2] * 6 + [0] * 17], "int32")
     return {
         "token_ids": rng.integers(1, 30, ids.shape).astype("int32"),
         "segment_ids": (rng.random(ids.shape) < 0.2).astype("int32"),
@@ -53,35 +53,38 @@ def losses_and_gradients(model, inputs, real):
 
 
 @pytest.fixture
-def blocks(monkeypatch):
-    """blocks(): from now on attention goes by blocks, float32 too, small ones; counts its calls."""
+def segments(monkeypatch):
+    """segments(): from now on attention goes by segments, float32 too; counts its calls."""
     calls = []
-    attend = block_attention.attend
+    attend = flash.attend_in_segments
 
     def counted(query, *others):
         calls.append(query.shape)
         return attend(query, *others)
 
+    def takes(query, documents, rate):
+        return query.shape[2] == LENGTH and documents.ranks is None and not rate
+
     def take():
-        monkeypatch.setattr(block_attention, "BLOCK", 16)
-        monkeypatch.setattr(block_attention, "attend", counted)
-        monkeypatch.setattr(attention, "_is_16_bits", lambda x: True)
-        monkeypatch.setattr(encoder, "attention_form", lambda: "blocks")
+        monkeypatch.setattr(flash, "attend_in_segments", counted)
+        monkeypatch.setattr(flash, "takes_segments", takes)
+        monkeypatch.setattr(encoder, "attention_form", lambda: "segments")
         return calls
 
     return take
 
 
 @pytest.mark.parametrize(
-    ("kind", "rate", "rematerialize"),
+    ("kind", "rate", "rematerialize", "taken"),
     [
-        ("bidirectional", 0.3, False),
-        ("bidirectional", 0.3, True),
-        ("causal", 0.0, False),
-        ("unilm", 0.3, False),
+        ("bidirectional", 0.0, False, True),
+        ("bidirectional", 0.0, True, True),
+        ("bidirectional", 0.3, False, False),
+        ("causal", 0.0, False, False),
+        ("unilm", 0.3, False, False),
     ],
 )
-def test_losses_and_gradients_are_those_of_the_mask(blocks, kind, rate, rematerialize):
+def test_losses_and_gradients_are_those_of_the_mask(segments, kind, rate, rematerialize, taken):
     keras.utils.set_random_seed(0)
     made = RoFormerForMaskedLM if kind == "bidirectional" else RoFormerForCausalLM
     model = made(config(attention_type=kind, attention_probs_dropout_prob=rate))
@@ -93,9 +96,8 @@ def test_losses_and_gradients_are_those_of_the_mask(blocks, kind, rate, remateri
         inputs["labels"] = inputs["token_ids"]
         real = inputs["sequence_ids"] != 0
     by_mask = losses_and_gradients(model, inputs, real)
-    calls = blocks()
-    by_blocks = losses_and_gradients(model, inputs, real)
-    last = 4 if kind == "bidirectional" else LENGTH
-    assert {x[2] for x in calls} == {LENGTH, last}  # the last layer's, of masked positions alone
-    for one, other in zip(by_blocks, by_mask, strict=True):
+    calls = segments()
+    by_segments = losses_and_gradients(model, inputs, real)
+    assert bool(calls) == taken
+    for one, other in zip(by_segments, by_mask, strict=True):
         assert np.abs(one - other).max() <= 1e-5 * max(1e-3, np.abs(other).max())

@@ -10,12 +10,11 @@ import pytest
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.kernels import attention as kernel
 from roformer_tf.models import encoder as module
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.models.incremental import IncrementalDecoder
-from roformer_tf.models.numpy_step import NumpyStep
+from roformer_tf.models.onnx_step import OnnxStep
 
 FORMS = {
     "a quarter": {"rotary_share": 0.25},
@@ -248,8 +247,7 @@ def test_masks_may_be_told_by_documents(form, encoder_of, to_float64, monkeypatc
     encoder, inputs = encoder_of(form), rows()
     inputs["sequence_ids"] = np.array([[1] * 40 + [2] * 30, [7] * 3 + [8] * 67], "int32")
     want = to_float64(encoder(inputs))
-    monkeypatch.setattr(module, "attention_form", lambda: "blocks")  # as on a GPU, for which
-    monkeypatch.setattr(kernel, "attention_form", lambda: "blocks")  # float32 gets the mask again
+    monkeypatch.setattr(module, "attention_form", lambda: "segments")  # as on a GPU
     at = np.array([[0, 3, 69], [40, 5, 8]], "int32")
     np.testing.assert_allclose(to_float64(encoder(inputs)), want, atol=1e-6)
     some = to_float64(encoder(inputs, positions=at))
@@ -387,7 +385,7 @@ def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
 )
 def test_what_is_kept_while_writing_gives_the_whole_rows_logits(form, attention_type, encoder_of):
     model = encoder_of(form, RoFormerForCausalLM, attention_type=attention_type)
-    assert not NumpyStep.can_read(model)
+    assert not OnnxStep.can_read(model)
     prompts = [[1, *range(4, 24)], [1, 30, 31]]
     decoder = IncrementalDecoder(model)
     logits = decoder.begin(prompts, room=8)

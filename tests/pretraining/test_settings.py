@@ -118,7 +118,7 @@ def test_layers_are_computed_again_if_it_is_asked_for(
     assert [encoder.rematerialize for encoder in found] == [asked]
 
 
-@pytest.mark.parametrize("asked", [None, "packed"])
+@pytest.mark.parametrize("asked", [None, "segments"])
 def test_the_form_of_attention_holds_for_the_whole_run(
     asked, pretrain_flags, tmp_path, monkeypatch
 ):
@@ -132,11 +132,10 @@ def test_the_form_of_attention_holds_for_the_whole_run(
 @pytest.mark.parametrize(
     ("form", "dtype", "rate", "told"),
     [
-        ("blocks", "bfloat16", 0.1, "; attention in blocks"),
-        ("blocks", "float32", 0.1, "; attention is plain, for float32 is not what its kernels"),
-        ("packed", "bfloat16", 0.0, "; attention packed"),
-        ("packed", "bfloat16", 0.1, "; attention packed, but in blocks, since cuDNN is not told"),
-        ("masked", "bfloat16", 0.1, "; attention under a mask, but plain, since cuDNN is not"),
+        ("masked", "bfloat16", 0.0, "; attention masked"),
+        ("masked", "float32", 0.0, "; attention plain, because its kernels take no float32"),
+        ("segments", "bfloat16", 0.0, "; attention segments"),
+        ("segments", "bfloat16", 0.1, "; attention plain, because its kernels have no dropout"),
         ("plain", "bfloat16", 0.1, "; attention plain"),
     ],
 )
