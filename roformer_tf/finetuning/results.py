@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import Precision, installed
+from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
@@ -193,6 +194,8 @@ class Results:
         outcomes = [self.best] if self.search.sets.test else self.validated
         try:
             fitted = [self._fit_baselines(outcome) for outcome in outcomes]
+        except InputError as error:
+            return NONE[0], [], str(error)
         except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
             problem = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
             return NONE[0], [], problem

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -644,11 +645,16 @@ class Task(ABC):
             Path(folder) / TASK_FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n"
         )
 
+    @cached_property
+    def label_numbers(self) -> dict[str, int]:
+        """Place of each label among the logits. A dictionary: `labels.index` is slow for many."""
+        return {label: number for number, label in enumerate(self.labels)}
+
     def number_of(self, label: Any, example: Example) -> int:
         """Place of a label among the logits. Raises InputError where it has none."""
         try:
-            return self.labels.index(label)
-        except ValueError:
+            return self.label_numbers[label]
+        except (KeyError, TypeError):  # or a value that is no label at all
             known = ", ".join(self.labels[:10]) + ("…" if len(self.labels) > 10 else "")
             raise InputError(
                 f"{example.place}: the label {label!r} stands nowhere in the training data, "

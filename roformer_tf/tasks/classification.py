@@ -135,7 +135,7 @@ class Classification(Task):
         if not examples:
             return []
         labels = np.array([self.number_of(example.label, example) for example in examples])
-        scores = np.array([prediction.scores for prediction in predictions], np.float64)
+        scores = np.array([prediction.scores for prediction in predictions])
         return find_label_issues(labels, scores)
 
     def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:

@@ -45,13 +45,14 @@ def confident_labels(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarra
     that label is given; of several the likeliest counts.
     """
     thresholds = confident_thresholds(labels, probabilities)
-    confident = np.where(probabilities >= thresholds, probabilities, -1)
+    confident = np.where(probabilities >= thresholds, probabilities, np.float32(-1))
     return np.where(confident.max(axis=1) < 0, -1, confident.argmax(axis=1))
 
 
 def confident_thresholds(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     """Mean probability (C,) of each label over the examples that have it; ∞ for one without."""
-    given = np.eye(probabilities.shape[1])[labels]  # (N, C)
-    counts = given.sum(axis=0)
-    sums = (given * probabilities).sum(axis=0)
+    classes = probabilities.shape[1]
+    counts = np.bincount(labels, minlength=classes)
+    of_given = probabilities[np.arange(len(labels)), labels]
+    sums = np.bincount(labels, weights=of_given, minlength=classes)
     return np.divide(sums, counts, out=np.full(len(counts), np.inf), where=counts > 0)

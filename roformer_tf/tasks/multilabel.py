@@ -226,7 +226,7 @@ class Multilabel(Task):
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How likely the model said a label that is not there, or how unlikely one that is."""
         wrong = set(label) ^ set(prediction.label)
-        likely = [float(prediction.scores[self.labels.index(one)]) for one in wrong]
+        likely = [float(prediction.scores[self.label_numbers[one]]) for one in wrong]
         answered = [one in prediction.label for one in wrong]
         return max(x if said else 1 - x for x, said in zip(likely, answered, strict=True))
 
@@ -244,7 +244,7 @@ class Multilabel(Task):
         label, scores = prediction
         if self.listed is None:
             return [label, *map(shortest, scores)]
-        answered = tuple(shortest(scores[self.labels.index(one)]) for one in label)
+        answered = tuple(shortest(scores[self.label_numbers[one]]) for one in label)
         best = listed_labels(self.labels, scores, likeliest(scores, self.listed))
         return [label, answered, *best]
 

@@ -1,5 +1,7 @@
 """Confident learning, against what is counted by hand and what cleanlab has found."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,14 @@ def test_other_tasks_doubt_no_label():
     others = set(TASKS) - {"classification", "pair"}
     assert others == {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
     assert all(TASKS[name]().label_issues([], []) is None for name in others)
+
+
+def test_many_labels_need_no_matrix_of_labels_by_labels():
+    """30,000 labels took 12 GB: a one-hot row for each label."""
+    size = 4000
+    probabilities = np.full((40, size), 1 / size, np.float32)
+    tracemalloc.start()
+    find_label_issues(np.arange(40), probabilities)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * probabilities.nbytes
