@@ -125,10 +125,11 @@ def _finetune(config: FinetuneConfig) -> None:
             f"training stopped: {error} Start again under another --output with a lower "
             "--learning-rate or a longer --warmup."
         ) from None
-    issues = results.label_issues(plain(config))
+    report = analyse(results.for_report(plain(config), config.baseline))
+    issues = results.label_issues(plain(config), report)
     if issues is not None:
         issues.write(output)
-    report = analyse(results.for_report(plain(config), config.baseline, issues))
+        report["label_issues"] = issues.as_json()
     given = given_settings(dataclasses.replace(config, epochs=asked.epochs))
     report["advice"] = advise(report, given, start.architecture.hidden_size)
     language = choose_language(config.language, sets.train)

@@ -528,14 +528,26 @@ class Task(ABC):
         """
         return Words("", ""), []
 
-    def label_issues(
+    def calibrated(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The predictions with probabilities that are as often right as they say, as far as known.
+
+        Fitted to these labelled examples; the most probable label stays the same.
+        """
+        return list(predictions)
+
+    def label_issues(
+        self,
+        examples: Sequence[Example],
+        predictions: Sequence[Prediction],
+        second_opinion: Sequence[Prediction] = (),
     ) -> list[LabelIssue] | None:
         """Examples whose labels are probably wrong, the most doubtful first.
 
-        The predictions are of a model that was not trained on them. None where labels cannot be
-        doubted so: where an example has not one of several labels, each with a probability of
-        its own beside the others'.
+        Both kinds of predictions are of models that were not trained on the examples; where there
+        is a second opinion, it has to agree. None for tasks where an example does not have one of
+        several labels, each with a probability.
         """
         return None
 
