@@ -152,7 +152,8 @@ DOUBTFUL = Words(
     "label only after you have read the text.",
     "在检查过的 {checked} 条样本中，有 {found} 条的标注可能有误："
     "模型和基线都没有在这些样本上训练过，却一致预测为另一个标签"
-    "（置信学习，Northcutt 等，2021）。全部列在 {file} 里，最可疑的排在最前。请读过原文再修改标注。",
+    "（置信学习，Northcutt 等，2021）。全部列在 {file} 里，"
+    "最可疑的排在最前。请读过原文再修改标注。",
 )
 NOT_DOUBTFUL = Words(
     "Of the {checked} examples that were checked, none has a doubtful label.",
