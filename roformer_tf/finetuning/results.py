@@ -22,6 +22,7 @@ from roformer_tf.inference.answers import cell_names, cells, one_line, text_name
 from roformer_tf.inference.engines import open_finetuned, save_int8_cost
 from roformer_tf.inference.export import MOST_MEASURED
 from roformer_tf.inference.predict import predict
+from roformer_tf.inference.reranking import write_validation_pairs
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.runs.checkpointing import publish
@@ -99,7 +100,10 @@ class Results:
         header = "\t".join(map(one_line, rows[0]))
         lines = [header, *(tsv_line(row, self.search.task) for row in rows)]
         write_text(output / PREDICTIONS, "".join(f"{line}\n" for line in lines))
-        for name, other in zip(self.search.task.text_columns, self._text_names, strict=True):
+        task = self.search.task
+        if len(task.text_columns) == 2 and not (task.texts_apart or task.writes):
+            write_validation_pairs(output, self.best.trial.valid)
+        for name, other in zip(task.text_columns, self._text_names, strict=True):
             if name != other:
                 print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
 
