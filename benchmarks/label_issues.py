@@ -13,7 +13,7 @@ import csv
 import gzip
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,12 @@ def main(config: LabelIssuesBenchmark) -> None:
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     found = report["label_issues"]
     listed = read_places(run / found["file"]) if found["file"] else []
-    alone = doubts_of_the_model_alone(run / "model", paths)
+    examples = new_examples(paths)
+    alone = doubts_of_the_model_alone(run / "model", examples)
     changed = planted["valid"]
     figures = {
-        "planted": len(changed),
-        "checked": found["checked"],
+        "checked": len(examples),
+        "planted": sum(int(example.place) in changed for example in examples),
         "reason": found["reason"],
         "model": report[report["judged"]]["accuracy"],
         "baseline": report["baseline"][report["judged"]]["accuracy"],
@@ -120,18 +121,22 @@ def read_places(path: Path) -> list[int]:
         return [int(row["place"].rpartition(":")[2]) for row in rows]
 
 
-def doubts_of_the_model_alone(folder: Path, paths: dict[str, str]) -> list[int]:
-    """Lines of the validation set that the model doubts, whatever the baseline predicts."""
+def new_examples(paths: Mapping[str, str]) -> list[Example]:
+    """The validation examples whose texts are not in training; the place is the line."""
     train, valid = (
         [line.split("\t") for line in Path(paths[name]).read_text(encoding="utf-8").split("\n")]
         for name in ("train", "valid")
     )
     known = {example_key([row[0]]) for row in train[1:-1]}
-    examples = [
+    return [
         Example((text,), label, str(number))
         for number, (text, label) in enumerate(valid[1:-1], start=2)
         if example_key([text]) not in known
     ]
+
+
+def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list[int]:
+    """Lines of examples whose label the model doubts, whatever the baseline predicts."""
     opened = open_finetuned(folder)
     predictions = predict(opened.model, opened.tokenizer, opened.task, examples)
     issues = opened.task.label_issues(examples, opened.task.calibrated(examples, predictions))
