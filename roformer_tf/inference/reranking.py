@@ -4,22 +4,26 @@ A model of pairs is good at telling pairs of the kind that it was trained on. Th
 a search are all similar to the query, which is another kind: reranking can destroy a good order.
 
 RUN/validation_pairs.jsonl   {"texts": [query, document], "label": "1"}, written by `finetune`
+RUN/reranking.json           what was measured; a minute or two with a large model, so only once
 RUN/model/                   what --rerank opens
 """
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roformer_tf.files import write_text
+from roformer_tf.files import remove, write_text
 from roformer_tf.inference.index import SearchIndex, write_index
 from roformer_tf.inference.retrieval import Answer, Reranker, Retriever
 from roformer_tf.inference.text_files import Document
 from roformer_tf.labelled.examples import Example
 
+MEASURED = "reranking.json"
 VALIDATION_PAIRS = "validation_pairs.jsonl"
 """In the run's folder, not in the model's: people publish that, and these are their texts."""
 MOST_QUERIES = 50
@@ -49,6 +53,7 @@ class RerankingFigures:
 
 def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
     """Keep the pairs that a model was validated on, in the run's folder."""
+    remove(folder / MEASURED)
     lines = (json.dumps({"texts": one.texts, "label": one.label}) for one in examples)
     write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
 
@@ -62,7 +67,7 @@ def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
     path = Path(folder).resolve().parent / VALIDATION_PAIRS
     try:
         queries = _queries(path, retriever.reranker)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         reason = "is not there" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
         yield (
             f"--rerank {folder}: what it does to the order could not be measured, for {path} "
@@ -75,7 +80,13 @@ def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
             "no query with a document that belongs to it."
         )
         return
-    found = measure_reranking(queries, retriever)
+    key = _settings_key(Path(folder), path, retriever)
+    found = _known(path.with_name(MEASURED), key)
+    if found is None:
+        found = measure_reranking(queries, retriever)
+        with suppress(OSError):  # a folder that is only read: it is measured again each time
+            content = {"settings": key, "figures": asdict(found)}
+            write_text(path.with_name(MEASURED), json.dumps(content, indent=2) + "\n")
     yield (
         f"--rerank {folder}: MRR {found.before:.3f} before and {found.after:.3f} after reranking, "
         f"on {found.queries:,} queries that it was validated on, among {found.documents:,} "
@@ -86,6 +97,27 @@ def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
             "warning: reranking makes the order worse. Leave --rerank out, or fine-tune the model "
             "on wrong documents that this search finds."
         )
+
+
+def _settings_key(model: Path, pairs: Path, retriever: Retriever) -> str:
+    """Digest of all that the figures depend on."""
+    manifest = retriever.index.manifest
+    files = [(x.name, x.stat().st_size, x.stat().st_mtime_ns) for x in sorted(model.glob("*"))]
+    settings = (
+        *(manifest.fingerprint, manifest.passage_length, manifest.hybrid_weight),
+        *(manifest.beginning_weight, retriever.hybrid, retriever.weight, retriever.reranked),
+        *(files, pairs.read_bytes()),
+    )
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
+
+
+def _known(path: Path, key: str) -> RerankingFigures | None:
+    """The figures of a file, if they were measured with the same settings."""
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["settings"] == key:
+            return RerankingFigures(**content["figures"])
+    return None
 
 
 def measure_reranking(queries: Sequence[RankedQuery], retriever: Retriever) -> RerankingFigures:

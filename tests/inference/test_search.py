@@ -1,6 +1,7 @@
 """`roformer-tf search`: what is typed, what is written, and what is refused."""
 
 import json
+import os
 import re
 import shutil
 from itertools import chain
@@ -214,6 +215,20 @@ def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
     assert want["before"] != pytest.approx(want["after"])
     assert [float(x) for x in found.groups()] == pytest.approx([*want.values()], abs=1e-3)
     assert ("reranking makes the order worse" in err) == (want["after"] < want["before"])
+
+    # Measured once, but anew with other settings or another model.
+    measured = tmp_path / "run" / "reranking.json"
+    run(*flags, "--queries", "公园")
+    figures = json.loads(measured.read_text("utf-8"))
+    figures["figures"]["before"] = 0.123
+    measured.write_text(json.dumps(figures), "utf-8")
+    for more, known in (([], True), (["--hybrid"], False)):
+        _, _, err = run(*flags, *more, "--queries", "公园")
+        assert ("MRR 0.123 before" in err) == known
+    figures["settings"] = json.loads(measured.read_text("utf-8"))["settings"]
+    measured.write_text(json.dumps(figures), "utf-8")
+    os.utime(model / "task.json", (1, 1))
+    assert "MRR 0.123 before" not in run(*flags, "--hybrid", "--queries", "公园")[2]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"texts": ["一"], "label": "1"}', "\udcff"])
