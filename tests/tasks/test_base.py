@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.details import CHARACTERS, MISTAKES
 from roformer_tf.tasks.multilabel import Multilabel
@@ -59,6 +60,22 @@ def test_targets_of_many_labels_do_not_search_through_all_of_them(name):
         label = ComparedText(f"label {number}")
         task.target(Example(("x",), (label,) if several else label, ""))
     assert ComparedText.comparisons <= 2 * 2000
+
+
+def test_thresholds_and_details_of_many_labels_do_not_search_either():
+    """Each example was asked for each label."""
+    labels = tuple(ComparedText(f"label {number}") for number in range(2000))
+    task = Multilabel(labels=labels)
+    examples = [Example(("x",), (ComparedText("label 7"), ComparedText("label 9")), "")] * 50
+    scores = np.full(2000, 0.1, np.float32)
+    scores[[7, 9]] = 0.9
+    predictions = [Prediction(examples[0].label, scores)] * 50
+    ComparedText.comparisons = 0
+    chosen = task.with_choices([one.label for one in examples], predictions)
+    details = task.details(examples, predictions)
+    assert ComparedText.comparisons <= 4 * 2000
+    assert chosen.reread(predictions[0]).label == ("label 7", "label 9")
+    assert details["calibration"]["bins"][-1]["right"] == 1
 
 
 def test_a_folder_keeps_the_order_of_the_labels(tmp_path):
