@@ -4,6 +4,7 @@ OUTPUT/settings.yaml   every setting; usable as --config
 OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md, the model card
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  rows whose label is probably wrong, if any; .xlsx where --train is one
+OUTPUT/validation_pairs.jsonl  of a model of pairs: what `search --rerank` measures it on
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
 OUTPUT/search.json     what the learning rates gave that were tried, where none was given
 OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
@@ -122,10 +123,11 @@ def _finetune(config: FinetuneConfig) -> None:
             f"training stopped: {error} Start again under another --output with a lower "
             "--learning-rate or a longer --warmup."
         ) from None
-    issues = results.label_issues(plain(config))
+    report = analyse(results.for_report(plain(config), config.baseline))
+    issues = results.label_issues(plain(config), report)
     if issues is not None:
         issues.write(output)
-    report = analyse(results.for_report(plain(config), config.baseline, issues))
+        report["label_issues"] = issues.as_json()
     given = given_settings(dataclasses.replace(config, epochs=asked.epochs))
     report["advice"] = advise(report, given, start.architecture.hidden_size)
     language = choose_language(config.language, sets.train)

@@ -6,20 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import Precision, installed
+from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
-from roformer_tf.finetuning.label_issues import LabelIssues, find_issues
+from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
+from roformer_tf.finetuning.report.warnings import compare
 from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.trial import Outcome, goodness, labels_of
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
 from roformer_tf.inference.engines import open_finetuned, save_int8_cost
 from roformer_tf.inference.export import MOST_MEASURED
 from roformer_tf.inference.predict import predict
+from roformer_tf.inference.reranking import write_validation_pairs
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.runs.checkpointing import publish
@@ -36,6 +39,15 @@ GOLD = "gold"
 Baseline: TypeAlias = tuple[Words, list[Prediction]]
 """A simple method in words, and its answers."""
 NONE: tuple[Baseline, list[Baseline], str] = ((NO_BASELINE, []), [], "")
+
+
+class FittedBaseline(NamedTuple):
+    """A simple method that was fitted to the training examples of one training."""
+
+    name: Words
+    valid: list[Prediction]
+    """For the validation set of that training."""
+    test: list[Prediction]
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,10 @@ class Results:
         header = "\t".join(map(one_line, rows[0]))
         lines = [header, *(tsv_line(row, self.search.task) for row in rows)]
         write_text(output / PREDICTIONS, "".join(f"{line}\n" for line in lines))
-        for name, other in zip(self.search.task.text_columns, self._text_names, strict=True):
+        task = self.search.task
+        if len(task.text_columns) == 2 and not (task.texts_apart or task.writes):
+            write_validation_pairs(output, self.best.trial.valid)
+        for name, other in zip(task.text_columns, self._text_names, strict=True):
             if name != other:
                 print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
 
@@ -116,24 +131,27 @@ class Results:
             len(examples),
         )
 
-    def label_issues(self, settings: Mapping[str, Any]) -> LabelIssues | None:
-        """Rows whose labels are probably wrong, of those that the model was not trained on.
+    def label_issues(
+        self, settings: Mapping[str, Any], report: Mapping[str, Any]
+    ) -> LabelIssues | None:
+        """Rows whose labels are probably wrong, of validation sets.
 
-        With folds these are all, each by the model of its own fold; else validation and test.
+        With folds these are all but the test set's, each by the models of its own fold. Texts that
+        are in training, too, are skipped: the models were trained on them. The report tells
+        whether there is a baseline, and whether the model is better.
         """
-        sets = [(one.trial.valid, one.predictions["valid"]) for one in self.validated]
-        test, parts = self.search.sets.test, self.search.sets
-        if test:
-            sets.append((test, self.best.predictions["test"]))
-        every = len(parts.train) + len(parts.valid) + len(test)
-        return find_issues(self.search.task, sets, every, settings)
+        found, parts = compare(report), self.search.sets
+        sets = []
+        for number, outcome in enumerate(self.validated):
+            trial = outcome.trial
+            baseline = self._fitted[number][0].valid if "baseline" in report else []
+            checked = CheckedSet(trial.valid, outcome.predictions["valid"], baseline)
+            sets.append(checked.without(example.texts for example in trial.train))
+        every = len(parts.train) + len(parts.valid)
+        is_better = found is not None and found.verdict != "no better"
+        return find_issues(self.search.task, sets, every, settings, is_better)
 
-    def for_report(
-        self,
-        settings: Mapping[str, Any],
-        with_baseline: bool,
-        label_issues: LabelIssues | None = None,
-    ) -> ReportData:
+    def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
         """Everything that the report is made of; the baseline is fitted here."""
         search, trial = self.search, self.best.trial
         began = time.perf_counter()
@@ -158,7 +176,6 @@ class Results:
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
             trials=[_line(outcome) for outcome in self.outcomes] if len(self.outcomes) > 1 else (),
-            label_issues=None if label_issues is None else label_issues.as_json(),
             settings=settings,
             hardware=describe_machine(),
             answered_by={
@@ -190,30 +207,42 @@ class Results:
         that has. Of several the best one comes first. Whatever goes wrong with them, hours of
         training are not to end without a report.
         """
-        outcomes = [self.best] if self.search.sets.test else self.validated
         try:
-            fitted = [self._fit_baselines(outcome) for outcome in outcomes]
+            fitted = self._fitted
+        except InputError as error:
+            return NONE[0], [], str(error)
         except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
             problem = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
             return NONE[0], [], problem
-        found = [
-            (parts[0][0], self._joined([answers for _, answers in parts]))
-            for parts in zip(*fitted, strict=True)
-        ]
+        if self.search.sets.test:
+            of_best = zip(self.validated, fitted, strict=True)
+            found = [(x.name, x.test) for one, fits in of_best if one is self.best for x in fits]
+        else:
+            found = [
+                (parts[0].name, self._joined([one.valid for one in parts]))
+                for parts in zip(*fitted, strict=True)
+            ]
         if len(found) > 1:
             gold, metric = [one.label for one in self.examples], self.search.recipe.metric
             task = self.best.task
             found.sort(key=lambda one: -goodness(task.compute_metrics(gold, one[1]), metric))
         return found[0], found[1:], ""
 
-    def _fit_baselines(self, outcome: Outcome) -> list[Baseline]:
-        """Those beside one training."""
+    @cached_property
+    def _fitted(self) -> list[list[FittedBaseline]]:
+        """The baselines of each of `validated`."""
+        return [self._fit_baselines(outcome) for outcome in self.validated]
+
+    def _fit_baselines(self, outcome: Outcome) -> list[FittedBaseline]:
+        """Those of one training; what searches by words predicts for the judged set alone."""
         task, test, trial = self.search.task, self.search.sets.test, outcome.trial
         if task.texts_apart:
             tokenizer = self.search.start.tokenizer
-            return lexical_baselines(outcome.task, trial.valid, test or trial.valid, tokenizer)
+            found = lexical_baselines(outcome.task, trial.valid, test or trial.valid, tokenizer)
+            return [FittedBaseline(name, answers, answers) for name, answers in found]
         chosen_by = trial.valid if outcome.task != task else ()
-        return [task.baseline(trial.train, test or trial.valid, chosen_by)]
+        name, answers = task.baseline(trial.train, [*trial.valid, *test], chosen_by)
+        return [FittedBaseline(name, answers[: len(trial.valid)], answers[len(trial.valid) :])]
 
     def _duplicates(self) -> Duplicates | None:
         """Texts judged by that stand elsewhere; folds share none with what they are judged by."""

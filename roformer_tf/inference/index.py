@@ -12,7 +12,7 @@ A folder is written beside and renamed: it is the old one or the new one, whole.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -28,7 +28,7 @@ from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE, Found, best_of, exact
-from roformer_tf.inference.text_files import CheckedDocuments, Document
+from roformer_tf.inference.text_files import Document
 from roformer_tf.inference.vector_files import MatrixFile
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
@@ -209,7 +209,7 @@ def is_index(folder: str | Path) -> bool:
 def write_index(
     folder: str | Path,
     embedder: TextEmbedder,
-    documents: CheckedDocuments,
+    documents: Iterable[Document],
     *,
     passage_length: int | None = None,
     hybrid_weight: float | None = None,
@@ -238,7 +238,7 @@ def write_index(
 def _write_index(
     folder: Path,
     embedder: TextEmbedder,
-    documents: CheckedDocuments,
+    documents: Iterable[Document],
     passage_length: int | None,
     weights: Mapping[str, float],
     with_words: bool,
@@ -303,7 +303,7 @@ def _write_rows(
     folder: Path,
     old: SearchIndex | None,
     embedder: TextEmbedder,
-    documents: CheckedDocuments,
+    documents: Iterable[Document],
     fresh: np.ndarray,
     manifest: Manifest,
     batch_size: int,

@@ -16,6 +16,7 @@ from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.index import SearchIndex, is_index, write_index
+from roformer_tf.inference.reranking import report_reranking
 from roformer_tf.inference.retrieval import Retriever, load_reranker
 from roformer_tf.inference.text_files import TextFileConfig, checked_documents, checked_texts
 from roformer_tf.inference.tsv import STANDARD, opened_tsv
@@ -59,8 +60,9 @@ class SearchConfig:
     """What a document's first passage weighs beside its nearest, as 0.3: in manuals and news the
     beginning says what the rest is about. An index that is made keeps it; unset, nothing."""
     rerank: str | None = None
-    """The model/ of a run on pairs, with labels 0 and 1 or a number, that puts the first into an
-    order of its own."""
+    """The model/ of a run on pairs, with labels 0 and 1 or a number, that puts the first documents
+    into an order of its own. Whether that helps is measured first, on the pairs that the model was
+    validated on; a warning tells where it does not."""
     rerank_top: int = 50
     """How many of the first --rerank reads."""
     passage_length: int | None = None
@@ -137,6 +139,9 @@ def search(config: SearchConfig) -> None:
             config.rerank_top,
             config.batch_size,
         )
+        if config.rerank is not None:
+            for line in report_reranking(config.rerank, retriever):
+                print(line, file=sys.stderr)
         began = time.perf_counter()
         with (
             opened_tsv(config.output) as out,

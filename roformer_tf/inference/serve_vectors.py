@@ -9,6 +9,7 @@ A model that writes and gives vectors, such as the released sim ones, has /embed
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,7 @@ from roformer_tf.inference.questions import (
     question_type,
     read_body,
 )
+from roformer_tf.inference.reranking import report_reranking
 from roformer_tf.inference.retrieval import Answer, Retriever, load_reranker
 from roformer_tf.inference.service import (
     PATIENCE,
@@ -103,6 +105,9 @@ def load_served_vectors(
     opened.check_model(embedder)
     reranker = None if rerank is None else load_reranker(rerank, precision)
     retriever = Retriever(opened, embedder, hybrid, reranker=reranker, batch_size=batch_size)
+    if rerank is not None:
+        for line in report_reranking(rerank, retriever):
+            print(line, file=sys.stderr)
     list(retriever.answers(["好" * 20, "好" * 40], 1))
     return ServedVectors(name, embedder, retriever)
 

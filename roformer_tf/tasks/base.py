@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -527,14 +528,26 @@ class Task(ABC):
         """
         return Words("", ""), []
 
-    def label_issues(
+    def calibrated(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The predictions with probabilities that are as often right as they say, as far as known.
+
+        Fitted to these labelled examples; the most probable label stays the same.
+        """
+        return list(predictions)
+
+    def label_issues(
+        self,
+        examples: Sequence[Example],
+        predictions: Sequence[Prediction],
+        second_opinion: Sequence[Prediction] = (),
     ) -> list[LabelIssue] | None:
         """Examples whose labels are probably wrong, the most doubtful first.
 
-        The predictions are of a model that was not trained on them. None where labels cannot be
-        doubted so: where an example has not one of several labels, each with a probability of
-        its own beside the others'.
+        Both kinds of predictions are of models that were not trained on the examples; where there
+        is a second opinion, it has to agree. None for tasks where an example does not have one of
+        several labels, each with a probability.
         """
         return None
 
@@ -644,11 +657,16 @@ class Task(ABC):
             Path(folder) / TASK_FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n"
         )
 
+    @cached_property
+    def label_numbers(self) -> dict[str, int]:
+        """Place of each label among the logits. A dictionary: `labels.index` is slow for many."""
+        return {label: number for number, label in enumerate(self.labels)}
+
     def number_of(self, label: Any, example: Example) -> int:
         """Place of a label among the logits. Raises InputError where it has none."""
         try:
-            return self.labels.index(label)
-        except ValueError:
+            return self.label_numbers[label]
+        except (KeyError, TypeError):  # or a value that is no label at all
             known = ", ".join(self.labels[:10]) + ("…" if len(self.labels) > 10 else "")
             raise InputError(
                 f"{example.place}: the label {label!r} stands nowhere in the training data, "

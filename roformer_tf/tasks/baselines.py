@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.entities import spans
 from roformer_tf.tasks.wording import Words
@@ -23,6 +24,9 @@ REGRESSIONS = {
     "logistic": Words("logistic regression", "逻辑回归"),
     "ridge": Words("ridge regression", "岭回归"),
 }
+MOST_COEFFICIENTS = 50_000_000
+"""Of a logistic regression: the solver keeps some twenty copies, 8 GB. The probabilities of all
+training examples, which it computes hundreds of times, are held to the same number."""
 RARE = 2
 """Times that a piece of text must stand in training to count."""
 
@@ -74,7 +78,15 @@ def overlap(a: Sequence[str], b: Sequence[str]) -> float:
 def class_probabilities(
     features: Any, targets: np.ndarray, others: Any, classes: int
 ) -> np.ndarray:
-    """Learn classes (N,) from features (N, F), and tell those of others (M, C) float32."""
+    """Learn classes (N,) from features (N, F), and predict those of others: (M, C) float32.
+
+    Raises InputError for so many classes that it would take hours.
+    """
+    if classes * max(features.shape) > MOST_COEFFICIENTS:
+        raise InputError(
+            f"a logistic regression of {classes:,} labels on {features.shape[0]:,} examples with "
+            f"{features.shape[1]:,} features would take hours"
+        )
     from sklearn.linear_model import LogisticRegression
 
     found = np.unique(targets).astype(int)

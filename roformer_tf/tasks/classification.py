@@ -28,6 +28,8 @@ from roformer_tf.tasks.metrics import (
     roc_auc,
 )
 from roformer_tf.tasks.probabilities import (
+    at_temperature,
+    fit_temperature,
     likeliest,
     listed_cells,
     listed_labels,
@@ -128,15 +130,35 @@ class Classification(Task):
         )
         return fitted.method, [Prediction(self.labels[int(np.argmax(x))], x) for x in scores]
 
-    def label_issues(
+    def calibrated(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """By temperature scaling."""
+        if not examples:
+            return []
+        labels, scores = self._arrays(examples, predictions)
+        scaled = at_temperature(scores, fit_temperature(labels, scores))
+        return [one._replace(scores=row) for one, row in zip(predictions, scaled, strict=True)]
+
+    def label_issues(
+        self,
+        examples: Sequence[Example],
+        predictions: Sequence[Prediction],
+        second_opinion: Sequence[Prediction] = (),
     ) -> list[LabelIssue] | None:
         """By confident learning."""
         if not examples:
             return []
+        labels, scores = self._arrays(examples, predictions)
+        others = np.array([one.scores for one in second_opinion]) if second_opinion else None
+        return find_label_issues(labels, scores, others)
+
+    def _arrays(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the labels (N,) int, and probabilities (N, C)."""
         labels = np.array([self.number_of(example.label, example) for example in examples])
-        scores = np.array([prediction.scores for prediction in predictions], np.float64)
-        return find_label_issues(labels, scores)
+        return labels, np.array([prediction.scores for prediction in predictions])
 
     def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration, figures of each label, and which is taken for which."""

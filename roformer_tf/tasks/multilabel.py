@@ -148,9 +148,16 @@ class Multilabel(Task):
         """
         if not len(predictions):
             return self
-        wanted = np.array([[name in label for name in self.labels] for label in gold])
+        wanted = self._has_label(gold)
         scores = np.array([prediction.scores for prediction in predictions])
         return dataclasses.replace(self, thresholds=best_thresholds(wanted, scores))
+
+    def _has_label(self, gold: Sequence[Label]) -> np.ndarray:
+        """Whether an example has a label (N, C) bool."""
+        found = np.zeros((len(gold), len(self.labels)), np.bool_)
+        for row, labels in zip(found, gold, strict=True):
+            row[[self.label_numbers[label] for label in labels]] = True
+        return found
 
     def reread(self, prediction: Prediction) -> Prediction:
         """An answer by these thresholds."""
@@ -203,7 +210,7 @@ class Multilabel(Task):
         """Calibration of every label's probability, and figures of each label."""
         gold = [example.label for example in examples]
         scores = np.array([prediction.scores for prediction in predictions])
-        there = np.array([[name in label for name in self.labels] for label in gold])
+        there = self._has_label(gold)
         return {
             "mistakes": self.mistakes(examples, predictions),
             "calibration": calibration(scores.ravel(), there.ravel()),
@@ -226,7 +233,7 @@ class Multilabel(Task):
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How likely the model said a label that is not there, or how unlikely one that is."""
         wrong = set(label) ^ set(prediction.label)
-        likely = [float(prediction.scores[self.labels.index(one)]) for one in wrong]
+        likely = [float(prediction.scores[self.label_numbers[one]]) for one in wrong]
         answered = [one in prediction.label for one in wrong]
         return max(x if said else 1 - x for x, said in zip(likely, answered, strict=True))
 
@@ -244,7 +251,7 @@ class Multilabel(Task):
         label, scores = prediction
         if self.listed is None:
             return [label, *map(shortest, scores)]
-        answered = tuple(shortest(scores[self.labels.index(one)]) for one in label)
+        answered = tuple(shortest(scores[self.label_numbers[one]]) for one in label)
         best = listed_labels(self.labels, scores, likeliest(scores, self.listed))
         return [label, answered, *best]
 

@@ -10,6 +10,13 @@ MANY_LABELS = 20
 LISTED = 5
 """The likeliest, which are listed then."""
 
+TEMPERATURES = (0.1, 100.0)
+"""Least and most that is fitted: a model that is always right would have 0."""
+SMALLEST = float(np.finfo(np.float32).tiny)
+"""A probability of which there is a logarithm."""
+NUMBERS_TO_FIT = 5_000_000
+"""Probabilities that a temperature is fitted to at most."""
+
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Over the last axis, in float64, given as float32."""
@@ -20,6 +27,31 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """1 / (1 + e⁻ˣ), in float64, given as float32."""
     return (0.5 * (1 + np.tanh(logits.astype(np.float64) / 2))).astype(np.float32)
+
+
+def fit_temperature(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """Temperature at which probabilities have the lowest cross-entropy (Guo et al., 2017).
+
+    labels (N,) int, probabilities (N, C) → above 1 for a model that is too confident. Of very many
+    numbers every n-th example is used.
+    """
+    from scipy.optimize import minimize_scalar
+
+    step = -(-probabilities.size // NUMBERS_TO_FIT) or 1
+    labels, probabilities = labels[::step], probabilities[::step]
+
+    def cross_entropy(log_temperature: float) -> float:
+        scaled = at_temperature(probabilities, np.exp(log_temperature))
+        of_label = scaled[np.arange(len(labels)), labels]
+        return -float(np.mean(np.log(np.maximum(of_label, SMALLEST))))
+
+    found = minimize_scalar(cross_entropy, bounds=np.log(TEMPERATURES), method="bounded")
+    return float(np.exp(found.x))
+
+
+def at_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """Probabilities (N, C) as if their logits had been divided by the temperature; float32."""
+    return softmax(np.log(np.maximum(probabilities, SMALLEST)) / np.float32(temperature))
 
 
 def shortest(number: Any) -> float:

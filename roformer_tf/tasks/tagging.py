@@ -296,7 +296,7 @@ class Tagging(Task):
         """What stands in training as an entity, the longest first, from left to right."""
         certain = np.eye(len(self.labels), dtype=np.float32)
         return LONGEST_MATCH, [
-            Prediction(labels, certain[[self.labels.index(label) for label in labels]])
+            Prediction(labels, certain[[self.label_numbers[label] for label in labels]])
             for labels in known_entities(training, test)
         ]
 

@@ -4,7 +4,7 @@ import numpy as np
 import openpyxl
 import pytest
 
-from roformer_tf.finetuning.label_issues import find_issues
+from roformer_tf.finetuning.label_issues import NO_BASELINE, NOT_BETTER, CheckedSet, find_issues
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.table import TASKS
@@ -13,40 +13,85 @@ SECOND = np.array([0.1, 0.2, 0.9, 0.7, 0.9, 0.35])
 GIVEN = [0, 0, 0, 1, 1, 1]  # the third and the last are doubtful
 
 
-def found(settings, texts=("文本",), name="classification", given=GIVEN):
+def found(
+    settings, texts=("文本",), name="classification", given=GIVEN, baseline=SECOND, is_better=True
+):
     task = TASKS[name](labels=("坏", "好"), text_columns=("label", "b")[: len(texts)])
     examples = [
         Example(tuple(f"{x}{i}" for x in texts), task.labels[n], f"data.tsv:{i + 2}")
         for i, n in enumerate(given)
     ]
-    answers = [
-        Prediction(task.labels[int(x > 0.5)], np.array([1 - x, x], np.float32)) for x in SECOND
-    ]
-    halves = [(examples[:3], answers[:3]), (examples[3:], answers[3:])]  # as of two folds
-    return find_issues(task, halves, 20, settings)
+
+    def predictions(second):
+        return [
+            Prediction(task.labels[int(x > 0.5)], np.array([1 - x, x], np.float32)) for x in second
+        ]
+
+    checked = CheckedSet(examples, predictions(SECOND), predictions(baseline))
+    return find_issues(task, [checked], 20, settings, is_better)
 
 
 def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
     issues = found({"train": "data.csv"})
     issues.write(tmp_path)
-    lines = (tmp_path / "label_issues.tsv").read_text(encoding="utf-8").splitlines()
-    head = "place\ttext:label\tlabel\tsuggested_label\tprobability\tlabel_probability"
-    assert lines == [
-        head,
-        "data.tsv:4\t文本2\t坏\t好\t0.9\t0.1",
-        "data.tsv:7\t文本5\t好\t坏\t0.65\t0.35",
+    head, *lines = (tmp_path / "label_issues.tsv").read_text(encoding="utf-8").splitlines()
+    assert head == "place\ttext:label\tlabel\tsuggested_label\tprobability\tlabel_probability"
+    rows = [line.split("\t") for line in lines]
+    assert [row[:4] for row in rows] == [
+        ["data.tsv:4", "文本2", "坏", "好"],
+        ["data.tsv:7", "文本5", "好", "坏"],
     ]
-    told = issues.as_json()
-    assert (told["checked"], told["all"], told["found"]) == (6, 20, 2)
-    assert told["file"] == "label_issues.tsv"
-    assert told["shown"][0] == {
-        "place": "data.tsv:4",
-        "texts": ["文本2"],
-        "gold": "坏",
-        "suggested": "好",
-        "probability": pytest.approx(0.9),
-        "gold_probability": pytest.approx(0.1),
-    }
+    written = issues.as_json()
+    assert (written["checked"], written["all"], written["found"]) == (6, 20, 2)
+    assert (written["file"], written["reason"]) == ("label_issues.tsv", "")
+    first = written["shown"][0]
+    assert (first["place"], first["texts"]) == ("data.tsv:4", ["文本2"])
+    assert (first["gold"], first["suggested"]) == ("坏", "好")
+    assert [*map(float, rows[0][4:])] == pytest.approx(
+        [first["probability"], first["gold_probability"]]
+    )
+
+
+def test_probabilities_are_those_after_calibration():
+    """Of six labels two are wrong, one of them with 0.9: that is too confident."""
+    first = found({}).as_json()["shown"][0]
+    assert 0.5 < first["probability"] < 0.8
+    assert first["probability"] + first["gold_probability"] == pytest.approx(1)
+
+
+def test_the_baseline_has_to_agree():
+    agrees_once = SECOND.copy()
+    agrees_once[2] = 0.3  # the label in the data
+    assert [one["place"] for one in found({}, baseline=agrees_once).as_json()["shown"]] == [
+        "data.tsv:7"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [({"is_better": False}, NOT_BETTER), ({"baseline": SECOND[:0]}, NO_BASELINE)],
+)
+def test_no_label_is_doubted_by_a_model_that_shows_no_more_than_the_baseline(
+    given, reason, tmp_path
+):
+    found({}).write(tmp_path)
+    issues = found({}, **given)
+    issues.write(tmp_path)
+    assert not list(tmp_path.iterdir())
+    written = issues.as_json()
+    assert (written["found"], written["shown"], written["file"]) == (0, [], None)
+    assert (written["checked"], written["reason"]) == (0, reason)
+
+
+def test_texts_of_training_are_not_checked():
+    """In any width and spacing: the models were trained on them."""
+    examples = [Example((text,), "0", "") for text in ("甲Ａ", "乙", "丙")]
+    predictions = [Prediction(str(i), np.zeros(2)) for i in range(3)]
+    checked = CheckedSet(examples, predictions, predictions).without([["甲A "], ["丙丙"]])
+    assert [one.texts[0] for one in checked.examples] == ["乙", "丙"]
+    assert [one.label for one in checked.predictions] == ["1", "2"]
+    assert checked.baseline == checked.predictions
+    assert CheckedSet(examples, predictions, ()).without([["乙"]]).baseline == []
 
 
 def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
@@ -54,7 +99,7 @@ def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
     sheet = openpyxl.load_workbook(tmp_path / "label_issues.xlsx").active
     rows = [[cell.value for cell in row] for row in sheet]
     assert rows[0][:4] == ["place", "text:label", "b", "label"]
-    assert rows[1] == ["data.tsv:4", "=甲2", "乙2", "坏", "好", 0.9, 0.1]
+    assert rows[1][:5] == ["data.tsv:4", "=甲2", "乙2", "坏", "好"]
 
 
 def test_where_nothing_is_doubtful_no_file_is_left(tmp_path):

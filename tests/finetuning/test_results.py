@@ -14,6 +14,7 @@ import yaml
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.command import read_sets
+from roformer_tf.finetuning.label_issues import NO_BASELINE, NOT_BETTER
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import Results
 from roformer_tf.finetuning.search import Sets
@@ -26,6 +27,7 @@ from roformer_tf.labelled.reading import ColumnsConfig, find_layout
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.wording import Words
 
 LETTERS = {
     "差": "今天气很好我们",
@@ -260,49 +262,76 @@ def test_the_card_stands_in_the_models_folder_and_its_lines_run(run, report):
     assert "<h2>疑似标注错误</h2>" in page
 
 
-def test_doubtful_rows_are_told_by_their_places_in_the_users_files(run, report, answered):
-    """Those that confident learning finds in validation and test, by what `predict` answers."""
-    rows = [row for name in ("valid", "test") for row in DATA[name]]
-    places = [f"{name}.tsv:{i + 2}" for name in ("valid", "test") for i in range(SIZES[name])]
-    answers = [one for name in ("valid", "test") for one in answered[name]]
-    scores = np.array([[float(one[f"p({label})"]) for label in LABELS] for one in answers])
-    labels = np.array([LABELS.index(label) for _, label in rows])
-    means = [scores[labels == i, i].mean() for i in range(len(LABELS))]
-    want = set()
-    for i, row in enumerate(scores):
-        sure = [j for j in range(len(LABELS)) if row[j] >= means[j]]
-        best = max(sure, key=row.__getitem__, default=labels[i])
-        if best != labels[i] and row[best] > row[labels[i]]:
-            want.add((places[i], rows[i][0], rows[i][1], LABELS[best]))
-    found = table(run / "label_issues.tsv")
-    names = ("text:label", "label", "suggested_label")
-    got = {(row["place"].rpartition("/")[2], *(row[name] for name in names)) for row in found}
-    assert got == want
-    assert len(want) > 5
-    ahead = [float(row["probability"]) - float(row["label_probability"]) for row in found]
-    assert ahead == sorted(ahead, reverse=True)
+def test_a_model_behind_its_baseline_doubts_no_label_and_the_report_says_why(run, report):
+    assert report["test_unseen"]["accuracy"] < report["baseline"]["test_unseen"]["accuracy"]
+    assert not list(run.glob("label_issues.*"))
     told = report["label_issues"]
-    assert (told["checked"], told["all"], told["found"]) == (100, 196, len(want))
-    assert told["file"] == "label_issues.tsv"
+    assert (told["reason"], told["found"], told["shown"]) == (NOT_BETTER, 0, [])
+    page = (run / "report.md").read_text(encoding="utf-8")
+    assert "没有检查标注：模型并不比基线好" in page
 
 
-def test_with_folds_every_row_is_doubted_by_the_model_that_has_not_seen_it():
-    task = Classification(labels=("0", "1"))
+class AgreeingBaseline(Classification):
+    """Its baseline predicts what the model predicts."""
+
+    def baseline(self, training, test, valid=()):
+        return Words("made", "made"), [doubtful_prediction(one) for one in test]
+
+
+def doubtful_prediction(example):
+    """The label in the data, but of each set's last example the other one."""
+    likely = {"0": 0.1, "1": 0.9, "doubtful": 0.05}[example.texts[1]]
+    return Prediction("01"[likely > 0.5], np.float32([1 - likely, likely]))
+
+
+TEST = [Example(("test", "doubtful"), "1", "test:0")]
+
+
+def report_with(ours, baseline):
+    """What a report says of the model and of the baseline."""
+    return {
+        "task": "classification",
+        "metric": "accuracy",
+        "judged": "valid",
+        "valid": {"accuracy": ours},
+        "intervals": {"valid": {"accuracy": [ours - 0.1, ours + 0.1]}},
+    } | ({} if baseline is None else {"baseline": {"valid": {"accuracy": baseline}}})
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        (report_with(0.9, 0.8), ""),
+        (report_with(0.9, 0.89), ""),
+        (report_with(0.9, 0.9), NOT_BETTER),
+        (report_with(0.8, 0.9), NOT_BETTER),
+        (report_with(0.9, None), NO_BASELINE),
+    ],
+)
+def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(report, reason):
+    task = AgreeingBaseline(labels=("0", "1"))
 
     def outcome(name):
-        examples = [Example((f"{name}{i}",), "01"[i % 2], f"{name}:{i}") for i in range(4)]
-        likely = [0.1, 0.9, 0.1, 0.05]  # the last is doubtful
-        answers = [Prediction("01"[x > 0.5], np.float32([1 - x, x])) for x in likely]
-        trial = SimpleNamespace(valid=examples)
-        return SimpleNamespace(trial=trial, predictions={"valid": answers}, goodness=0.0)
+        examples = [
+            Example((f"{name}{i}", kind), "0" if kind == "0" else "1", f"{name}:{i}")
+            for i, kind in enumerate(("0", "1", "0", "doubtful"))
+        ]
+        trial = SimpleNamespace(valid=examples, train=[Example((f"{name}2", "0"), "0", "")])
+        predictions = {"valid": [doubtful_prediction(one) for one in examples]}
+        return SimpleNamespace(trial=trial, predictions=predictions, goodness=0.0, task=task)
 
     outcomes = [outcome(name) for name in "ab"]
+    outcomes[0].predictions["test"] = [doubtful_prediction(one) for one in TEST]
     train = [example for one in outcomes for example in one.trial.valid]
-    sets = Sets(train, [], [], [([], []), ([], [])])
-    results = Results(SimpleNamespace(sets=sets, task=task), outcomes)
-    told = results.label_issues({}).as_json()
-    assert (told["checked"], told["all"]) == (8, 8)
-    assert [one["place"] for one in told["shown"]] == ["a:3", "b:3"]
-    one_training = Results(SimpleNamespace(sets=Sets(train, [], [], []), task=task), outcomes)
-    told = one_training.label_issues({}).as_json()
-    assert [one["place"] for one in told["shown"]] == ["a:3"]
+    for test, folds, found in (
+        ([], [([], [])] * 2, ["a:3", "b:3"]),
+        ([], [], ["a:3"]),
+        (TEST, [], ["a:3"]),  # never a row of the test set
+    ):
+        search = SimpleNamespace(sets=Sets(train, [], test, folds), task=task)
+        results = Results(search, outcomes)
+        told = results.label_issues({}, report).as_json()
+        assert told["reason"] == reason
+        assert told["checked"] == (0 if reason else 3 * len(found))  # one text is in training, too
+        assert told["all"] == 8
+        assert [one["place"] for one in told["shown"]] == ([] if reason else found)

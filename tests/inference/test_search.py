@@ -1,6 +1,9 @@
 """`roformer-tf search`: what is typed, what is written, and what is refused."""
 
 import json
+import os
+import re
+import shutil
 from itertools import chain
 
 import numpy as np
@@ -9,6 +12,10 @@ import pytest
 from roformer_tf import cli
 from roformer_tf.inference import index
 from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.reranking import report_reranking, write_validation_pairs
+from roformer_tf.inference.retrieval import Retriever
+from roformer_tf.inference.text_files import Document
+from roformer_tf.labelled.examples import Example
 
 DOCUMENTS = {
     "print": "打印文档：选择文件菜单中的打印。",
@@ -168,6 +175,102 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
     code, _, err = run(*flags, "--rerank", finetuned("classification"))
     assert code == 2
     assert "--rerank needs a model of pairs" in err
+
+
+PAIRS = [("怎么打印", "print"), ("怎么打印", "park"), ("公园", "park"), ("打开", "open")]
+
+
+def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
+    run, sim, documents, finetuned, tmp_path
+):
+    """By what the search itself finds among their documents; the search goes on in any case."""
+    model = tmp_path / "run" / "model"
+    shutil.copytree(finetuned("pair"), model)
+    flags = ("--model", sim, "--documents", documents, "--rerank", model, "--rerank-top", 4)
+    _, rows, err = run(*flags, "--queries", "公园")
+    assert len(rows) == 5
+    assert "what it does to the order could not be measured" in err
+    assert "MRR" not in err
+    examples = [
+        Example((query, DOCUMENTS[name]), str(int(name != "park" or query == "公园")), "")
+        for query, name in PAIRS
+    ]
+    write_validation_pairs(tmp_path / "run", [*examples, Example(("无关", "保存"), "0", "")])
+    _, again, err = run(*flags, "--queries", "公园")
+    assert again == rows
+    found = re.search(r"MRR ([\d.]+) before and ([\d.]+) after .* on 3 queries .* 4 documents", err)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join([*(DOCUMENTS[x] for x in ("print", "park", "open")), "保存"]))
+    want = {}
+    for name, more in (("before", []), ("after", ["--rerank", model])):
+        queries = ["怎么打印", "公园", "打开"]
+        _, found_rows, _ = run("--model", sim, "--documents", texts, "--queries", *queries, *more)
+        ranks = {
+            row[0]: int(row[1])
+            for row in found_rows[1:]
+            if (row[0], row[3]) in {(q, DOCUMENTS[n]) for q, n in PAIRS if (q, n) != PAIRS[1]}
+        }
+        want[name] = sum(1 / rank for rank in ranks.values()) / 3
+        assert len(ranks) == 3
+    assert want["before"] != pytest.approx(want["after"])
+    assert [float(x) for x in found.groups()] == pytest.approx([*want.values()], abs=1e-3)
+    assert ("reranking makes the order worse" in err) == (want["after"] < want["before"])
+
+    # Measured once, but anew with other settings or another model.
+    measured = tmp_path / "run" / "reranking.json"
+    run(*flags, "--queries", "公园")
+    figures = json.loads(measured.read_text("utf-8"))
+    figures["figures"]["before"] = 0.123
+    measured.write_text(json.dumps(figures), "utf-8")
+    for more, known in (([], True), (["--hybrid"], False)):
+        _, _, err = run(*flags, *more, "--queries", "公园")
+        assert ("MRR 0.123 before" in err) == known
+    figures["settings"] = json.loads(measured.read_text("utf-8"))["settings"]
+    measured.write_text(json.dumps(figures), "utf-8")
+    os.utime(model / "task.json", (1, 1))
+    assert "MRR 0.123 before" not in run(*flags, "--hybrid", "--queries", "公园")[2]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"texts": ["一"], "label": "1"}', "\udcff"])
+def test_damaged_validation_pairs_are_named_and_stop_no_search(
+    content, run, sim, documents, finetuned, tmp_path
+):
+    model = tmp_path / "run" / "model"
+    shutil.copytree(finetuned("pair"), model)
+    path = tmp_path / "run" / "validation_pairs.jsonl"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    flags = ("--documents", documents, "--rerank", model, "--queries", "公园")
+    code, rows, err = run("--model", sim, *flags)
+    assert (code, len(rows)) == (0, 5)
+    assert "could not be measured" in err
+    assert "is damaged" in err
+
+
+@pytest.mark.parametrize(("sign", "warned"), [(1, False), (-1, True)])
+def test_a_reranker_that_makes_the_order_worse_is_warned_of(sign, warned, sim, tmp_path, eagerly):
+    """Scores that are the labels', or their opposite; numbers above the middle are relevant."""
+    pairs = {(q, d): 4.0 if d == f"{q}吗" else 1.0 for q in ("今天", "明天") for d in TEXTS}
+
+    class Scorer:
+        label = None
+
+        def scores(self, query, documents, batch_size):
+            return np.array([sign * pairs[query, text] for text in documents])
+
+    examples = [Example(texts, label, "") for texts, label in pairs.items()]
+    write_validation_pairs(tmp_path, examples)
+    with eagerly():
+        embedder = open_embedder(sim)
+        index.write_index(tmp_path / "index", embedder, [Document("文件")])
+        retriever = Retriever(
+            index.SearchIndex(tmp_path / "index"), embedder, reranker=Scorer(), reranked=4
+        )
+        said = [*report_reranking(tmp_path / "model", retriever)]
+    assert ("makes the order worse" in said[-1]) == warned
+    assert f"{1 if sign > 0 else 0.25:.3f} after" in said[0]
+
+
+TEXTS = ("今天吗", "明天吗", "昨天呢", "打印")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.details import CHARACTERS, MISTAKES
 from roformer_tf.tasks.multilabel import Multilabel
@@ -36,6 +37,45 @@ def test_a_target_is_answered_by_its_own_label(name):
         answer = task.answer(9 * (2 * hot - 1))
         assert answer.label == ((label,) if several else label)
         assert int(np.argmax(answer.scores)) == place
+
+
+class ComparedText(str):
+    """A text that counts how often it is compared."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        ComparedText.comparisons += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("name", ["classification", "multilabel", "tagging"])
+def test_targets_of_many_labels_do_not_search_through_all_of_them(name):
+    """30,000 labels and 60,000 rows took minutes: each target compared half of all labels."""
+    labels = tuple(ComparedText(f"label {number}") for number in range(2000))
+    task, several = TASKS[name](labels=labels), name != "classification"
+    ComparedText.comparisons = 0
+    for number in range(0, 2000, 10):
+        label = ComparedText(f"label {number}")
+        task.target(Example(("x",), (label,) if several else label, ""))
+    assert ComparedText.comparisons <= 2 * 2000
+
+
+def test_thresholds_and_details_of_many_labels_do_not_search_either():
+    """Each example was asked for each label."""
+    labels = tuple(ComparedText(f"label {number}") for number in range(2000))
+    task = Multilabel(labels=labels)
+    examples = [Example(("x",), (ComparedText("label 7"), ComparedText("label 9")), "")] * 50
+    scores = np.full(2000, 0.1, np.float32)
+    scores[[7, 9]] = 0.9
+    predictions = [Prediction(examples[0].label, scores)] * 50
+    ComparedText.comparisons = 0
+    chosen = task.with_choices([one.label for one in examples], predictions)
+    details = task.details(examples, predictions)
+    assert ComparedText.comparisons <= 4 * 2000
+    assert chosen.reread(predictions[0]).label == ("label 7", "label 9")
+    assert details["calibration"]["bins"][-1]["right"] == 1
 
 
 def test_a_folder_keeps_the_order_of_the_labels(tmp_path):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import baselines
 from roformer_tf.tasks.baselines import overlap
@@ -164,3 +165,13 @@ def test_words_of_one_character_count_where_every_unit_has_a_label():
     _, predictions, _ = judge("tagging", training, [tagged("我 爱 上海", "r v n", " ")])
     assert predictions[0].label[:2] == ("r", "v")
     assert predictions[0].label[2] in ("r", "n")  # unknown: what is most frequent
+
+
+def test_a_regression_that_would_take_hours_is_refused():
+    """As of 30,000 labels: memory and time grow with labels × features, and labels × examples."""
+    from scipy.sparse import csr_matrix
+
+    for shape in ((200, 1_000_000), (1_000_000, 200)):
+        features, labels = csr_matrix(shape, dtype=np.float32), np.arange(shape[0]) % 100
+        with pytest.raises(InputError, match="100 labels"):
+            baselines.class_probabilities(features, labels, features[:1], 100)

@@ -1,5 +1,7 @@
 """Confident learning, against what is counted by hand and what cleanlab has found."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from roformer_tf.tasks.label_issues import (
     confident_thresholds,
     find_label_issues,
 )
+from roformer_tf.tasks.probabilities import fit_temperature
 from roformer_tf.tasks.table import TASKS
 
 # By hand. Thresholds: of 0 (0.9 + 0.8 + 0.1) / 3 = 0.6, of 1 (0.7 + 0.9 + 0.35) / 3 = 0.65.
@@ -71,6 +74,29 @@ def noisy(seed=0, size=60, classes=3):
     return true, labels, shares / shares.sum(axis=1, keepdims=True)
 
 
+def test_a_second_opinion_has_to_suggest_the_same_label():
+    """And the order is by both: the first model alone puts example 2 before example 5."""
+    agrees, differs = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    second = np.stack([differs, differs, agrees, agrees, agrees, differs])
+    assert [one.example for one in find_label_issues(LABELS, PROBABILITIES, second)] == [2, 5]
+    second[2] = differs
+    assert [one.example for one in find_label_issues(LABELS, PROBABILITIES, second)] == [5]
+    second[2] = [0.49, 0.51]
+    issues = find_label_issues(LABELS, PROBABILITIES, second)
+    assert [one.example for one in issues] == [5, 2]
+    assert issues[0].probability == pytest.approx(0.65)  # the model's own
+
+
+def test_three_labels_need_more_than_a_rejection_of_the_given_one():
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    sure = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], *([[0.1, 0.8, 0.1]] * 2)])
+    probabilities = np.concatenate([sure, [[0.1, 0.1, 0.8]] * 2])
+    other = probabilities.copy()
+    assert [one.example for one in find_label_issues(labels, probabilities, other)] == [1]
+    other[1] = [0.1, 0.8, 0.1]  # neither the given label, nor the suggested one
+    assert find_label_issues(labels, probabilities, other) == []
+
+
 CLEANLAB = {  # of cleanlab 2.9.0: compute_confident_joint(calibrate=False), and find_label_issues(
     # filter_by="confident_learning", return_indices_ranked_by="normalized_margin")
     0: ([[16, 0, 1], [1, 17, 0], [0, 2, 17]], [2, 32, 39, 29]),
@@ -107,7 +133,48 @@ def test_tasks_of_one_label_name_their_issues(name):
     assert task.label_issues([], []) == []
 
 
+@pytest.mark.parametrize("factor", [0.5, 4.0])
+def test_calibrated_probabilities_are_right_as_often_as_they_say(factor):
+    """A model whose logits are too large or too small by a factor, on labels drawn from the true
+    ones: the temperature is the factor, and no answer changes."""
+    rng = np.random.default_rng(0)
+    task = TASKS["classification"](labels=("a", "b", "c"))
+    logits = 1.5 * rng.normal(size=(2000, 3))
+    true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    gold = [task.labels[rng.choice(3, p=row)] for row in true]
+    examples = [Example(("x",), label, "") for label in gold]
+    given = [task.answer(factor * row) for row in logits]
+    found = task.calibrated(examples, given)
+    assert [one.label for one in found] == [one.label for one in given]
+    assert fit_temperature(
+        np.array([task.number_of(x, examples[0]) for x in gold]),
+        np.array([x.scores for x in given]),
+    ) == pytest.approx(factor, rel=0.1)
+    assert np.abs(np.array([one.scores for one in found]) - true).mean() < 0.02
+
+
+def test_a_model_that_is_always_right_and_one_that_is_sure_and_wrong_are_calibrated():
+    task = TASKS["classification"](labels=("a", "b"))
+    for right in (20, 15):
+        examples = [Example(("x",), "ab"[i >= right], "") for i in range(20)]
+        scores = np.array([1.0, 0.0], np.float32)
+        found = task.calibrated(examples, [Prediction("a", scores)] * 20)
+        assert found[0].scores.tolist() == pytest.approx([right / 20, 1 - right / 20], abs=0.01)
+    assert task.calibrated([], []) == []
+
+
 def test_other_tasks_doubt_no_label():
     others = set(TASKS) - {"classification", "pair"}
     assert others == {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
     assert all(TASKS[name]().label_issues([], []) is None for name in others)
+
+
+def test_many_labels_need_no_matrix_of_labels_by_labels():
+    """30,000 labels took 12 GB: a one-hot row for each label."""
+    size = 4000
+    probabilities = np.full((40, size), 1 / size, np.float32)
+    tracemalloc.start()
+    find_label_issues(np.arange(40), probabilities)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * probabilities.nbytes

@@ -65,8 +65,6 @@ class ReportData:
     """Lines with `step` and `loss`."""
     evaluations: Sequence[Mapping[str, float]] = ()
     """Lines with `step`, `epoch` and the metrics of the validation set."""
-    label_issues: Mapping[str, Any] | None = None
-    """What `label_issues.LabelIssues.as_json` says; None for a task that they mean nothing to."""
     trials: Sequence[Mapping[str, Any]] = ()
     """Of several trainings: `name`, `learning_rate`, `seconds`, and by set ("valid", "test") the
     metrics."""
@@ -122,7 +120,6 @@ def analyse(data: ReportData) -> JsonObject:
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **_figures(data, judged, evaluated),
         **task.details(evaluated.examples, evaluated.predictions),
-        **({} if data.label_issues is None else {"label_issues": dict(data.label_issues)}),
         "losses": _thinned(data.losses),
         "evaluations": [dict(line) for line in data.evaluations],
         "trials": [dict(trial) for trial in data.trials],

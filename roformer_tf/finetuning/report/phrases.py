@@ -146,22 +146,37 @@ TRUE_VALUE = Words("true value", "真实值")
 PREDICTED_VALUE = Words("predicted value", "预测值")
 
 DOUBTFUL = Words(
-    "{found} of the {checked} examples that were checked may have a wrong label: the model, which "
-    "was not trained on them, is confident of another one (confident learning, Northcutt et al. "
-    "2021). All of them stand in {file}, the most doubtful first, for you to check and correct.",
-    "在检查过的 {checked} 条样本中，有 {found} 条的标注可能有误：模型没有在这些样本上训练过，"
-    "却对另一个标签很有把握（置信学习，Northcutt 等，2021）。全部列在 {file} 里，"
-    "最可疑的排在最前，供您核对修改。",
+    "{found} of the {checked} examples that were checked may have a wrong label. Neither the model "
+    "nor the baseline was trained on them, and both predict the same other label (confident "
+    "learning, Northcutt et al. 2021). {file} lists them all, the most doubtful first. Correct a "
+    "label only after you have read the text.",
+    "在检查过的 {checked} 条样本中，有 {found} 条的标注可能有误："
+    "模型和基线都没有在这些样本上训练过，却一致预测为另一个标签"
+    "（置信学习，Northcutt 等，2021）。全部列在 {file} 里，"
+    "最可疑的排在最前。请读过原文再修改标注。",
 )
 NOT_DOUBTFUL = Words(
     "Of the {checked} examples that were checked, none has a doubtful label.",
     "检查过的 {checked} 条样本中，没有发现可疑的标注。",
 )
+NOT_CHECKED = {
+    "no_baseline": Words(
+        "Labels were not checked: there is no baseline that would have to agree.",
+        "没有检查标注：缺少用来印证的基线。",
+    ),
+    "not_better": Words(
+        "Labels were not checked: the model is not better than the baseline, so its doubts may "
+        "well be mistakes of its own.",
+        "没有检查标注：模型并不比基线好，它的怀疑很可能是自身的错误。",
+    ),
+}
 CHECKED_PART = Words(
-    "Only examples that the model was not trained on can be checked: here {checked} of {all}. With "
-    "--folds 5 every one is.",
-    "只能检查模型没有训练过的样本，这里是 {all} 条中的 {checked} 条；"
-    "加上 --folds 5 就能检查全部样本。",
+    "Only new texts of the validation set are checked: {checked} of the {all} examples outside the "
+    "test set. With --folds 5 all of these are. Test labels are left alone, since correcting only "
+    "those that the model rejects would flatter its figures.",
+    "只检查验证集中未在训练集出现的文本：测试集以外共 {all} 条样本，这里检查了 {checked} 条；"
+    "加上 --folds 5 就能检查这些样本的全部。测试集的标注不检查："
+    "只改正模型不认同的标注会使指标虚高。",
 )
 SUGGESTED = Words("suggested", "建议")
 

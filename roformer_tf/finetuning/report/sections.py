@@ -457,8 +457,11 @@ def _mistakes(report: Report) -> Made:
 
 
 def _label_issues(report: Report) -> Made:
-    """Examples whose labels are probably wrong, and where all of them stand."""
+    """Examples whose labels are probably wrong, and the file of all; or why none was checked."""
     found = report.get("label_issues")
+    if found and (reason := found.get("reason")):
+        yield Text(phrases.NOT_CHECKED[reason])
+        return
     if not found or not found["checked"]:
         return
     numbers = {name: f"{found[name]:,}" for name in ("found", "checked", "all")}

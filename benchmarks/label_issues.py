@@ -1,0 +1,161 @@
+"""How many of the labels that `label_issues.tsv` doubts are wrong, on data with planted errors.
+
+    python -m benchmarks.label_issues --data sentiment --checkpoint MODEL --output runs/doubt
+
+Changes 5 % of the labels of train, valid and test to another label, fine-tunes, and compares the
+list with what was changed. Prints precision at 20 and at 50 as JSON: of the list, and, to show
+what the agreement of the baseline is for, of the model alone. Labels that were wrong before count
+as right here, so the figures are lower bounds. `--data` is a folder with train.tsv.gz, valid.tsv.gz
+and test.tsv.gz, such as that of benchmarks/sentiment/README.md.
+"""
+
+import csv
+import gzip
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning.command import finetune
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.inference.engines import open_finetuned
+from roformer_tf.inference.predict import predict
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.splits import example_key
+from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
+
+SETS = ("train", "valid", "test")
+DEPTHS = (20, 50)
+"""Of the list, from its top."""
+
+
+@dataclass(frozen=True)
+class LabelIssuesBenchmark:
+    """Plant label errors, fine-tune, and measure the precision of the list of doubtful labels."""
+
+    data: Path
+    """Folder with train.tsv.gz, valid.tsv.gz and test.tsv.gz: text and label."""
+    checkpoint: str
+    """What to fine-tune; it has to become better than TF-IDF."""
+    output: Path
+    """Folder for the planted data and the run."""
+    rate: float = 0.05
+    """Share of labels that are changed."""
+    epochs: int = 3
+    learning_rate: float = 3e-4
+    seed: int = 0
+
+
+def main(config: LabelIssuesBenchmark) -> None:
+    """Plant, fine-tune, measure, and print the figures."""
+    planted = plant(config)
+    run = config.output / "run"
+    paths = {name: str(config.output / f"{name}.tsv") for name in SETS}
+    finetune(
+        FinetuneConfig(
+            checkpoint=config.checkpoint,
+            output=str(run),
+            epochs=config.epochs,
+            optimizer=FinetuneOptimizerConfig(learning_rate=config.learning_rate),
+            seed=config.seed,
+            pooling="mean",
+            train=paths["train"],
+            valid=paths["valid"],
+            test=paths["test"],
+        )
+    )
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    found = report["label_issues"]
+    listed = read_places(run / found["file"]) if found["file"] else []
+    examples = new_examples(paths)
+    alone = doubts_of_the_model_alone(run / "model", examples)
+    changed = planted["valid"]
+    figures = {
+        "checked": len(examples),
+        "planted": sum(int(example.place) in changed for example in examples),
+        "reason": found["reason"],
+        "model": report[report["judged"]]["accuracy"],
+        "baseline": report["baseline"][report["judged"]]["accuracy"],
+        "list": precision(listed, changed),
+        "model_alone": precision(alone, changed),
+    }
+    print(json.dumps(figures, indent=2))
+
+
+def plant(config: LabelIssuesBenchmark) -> dict[str, set[int]]:
+    """Write the sets with changed labels; → by set, the lines that were changed, from 2."""
+    rng = np.random.default_rng(config.seed)
+    config.output.mkdir(parents=True, exist_ok=True)
+    changed: dict[str, set[int]] = {}
+    for name in SETS:
+        rows = read_rows(config.data / f"{name}.tsv.gz")
+        labels = sorted({label for _, label in rows})
+        chosen = rng.choice(len(rows), round(config.rate * len(rows)), replace=False)
+        for number in chosen:
+            text, label = rows[number]
+            rows[number] = text, str(rng.choice([one for one in labels if one != label]))
+        lines = ["text\tlabel", *("\t".join(row) for row in rows)]
+        path = config.output / f"{name}.tsv"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        changed[name] = {int(number) + 2 for number in chosen}
+    return changed
+
+
+def read_rows(path: Path) -> list[tuple[str, str]]:
+    """Text and label of each line after the header."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        next(lines)
+        return [(text, label) for text, label in (x.rstrip("\n").rsplit("\t", 1) for x in lines)]
+
+
+def read_places(path: Path) -> list[int]:
+    """Line numbers of a list, the most doubtful first."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [int(row["place"].rpartition(":")[2]) for row in rows]
+
+
+def new_examples(paths: Mapping[str, str]) -> list[Example]:
+    """The validation examples whose texts are not in training; the place is the line."""
+    train, valid = (
+        [line.split("\t") for line in Path(paths[name]).read_text(encoding="utf-8").split("\n")]
+        for name in ("train", "valid")
+    )
+    known = {example_key([row[0]]) for row in train[1:-1]}
+    return [
+        Example((text,), label, str(number))
+        for number, (text, label) in enumerate(valid[1:-1], start=2)
+        if example_key([text]) not in known
+    ]
+
+
+def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list[int]:
+    """Lines of examples whose label the model doubts, whatever the baseline predicts."""
+    opened = open_finetuned(folder)
+    predictions = predict(opened.model, opened.tokenizer, opened.task, examples)
+    issues = opened.task.label_issues(examples, opened.task.calibrated(examples, predictions))
+    return [int(examples[issue.example].place) for issue in issues or ()]
+
+
+def precision(listed: Sequence[int], changed: set[int]) -> dict[str, Any]:
+    """How many are listed, and which share of the first was changed."""
+    shares = {
+        f"precision_at_{depth}": sum(line in changed for line in listed[:depth]) / depth
+        for depth in DEPTHS
+        if len(listed) >= depth
+    }
+    return {"listed": len(listed), **shares}
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(LabelIssuesBenchmark))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

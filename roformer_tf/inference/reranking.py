@@ -1,0 +1,197 @@
+"""Does a model of pairs improve the order of a search? Measured on its own validation pairs.
+
+A model of pairs is good at telling pairs of the kind that it was trained on. The first documents of
+a search are all similar to the query, which is another kind: reranking can destroy a good order.
+
+RUN/validation_pairs.jsonl   {"texts": [query, document], "label": "1"}, written by `finetune`
+RUN/reranking.json           what was measured; a minute or two with a large model, so only once
+RUN/model/                   what --rerank opens
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roformer_tf.files import remove, write_text
+from roformer_tf.inference.index import SearchIndex, write_index
+from roformer_tf.inference.retrieval import Answer, Reranker, Retriever
+from roformer_tf.inference.text_files import Document
+from roformer_tf.labelled.examples import Example
+
+MEASURED = "reranking.json"
+VALIDATION_PAIRS = "validation_pairs.jsonl"
+"""In the run's folder, not in the model's: people publish that, and these are their texts."""
+MOST_QUERIES = 50
+MOST_DOCUMENTS = 500
+"""More take longer: each query costs as many pairs as `--rerank-top` says."""
+
+
+class RankedQuery(NamedTuple):
+    """A query of the validation pairs."""
+
+    text: str
+    relevant: frozenset[str]
+    """Documents that belong to it."""
+    documents: tuple[str, ...]
+    """All that it was paired with, these and others."""
+
+
+@dataclass(frozen=True)
+class RerankingFigures:
+    """Mean reciprocal rank (MRR) of the first relevant document, 0 where it is not reranked."""
+
+    queries: int
+    documents: int
+    before: float
+    after: float
+
+
+def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
+    """Keep the pairs that a model was validated on, in the run's folder."""
+    remove(folder / MEASURED)
+    lines = (json.dumps({"texts": one.texts, "label": one.label}) for one in examples)
+    write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
+
+
+def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
+    """What the reranker of `folder` does to the order: a line for the user, and a warning if any.
+
+    The retriever's model, weights and reranker search in the documents of the validation pairs.
+    """
+    assert retriever.reranker is not None
+    path = Path(folder).resolve().parent / VALIDATION_PAIRS
+    try:
+        queries = _queries(path, retriever.reranker)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        reason = "is not there" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+        yield (
+            f"--rerank {folder}: what it does to the order could not be measured, for {path} "
+            f"{reason}. `finetune` writes it; keep the model in its run's folder."
+        )
+        return
+    if not any(one.relevant for one in queries):
+        yield (
+            f"--rerank {folder}: what it does to the order could not be measured, for {path} has "
+            "no query with a document that belongs to it."
+        )
+        return
+    key = _settings_key(Path(folder), path, retriever)
+    found = _known(path.with_name(MEASURED), key)
+    if found is None:
+        found = measure_reranking(queries, retriever)
+        with suppress(OSError):  # a folder that is only read: it is measured again each time
+            content = {"settings": key, "figures": asdict(found)}
+            write_text(path.with_name(MEASURED), json.dumps(content, indent=2) + "\n")
+    yield (
+        f"--rerank {folder}: MRR {found.before:.3f} before and {found.after:.3f} after reranking, "
+        f"on {found.queries:,} queries that it was validated on, among {found.documents:,} "
+        "documents."
+    )
+    if found.after < found.before:
+        yield (
+            "warning: reranking makes the order worse. Leave --rerank out, or fine-tune the model "
+            "on wrong documents that this search finds."
+        )
+
+
+def _settings_key(model: Path, pairs: Path, retriever: Retriever) -> str:
+    """Digest of all that the figures depend on."""
+    manifest = retriever.index.manifest
+    files = [(x.name, x.stat().st_size, x.stat().st_mtime_ns) for x in sorted(model.glob("*"))]
+    settings = (
+        *(manifest.fingerprint, manifest.passage_length, manifest.hybrid_weight),
+        *(manifest.beginning_weight, retriever.hybrid, retriever.weight, retriever.reranked),
+        *(files, pairs.read_bytes()),
+    )
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
+
+
+def _known(path: Path, key: str) -> RerankingFigures | None:
+    """The figures of a file, if they were measured with the same settings."""
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["settings"] == key:
+            return RerankingFigures(**content["figures"])
+    return None
+
+
+def measure_reranking(queries: Sequence[RankedQuery], retriever: Retriever) -> RerankingFigures:
+    """Search for queries that have relevant documents, with and without the reranker.
+
+    They search among the documents of all queries.
+    """
+    asked = [one for one in queries if one.relevant]
+    asked = asked[:: -(-len(asked) // MOST_QUERIES)]
+    several = (text for one in (*asked, *queries) for text in one.documents)
+    documents = list(dict.fromkeys(several))
+    needed = len({text for one in asked for text in one.documents})
+    documents = documents[: max(needed, MOST_DOCUMENTS)]
+    manifest = retriever.index.manifest
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        write_index(
+            Path(scratch) / "index",
+            retriever.embedder,
+            list(map(Document, documents)),
+            passage_length=manifest.passage_length,
+            hybrid_weight=manifest.hybrid_weight,
+            beginning_weight=manifest.beginning_weight,
+            with_words=retriever.hybrid,
+            batch_size=retriever.batch_size,
+        )
+        index = SearchIndex(Path(scratch) / "index")
+        reranked = replace(retriever, index=index)
+        before, after = (
+            _mean_reciprocal_rank(asked, one, retriever.reranked)
+            for one in (replace(reranked, reranker=None), reranked)
+        )
+        del index, reranked  # Windows removes no file that is open
+    return RerankingFigures(len(asked), len(documents), before, after)
+
+
+def _mean_reciprocal_rank(queries: Sequence[RankedQuery], retriever: Retriever, top: int) -> float:
+    found = retriever.answers([one.text for one in queries], top)
+    ranks = (
+        _first_rank(answers, query.relevant, retriever.index)
+        for query, answers in zip(queries, found, strict=True)
+    )
+    return sum(1 / rank for rank in ranks if rank) / len(queries)
+
+
+def _first_rank(
+    answers: Sequence[Answer], relevant: frozenset[str], index: SearchIndex
+) -> int | None:
+    """Rank, from 1, of the first relevant document; None without one."""
+    ranked = enumerate((index.document(one.place).text for one in answers), start=1)
+    return next((rank for rank, text in ranked if text in relevant), None)
+
+
+def _queries(path: Path, reranker: Reranker) -> list[RankedQuery]:
+    """The queries of a file of validation pairs.
+
+    Relevant is a document with the label whose probability is the score; where the model predicts
+    numbers, one with a number in the upper half of their range. Raises ValueError, TypeError or
+    KeyError for a damaged file.
+    """
+    labels: dict[str, dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        query, document = row["texts"]
+        labels.setdefault(query, {}).setdefault(document, row["label"])
+    if reranker.label is None:
+        numbers = [float(label) for row in labels.values() for label in row.values()]
+        middle = (min(numbers, default=0.0) + max(numbers, default=0.0)) / 2
+    else:
+        wanted = reranker.task.labels[reranker.label]
+
+    def is_relevant(label: Any) -> bool:
+        return bool(label > middle if reranker.label is None else label == wanted)
+
+    return [
+        RankedQuery(query, frozenset(x for x in row if is_relevant(row[x])), tuple(row))
+        for query, row in labels.items()
+    ]
