@@ -1,4 +1,4 @@
-"""Lines of text, and what is in Parquet files → records, one at a time.
+"""Lines of text → records, one at a time.
 
 A record that cannot be read says why, and the next one is read.
 """
@@ -8,18 +8,14 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from roformer_tf.readers.budget import LONGEST
 from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
-from roformer_tf.readers.streams import DamagedError
 
 BLANK = "is blank"
 """The problem of a record with nothing in it, which is no harm where order does not matter."""
-
-LONGEST_CELL = 1 << 24
-"""Characters; more means that a quote is never closed."""
 
 
 class Record(NamedTuple):
@@ -60,7 +56,8 @@ def quoted_records(
     Of a record that breaks the rules the first line alone is lost: a quote that is never closed
     takes no line after it along.
     """
-    csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))  # the whole process's
+    # The limit is of the whole process. A longer cell means that a quote is never closed.
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     source = _ReturnedLines(lines)
     settings: dict[str, Any] = {"strict": True} | ({"delimiter": delimiter} if delimiter else {})
     reader = csv.reader(source, dialect, **settings)
@@ -149,37 +146,3 @@ def _tag_problem(cells: list[str]) -> str:
     if not re.fullmatch(r"O|[BIESMLU]-\S+", cells[-1]):
         return f"has the tag {cells[-1]!r}, but tags are O, or such as B-LOC and I-LOC"
     return ""
-
-
-class ParquetRecords:
-    """The rows of an open Parquet file, whose place in it may be moved; read a batch at a time.
-
-    Raises DamagedError for what is no such file, and where rows are read that are damaged.
-    """
-
-    def __init__(self, source: Any) -> None:
-        with _damage_met():
-            from pyarrow.parquet import ParquetFile
-
-            self._file = ParquetFile(source)
-        self.columns: tuple[str, ...] = tuple(self._file.schema_arrow.names)
-        self.rows: int = self._file.metadata.num_rows
-
-    def read(self, columns: list[str] | None = None) -> Iterator[Record]:
-        """Yield the rows with all columns, or some."""
-        number = 0
-        with _damage_met():
-            for batch in self._file.iter_batches(batch_size=256, columns=columns):
-                for cells in batch.to_pylist():
-                    number += 1
-                    yield Record(number, cells)
-
-
-@contextmanager
-def _damage_met() -> Iterator[None]:
-    from pyarrow import ArrowException
-
-    try:
-        yield
-    except (OSError, ArrowException):
-        raise DamagedError("Parquet data cut off or damaged") from None

@@ -1,32 +1,34 @@
-"""Files of examples → rows: tsv, csv, jsonl, Parquet, xlsx and CoNLL.
+"""Files of examples → rows: tsv, csv, jsonl, Parquet, Arrow, xlsx and CoNLL.
 
 A file is read a row at a time. A row that cannot be read says why, and the next one is read.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
+from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
 from roformer_tf.readers.lines import damage, find_format, text_lines
 from roformer_tf.readers.records import (
     BLANK,
-    ParquetRecords,
     Record,
     json_records,
     quoted_records,
     sentences,
     tabbed_records,
 )
-from roformer_tf.readers.spreadsheets import sheet_records
+from roformer_tf.readers.spreadsheets import open_sheet
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
     DamagedError,
     StoredFile,
     is_url,
     opened_as_stored,
+    within_limits,
 )
 
 KINDS = {  # how a file's name ends, but for its compression
@@ -35,6 +37,7 @@ KINDS = {  # how a file's name ends, but for its compression
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "arrow",
     ".xlsx": "xlsx",
     ".conll": "conll",
     ".bio": "conll",
@@ -105,24 +108,40 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     Raises InputError for a folder, another kind, and a sheet of a file that has none.
     """
     if not is_url(path) and Path(path).is_dir():
-        raise InputError(f"{path} is a folder. Give a file in it.")
+        _check_folder(Path(path), sheet)
+        return "arrow"
     file = StoredFile(str(path), 0, "")
     is_here = not is_url(path) and Path(path).exists()
     kind = _by_content(path, file) if is_here else ""
     if file.kind in SPREADSHEETS and not kind:
         raise InputError(f"{path} is of no kind that can be read. Save it as .xlsx or .csv.")
     kind = kind or KINDS.get(file.kind, "")
-    if not kind or (kind in ("parquet", "xlsx") and file.compression):
+    if not kind or (kind in ("parquet", "arrow", "xlsx") and file.compression):
         raise InputError(
             f"{path} is of no kind that can be read. Its name has to end in one of "
-            f"{', '.join(KINDS)}; all but Parquet and xlsx may be compressed, with "
+            f"{', '.join(KINDS)}; all but Parquet, Arrow and xlsx may be compressed, with "
             f"{', '.join(DECOMPRESSORS)} behind."
         )
     if not is_here and not is_url(path):
         raise InputError(f"there is no file {path}. Check the path and the spelling.")
+    _check_sheet(path, sheet, kind)
+    return kind
+
+
+def _check_folder(path: Path, sheet: str | None) -> None:
+    """Raise InputError for a folder unless `datasets` saved a data set in it."""
+    splits = sorted(found.parent.name for found in path.glob("*/*.arrow"))
+    if not _arrow_files(path):
+        if splits:
+            names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
+            raise InputError(f"{path} holds several data sets. Give one: {names}.")
+        raise InputError(f"{path} is a folder. Give a file in it.")
+    _check_sheet(path, sheet, "arrow")
+
+
+def _check_sheet(path: str | Path, sheet: str | None, kind: str) -> None:
     if sheet is not None and kind != "xlsx":
         raise InputError(f"{path} has no sheets, as an .xlsx file has: leave --sheet out.")
-    return kind
 
 
 def _by_content(path: str | Path, file: StoredFile) -> str:
@@ -166,8 +185,8 @@ def open_table(
     cannot be read at all.
     """
     kind = kind_of(path, sheet)
-    if kind == "parquet":
-        return _parquet(path)
+    if kind in ("parquet", "arrow"):
+        return _arrow(path, kind)
     if kind == "jsonl":
         return _json_lines(path, encoding)
     told = []
@@ -175,7 +194,10 @@ def open_table(
     if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":
         told.append(f"It is read as .{kind}, whatever its name.")
     if kind == "xlsx":
-        name, records = sheet_records(path, sheet)
+        name, records, merged = open_sheet(path, sheet)
+        if merged:
+            many = "ranges give their values" if merged > 1 else "range gives its value"
+            told.append(f"{merged:,} merged {many} to each row.")
     else:
         usual, delimiter = _find_delimiter(path, kind, encoding, find_top)
         if delimiter != usual:
@@ -365,23 +387,38 @@ def _json_lines(path: str | Path, encoding: str) -> Table:
     return Table(tuple(columns), True, chain(start, rows))
 
 
-def _parquet(path: str | Path) -> Table:
-    """A damaged page is met while rows are read; the rows before it are given."""
+def _arrow(path: str | Path, kind: str) -> Table:
+    """Damaged data is met while rows are read; the rows before it are given."""
 
-    def unreadable() -> InputError:
-        return InputError(f"{path} is no Parquet file, or damaged. Write it again.")
+    @contextmanager
+    def explained() -> Iterator[None]:
+        try:
+            with within_limits(path):
+                yield
+        except DamagedError:
+            name = "Arrow" if kind == "arrow" else "Parquet"
+            raise InputError(f"{path} is no {name} file, or damaged. Write it again.") from None
 
     def rows() -> Iterator[Row]:
-        try:
+        with explained():
             for number, cells, _ in file.read():
                 yield Row(f"{path}:{number}", cells)
-        except DamagedError:
-            raise unreadable() from None
 
-    try:
-        file = ParquetRecords(opened_as_stored(path))
-    except DamagedError:
-        raise unreadable() from None
-    if not file.rows:
+    with explained():
+        file: ParquetRecords | ArrowRecords
+        if kind == "arrow":
+            file = ArrowRecords([opened_as_stored(one) for one in _arrow_files(path)])
+        else:
+            file = ParquetRecords(opened_as_stored(path))
+    found = rows()
+    first = list(islice(found, 1))
+    if not first:
         raise InputError(f"{path} is empty. Give a file with examples.")
-    return Table(file.columns, True, rows())
+    return Table(file.columns, True, chain(first, found))
+
+
+def _arrow_files(path: str | Path) -> list[str | Path]:
+    """The file, or those of a folder that `datasets` saved, in their order."""
+    if is_url(path) or not Path(path).is_dir():
+        return [path]
+    return sorted(p for p in Path(path).glob("*.arrow") if not p.name.startswith("cache-"))

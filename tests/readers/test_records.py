@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from roformer_tf.readers.arrow_tables import ParquetRecords
+from roformer_tf.readers.budget import LONGEST
 from roformer_tf.readers.lines import NOT_ENCODED, TextLines
 from roformer_tf.readers.records import (
     BLANK,
-    LONGEST_CELL,
-    ParquetRecords,
     json_records,
     quoted_records,
     sentences,
@@ -44,7 +44,7 @@ def test_a_quote_that_never_closes_ends_after_the_longest_cell():
     lines = ["x" * (1 << 20) + "\n"] * 40
     first, *_ = quoted_records(['"', *lines], "excel")
     assert "field larger than" in first.problem
-    assert LONGEST_CELL < 40 << 20
+    assert LONGEST < 40 << 20
 
 
 def test_a_quote_that_never_closes_takes_no_line_but_its_own_along():
