@@ -35,8 +35,8 @@ _NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have 
 class CorpusConfig:
     """Where documents come from.
 
-    In a .txt file every line is a document; in a .jsonl file every line is a JSON object whose
-    `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
+    In a .txt file every line is a document; in a .jsonl or .json file every line is a JSON object
+    whose `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
     compressed: .gz, .xz, .zst; whether they are UTF-8, GB18030 or UTF-16, as Excel's "Unicode text"
     is, is found for each file. Blank lines and blank texts are skipped.
     """
@@ -314,6 +314,7 @@ _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Found]]
     ".txt": _plain_texts,
     ".jsonl": _json_texts,
     ".ndjson": _json_texts,
+    ".json": _json_texts,
     ".csv": _csv_texts,
 }
 """By kind: lines of text and a field → what stands in them."""

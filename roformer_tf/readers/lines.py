@@ -140,7 +140,7 @@ def utf16_codec(head: bytes) -> str | None:
     if head.startswith(_UTF16_MARKS):
         return "utf-16"
     zeros = head.count(b"\0")
-    if not zeros or (4 * zeros < len(head) and _is_utf8(head)):
+    if not zeros or (4 * zeros < len(head) and is_utf8(head)):
         return None
     likely = ["utf-16-be", "utf-16-le"]
     if 2 * head[1::2].count(b"\0") > zeros:  # the likelier one first: as Latin letters have it
@@ -206,7 +206,7 @@ def _is_text(head: bytes, codec: str) -> bool:
     return not any(c in "\0\ufffd" or unicodedata.category(c) in _NO_TEXT for c in text)
 
 
-def _is_utf8(head: bytes) -> bool:
+def is_utf8(head: bytes) -> bool:
     """Tell whether the beginning of a file is UTF-8; its last character may be cut off."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)

@@ -12,14 +12,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
+from roformer_tf.readers.json_arrays import find_json, json_array
 from roformer_tf.readers.lines import damage, find_format, text_lines
 from roformer_tf.readers.records import (
+    ANY,
     BLANK,
     Record,
     json_records,
     quoted_records,
     sentences,
     tabbed_records,
+    tag_pattern,
 )
 from roformer_tf.readers.spreadsheets import open_sheet
 from roformer_tf.readers.streams import (
@@ -36,6 +39,7 @@ KINDS = {  # how a file's name ends, but for its compression
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".xlsx": "xlsx",
@@ -48,6 +52,8 @@ SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
 
 _SEEN_FIRST = 100
 """Rows that tell whether the first is a header, and which columns a .jsonl file has."""
+_SENTENCES = 10_000
+"""Sentences that tell what tags look like."""
 _ALIKE = 0.9
 """Share of rows that are of the same length where another delimiter than the usual one is meant."""
 _DELIMITERS = {  # of each kind: the usual one, those that are seen too
@@ -187,8 +193,8 @@ def open_table(
     kind = kind_of(path, sheet)
     if kind in ("parquet", "arrow"):
         return _arrow(path, kind)
-    if kind == "jsonl":
-        return _json_lines(path, encoding)
+    if kind in ("jsonl", "json"):
+        return _json(path, kind, encoding)
     told = []
     name = delimiter = ""
     if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":
@@ -254,9 +260,13 @@ def _without_guard(record: Record) -> Record:
 
 def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True) -> Iterator[Row]:
     """Yield the sentences of a CoNLL file, as `records.sentences` reads them."""
+    pattern = None
+    if tagged:
+        first = islice(sentences(text_lines(path, encoding), ANY), _SENTENCES)
+        pattern = tag_pattern(tag for record in first for tag in record.cells.get("tags", ()))
     return (
         Row(f"{path}:{number}", cells, problem)
-        for number, cells, problem in sentences(text_lines(path, encoding), tagged)
+        for number, cells, problem in sentences(text_lines(path, encoding), pattern)
     )
 
 
@@ -374,17 +384,31 @@ def _is_filled(record: Record) -> bool:
     return bool(record.problem) or any(map(str.strip, record.cells))
 
 
-def _json_lines(path: str | Path, encoding: str) -> Table:
-    """Columns are the keys of the first records, in the order in which they are met."""
-    rows = (
-        Row(f"{path}:{number}", cells, problem)
-        for number, cells, problem in json_records(text_lines(path, encoding))
-    )
+def _json(path: str | Path, kind: str, encoding: str) -> Table:
+    """JSON lines, or in a .json file one array of objects.
+
+    Columns are the keys of the first records, in the order in which they are met.
+    """
+    told: tuple[str, ...] = ()
+    if kind == "json":
+        codec, is_array = find_json(path, encoding)
+        if codec not in ("utf-8", encoding):
+            told = (f"It is read as {codec.upper()}.",)
+    if kind == "json" and is_array:
+        records = json_array(path, codec)
+    else:
+        records = json_records(text_lines(path, encoding))
+    rows = (Row(f"{path}:{number}", cells, problem) for number, cells, problem in records)
     start = list(islice(rows, _SEEN_FIRST))
     if not any(row.cells for row in start):
+        if kind == "json" and start:
+            raise InputError(
+                f"{path} holds neither a JSON object in each line nor one array of objects. Write "
+                "it in one of these layouts."
+            )
         raise _nothing(path, start)
     columns = dict.fromkeys(key for row in start for key in row.cells)
-    return Table(tuple(columns), True, chain(start, rows))
+    return Table(tuple(columns), True, chain(start, rows), told=told)
 
 
 def _arrow(path: str | Path, kind: str) -> Table:

@@ -600,7 +600,12 @@ def test_a_text_of_200000_characters_is_read(write):
 
 
 BAD = {  # name: content, task, what the message says
-    "other.json": ("{}", None, "of no kind that can be read"),
+    "other.xml": ("{}", None, "of no kind that can be read"),
+    "other.json": (
+        "{}",
+        None,
+        r"other\.json holds neither a JSON object in each line nor",
+    ),
     "empty.tsv": ("", None, r"empty\.tsv is empty"),
     "blank.csv": ("\n \n", None, r"blank\.csv is empty"),
     "empty.jsonl": ("\n", None, r"empty\.jsonl is empty"),

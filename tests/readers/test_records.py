@@ -10,7 +10,9 @@ from roformer_tf.readers.arrow_tables import ParquetRecords
 from roformer_tf.readers.budget import LONGEST
 from roformer_tf.readers.lines import NOT_ENCODED, TextLines
 from roformer_tf.readers.records import (
+    ANY,
     BLANK,
+    TYPED,
     json_records,
     quoted_records,
     sentences,
@@ -71,13 +73,13 @@ def test_tabs_alone_separate_cells(rows, end):
 
 def test_sentences_are_between_blank_lines_with_tags_or_without():
     lines = ["北\tB-LOC\n", "京\tI-LOC\n", "\n", " \n", "-DOCSTART- O\n", "\n", "人 O"]
-    assert [(number, cells) for number, cells, _ in sentences(lines, tagged=True)] == [
+    assert [(number, cells) for number, cells, _ in sentences(lines, TYPED)] == [
         (1, {"units": ("北", "京"), "tags": ("B-LOC", "I-LOC")}),
         (7, {"units": ("人",), "tags": ("O",)}),
     ]
-    bare = list(sentences(["北\n", "京\n"], tagged=False))
+    bare = list(sentences(["北\n", "京\n"], None))
     assert bare == [(1, {"units": ("北", "京")}, "")]
-    assert next(iter(sentences(["北\n"], tagged=True))).problem == "has no tag beside '北'"
+    assert next(iter(sentences(["北\n"], ANY))).problem == "has no tag beside '北'"
 
 
 @pytest.mark.parametrize("columns", [None, ["b"]])
