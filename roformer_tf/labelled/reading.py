@@ -207,6 +207,11 @@ def _units_layout(
         raise InputError(f"{path} has a label for every unit, which is for tagging. Give --task.")
     names = (units.units,)
     said = _say(path, found.name, "", table, names, units.label, ("", ""))
+    if units.numbers:
+        said += (
+            " Its tags are numbers without names, which mark no entities: write B-LOC, I-LOC, O "
+            "or the like in their place, if they do."
+        )
     return Layout(found, names, units.label, said)
 
 

@@ -31,6 +31,8 @@ class UnitColumns(NamedTuple):
     """A column of lists, or of CLUENER's dictionaries; None where no labels are read."""
     tags: re.Pattern[str]
     """What the labels look like."""
+    numbers: bool = False
+    """Whether the labels are integers that no schema names."""
 
 
 def find_unit_columns(
@@ -62,7 +64,8 @@ def find_unit_columns(
         if found:
             lists = [row[found[0]] for row in rows if isinstance(row.get(found[0]), list)]
             tags = tag_pattern(str(tag) for one in lists for tag in one) if lists else TYPED
-            return UnitColumns(column, found[0], tags)
+            numbers = bool(lists) and all(type(tag) is int for one in lists for tag in one)
+            return UnitColumns(column, found[0], tags, numbers)
     return None
 
 

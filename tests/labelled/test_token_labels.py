@@ -142,6 +142,14 @@ def test_of_several_columns_of_tags_ner_is_taken_or_the_one_that_is_named(tmp_pa
         read(path)
 
 
+def test_integers_without_names_are_labels_and_it_is_said(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json_lines({"tokens": list(x), "ner_tags": y} for x, y in SENTENCES), "utf-8")
+    layout, examples = read(path)
+    assert [one.label for one in examples] == [("1", "2", "0"), ("0", "0"), ("0", "1", "2")]
+    assert "numbers without names" in layout.said
+
+
 BAD = {
     "three.jsonl": ({"tokens": ["北", "京"], "ner_tags": ["O"]}, "has 1 labels in 'ner_tags' of 2"),
     "tag.jsonl": ({"tokens": ["北"], "ner_tags": ["LOC"]}, "has the tag 'LOC'"),
