@@ -5,9 +5,12 @@ until the size of a row is known.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from roformer_tf.readers.budget import LONGEST, Budget, LimitError, check_row
 from roformer_tf.readers.records import Record
@@ -19,6 +22,50 @@ _ROWS_READ = 4096
 """Rows that are read from Parquet at a time. With fewer, dictionaries are copied too often."""
 _REFERENCE = 8
 """Bytes that a value counts at least: what a list takes for it."""
+
+
+_ARROW_FILE = b"ARROW1"
+"""How a file in Arrow's file format begins and ends."""
+_DICTIONARY, _BATCH = 2, 3  # types of messages
+
+
+class _Table(NamedTuple):
+    """A table of a flatbuffer."""
+
+    data: bytes
+    start: int
+
+    @classmethod
+    def root(cls, data: bytes) -> "_Table":
+        """The outermost one."""
+        return cls(data, *struct.unpack_from("<I", data))
+
+    def place(self, field: int) -> int:
+        """Where a field is; 0 for one that is absent."""
+        (back,) = struct.unpack_from("<i", self.data, self.start)
+        (size,) = struct.unpack_from("<H", self.data, self.start - back)
+        at = 4 + 2 * field
+        if at >= size:
+            return 0
+        (offset,) = struct.unpack_from("<H", self.data, self.start - back + at)
+        return self.start + int(offset) if offset else 0
+
+    def _followed(self, field: int) -> int:
+        place = self.place(field)
+        return place + int(struct.unpack_from("<I", self.data, place)[0])
+
+    def table(self, field: int) -> "_Table":
+        """The table in a field."""
+        return _Table(self.data, self._followed(field))
+
+    def structs(self, field: int, layout: str) -> list[tuple[Any, ...]]:
+        """The vector of structs in a field."""
+        if not self.place(field):
+            return []
+        start = self._followed(field)
+        (count,) = struct.unpack_from("<I", self.data, start)
+        size = struct.calcsize(layout)
+        return list(struct.iter_unpack(layout, self.data[start + 4 :][: count * size]))
 
 
 class ParquetRecords:
@@ -129,7 +176,7 @@ def _named(value: Any, names: list[str]) -> Any:
 
 
 def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
-    """Cut a batch until no part is larger than a row may be, and decode dictionaries."""
+    """Cut a batch until no part is larger than a row may be, and decode texts."""
     import pyarrow as pa
 
     size = sum(map(_size, batch.columns))
@@ -140,11 +187,17 @@ def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
         return
     check_row(before + 1, size)
     budget.take(size)
-    columns = [
-        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    columns = [  # which makes objects faster; pyarrow cannot decode all others
+        column.dictionary_decode() if _is_text_dictionary(column.type) else column
         for column in batch.columns
     ]
     yield pa.record_batch(columns, names=batch.schema.names)
+
+
+def _is_text_dictionary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_dictionary(kind)) and _is_binary(kind.value_type)
 
 
 def _size(array: Any) -> int:
@@ -154,16 +207,22 @@ def _size(array: Any) -> int:
 
     kind, own = array.type, _REFERENCE * len(array)
     if pa.types.is_dictionary(kind):
+        if pa.types.is_primitive(kind.value_type):
+            return own
+        if not _is_binary(kind.value_type):
+            return own + len(array) * _size(array.dictionary)
         counts = pc.value_counts(array.indices)
         values = array.dictionary.take(counts.field("values"))
-        if pa.types.is_primitive(values.type):
-            return own
-        if not _is_binary(values.type):
-            return own + len(array) * int(array.dictionary.nbytes)
         sizes = pc.multiply(pc.cast(pc.binary_length(values), "int64"), counts.field("counts"))
         return own + int(pc.sum(sizes).as_py() or 0)
     if _is_binary(kind):
         return own + int(pc.sum(pc.cast(pc.binary_length(array), "int64")).as_py() or 0)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        # A view is four integers, the first of which is its text's length.
+        views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
+        return own + int(views[array.offset :][: len(array), 0].clip(0).sum(dtype=np.int64))
+    if isinstance(kind, pa.BaseExtensionType):
+        return _size(array.storage)
     if pa.types.is_map(kind):
         first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
         parts = (array.keys, array.items)
@@ -189,21 +248,66 @@ def _arrow_reader(source: Any) -> Any:
     """Open the file format, which begins with a mark, or the stream format."""
     import pyarrow as pa
 
+    return pa.ipc.open_file(source) if _is_file(source) else pa.ipc.open_stream(source)
+
+
+def _is_file(source: Any) -> bool:
     source.seek(0)
-    mark = source.read(6)
+    mark = source.read(len(_ARROW_FILE))
     source.seek(0)
-    return pa.ipc.open_file(source) if mark == b"ARROW1" else pa.ipc.open_stream(source)
+    return bool(mark == _ARROW_FILE)
 
 
 def _arrow_batches(source: Any) -> Iterator[Any]:
-    """Yield batches whose buffers are checked: pyarrow trusts a file's offsets unless asked."""
-    reader = _arrow_reader(source)
-    batches: Iterable[Any] = reader
-    if hasattr(reader, "num_record_batches"):
+    """Yield batches whose buffers are checked: pyarrow trusts a file's offsets unless asked.
+
+    Raises LimitError for compressed batches, which pyarrow decompresses as a whole.
+    """
+    if any(map(_is_compressed, _headers(source))):
+        raise LimitError("is compressed inside. Write it uncompressed, or as .parquet")
+    batches = reader = _arrow_reader(source)
+    if hasattr(reader, "num_record_batches"):  # the file format's reader is no iterator
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
     for batch in batches:
         batch.validate(full=True)
         yield batch
+
+
+def _headers(source: Any) -> Iterator[_Table]:
+    """The headers of all dictionaries and batches, which pyarrow does not show.
+
+    They are flatbuffers of the format's messages: https://arrow.apache.org/docs/format/IPC.html.
+    """
+    if _is_file(source):
+        end = source.seek(-len(_ARROW_FILE) - 4, 2)
+        (size,) = struct.unpack("<i", source.read(4))
+        source.seek(end - size)
+        footer = _Table.root(source.read(size))
+        # Of dictionaries and of batches: blocks of an offset, two numbers and the body's length
+        starts = [block[0] for field in (2, 3) for block in footer.structs(field, "<qiiq")]
+        messages = (_message_at(source, start) for start in starts)
+    else:
+        import pyarrow as pa
+
+        stream = pa.ipc.MessageReader.open_stream(source)
+        messages = (message.metadata.to_pybytes() for message in stream)
+    for message in messages:
+        root = _Table.root(message)
+        kind = message[root.place(1)]
+        if kind in (_DICTIONARY, _BATCH):
+            header = root.table(2)
+            yield header.table(1) if kind == _DICTIONARY else header
+
+
+def _message_at(source: Any, start: int) -> bytes:
+    """The flatbuffer of a message, after its mark and length."""
+    source.seek(start)
+    _, size = struct.unpack("<ii", source.read(8))
+    return bytes(source.read(max(0, size)))
+
+
+def _is_compressed(batch: _Table) -> bool:
+    return bool(batch.place(3))
 
 
 @contextmanager
@@ -212,5 +316,5 @@ def _damage_met(what: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ArrowException):
+    except (OSError, ArrowException, struct.error, IndexError):
         raise DamagedError(f"{what} data cut off or damaged") from None

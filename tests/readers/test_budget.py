@@ -40,9 +40,10 @@ def parquet(array, **settings):
     return sink.getvalue().to_pybytes()
 
 
-def arrow(array):
+def arrow(array, compression=None, new=pa.ipc.new_stream):
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema({"text": array.type})) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with new(sink, pa.schema({"text": array.type}), options=options) as writer:
         writer.write_batch(pa.record_batch([array], names=["text"]))
     return sink.getvalue().to_pybytes()
 
@@ -62,6 +63,15 @@ TABLES = {  # Parquet and Arrow files that are large inside: content, message
     "nulls.parquet": lambda: (parquet(pa.nulls(70_000_000, pa.string())), TOO_LARGE),
     "cell.parquet": lambda: (parquet(pa.array(["a" * 30_000_000]), **PLAIN), ONE_ROW),
     "cell.arrow": lambda: (arrow(pa.array(["a" * 30_000_000])), ONE_ROW),
+    "compressed.arrow": lambda: (arrow(pa.array(["a" * 99]), "zstd"), "is compressed inside"),
+    "compressed_dictionary.arrow": lambda: (
+        arrow(pa.array(["a" * 99]).dictionary_encode(), "lz4"),
+        "is compressed inside",
+    ),
+    "compressed_file.arrow": lambda: (
+        arrow(pa.array(["a" * 99]).dictionary_encode(), "zstd", pa.ipc.new_file),
+        "is compressed inside",
+    ),
     "list.parquet": lambda: (parquet(pa.ListArray.from_arrays([0, 20_000], MANY)), ONE_ROW),
     "list.arrow": lambda: (arrow(pa.ListArray.from_arrays([0, 20_000], MANY)), ONE_ROW),
 }

@@ -1,13 +1,14 @@
 import io
 
+import numpy as np
 import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from roformer_tf.readers.arrow_tables import ParquetRecords
-from roformer_tf.readers.budget import LONGEST
+from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
+from roformer_tf.readers.budget import LONGEST, LimitError
 from roformer_tf.readers.lines import NOT_ENCODED, TextLines
 from roformer_tf.readers.records import (
     ANY,
@@ -108,3 +109,43 @@ def test_parquet_that_is_damaged_inside_gives_what_is_before():
         seen.extend(record for record in ParquetRecords(io.BytesIO(content)).read())
     with pytest.raises(DamagedError):
         ParquetRecords(io.BytesIO(b"PAR1"))
+
+
+VIEWS = pyarrow.array(["很好" * 9, None, "x"] * 200, pyarrow.string_view())
+COLUMNS = {  # types that other programs write
+    "views": VIEWS,
+    "a dictionary of views": pyarrow.DictionaryArray.from_arrays([0, 1, 2] * 200, VIEWS[:3]),
+    "large": pyarrow.array(["很好", None, "x"] * 200, pyarrow.large_string()),
+    "numbers": pyarrow.array([1, None, 3] * 200).dictionary_encode(),
+    "times": pyarrow.array([1, None, 3] * 200, pyarrow.timestamp("us")),
+    "nulls": pyarrow.nulls(600),
+    "lists": pyarrow.array([["a", "b"], None, []] * 200),
+    "maps": pyarrow.array([[("a", 1)], None, []] * 200, pyarrow.map_(pyarrow.string(), "int64")),
+    "structs": pyarrow.array([{"a": "b", "c": [1]}, None, {"a": None}] * 200),
+    "matrices": pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ones((600, 2, 2))),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("file_format", [pyarrow.ipc.new_file, pyarrow.ipc.new_stream])
+def test_arrow_columns_of_any_type_are_read(name, file_format):
+    table = pyarrow.table({"text": [str(x) for x in range(600)], "other": COLUMNS[name]})
+    sink = io.BytesIO()
+    with file_format(sink, table.schema) as writer:
+        writer.write_table(table, 500)
+    found = [record.cells for record in ArrowRecords([sink]).read()]
+    assert found == table.to_pylist()
+
+
+def test_arrow_data_that_is_damaged_or_of_a_strange_type_says_so():
+    array = pyarrow.RunEndEncodedArray.from_arrays([600], ["x"])
+    table = pyarrow.table({"other": array})
+    sink = io.BytesIO()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(LimitError, match="Leave it out"):
+        list(ArrowRecords([sink]).read())
+    with pytest.raises(DamagedError, match="Arrow data cut off or damaged"):
+        list(ArrowRecords([io.BytesIO(sink.getvalue()[:-40])]).read())
+    with pytest.raises(DamagedError):
+        ArrowRecords([io.BytesIO(b"ARROW1")])
