@@ -9,6 +9,7 @@ import gc
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -169,8 +170,10 @@ BACKENDS = ("tensorflow", "jax")
 _HELP = ("-h", "--help")
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
-_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 """What a full or failing disk says."""
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+"""The text of NumPy's OSError where not all of an array could be written; it has no errno."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,12 +196,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, DivergedError, DifferenceError) as error:
         print(f"roformer-tf {name}: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
-    except OSError as error:
-        if error.errno not in _STORAGE:
+    except Exception as error:
+        problem = _storage_problem(error)
+        if not problem:
             raise
-        place = f" {error.filename}" if error.filename else ""
+        file = getattr(error, "filename", None)
+        place = f" {file}" if file else ""
         print(
-            f"\nroformer-tf {name}: cannot write{place}: {error.strerror}. Nothing that was whole "
+            f"\nroformer-tf {name}: cannot write{place}: {problem}. Nothing that was whole "
             "is lost. Make room; then the same command continues.",
             file=sys.stderr,
         )
@@ -210,6 +215,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nstopped. The same command continues.", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _storage_problem(error: Exception) -> str:
+    """What an error says of a full or failing disk; "" for another error."""
+    if isinstance(error, OSError):
+        if error.errno in _STORAGE:
+            return error.strerror or os.strerror(error.errno)
+        if error.errno is None and _SHORT_WRITE.search(str(error)):
+            return "the disk is full, or files may not be so large"
+    full = os.strerror(errno.ENOSPC)  # TensorFlow's errors have no errno either
+    return full if full in str(error) else ""
 
 
 def _split(arguments: list[str]) -> tuple[str, list[str]]:

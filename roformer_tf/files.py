@@ -161,11 +161,14 @@ def check_writable(target: str | Path) -> None:
     """
     target = Path(target)
     made: list[Path] = []
+    # A folder that is there is written into, or moved away, which takes the right to write in it.
+    folders = [target.parent, *([target] if target.is_dir() else [])]
     try:
         made = _make(target.parent)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-        os.close(handle)
-        Path(name).unlink()
+        for folder in folders:
+            handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=folder)
+            os.close(handle)
+            Path(name).unlink()
     except OSError as error:
         raise _unwritable(target, error) from None
     finally:

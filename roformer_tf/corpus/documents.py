@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
+from roformer_tf.readers.arrow_tables import ParquetRecords
+from roformer_tf.readers.budget import LimitError
 from roformer_tf.readers.lines import (
     NOT_ENCODED,
     DamagedLine,
@@ -15,7 +17,7 @@ from roformer_tf.readers.lines import (
     check_encoding,
     damage,
 )
-from roformer_tf.readers.records import BLANK, ParquetRecords, json_records, quoted_records
+from roformer_tf.readers.records import BLANK, json_records, quoted_records
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
     DamagedError,
@@ -33,8 +35,8 @@ _NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have 
 class CorpusConfig:
     """Where documents come from.
 
-    In a .txt file every line is a document; in a .jsonl file every line is a JSON object whose
-    `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
+    In a .txt file every line is a document; in a .jsonl or .json file every line is a JSON object
+    whose `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
     compressed: .gz, .xz, .zst; whether they are UTF-8, GB18030 or UTF-16, as Excel's "Unicode text"
     is, is found for each file. Blank lines and blank texts are skipped.
     """
@@ -191,10 +193,10 @@ def read_documents(
     """Yield the texts of the files in order, holding one line, record or batch of rows at a time.
 
     Bad lines are counted in `report` and skipped: not in the file's encoding, not JSON, no object,
-    no text under the field, quotes that break the rules of csv. A file that is cut off or damaged
-    counts as one bad line, and what comes before the damage is used. Raises ReadError for a file
-    that cannot be opened or read on, InputError for a csv or Parquet file without the column and,
-    under `config.strict`, at the first bad line.
+    no text under the field, quotes that break the rules of csv. A file that is cut off, damaged
+    or too large inside counts as one bad line, and what comes before that is used. Raises ReadError
+    for a file that cannot be opened or read on, InputError for a csv or Parquet file without the
+    column and, under `config.strict`, at the first bad line.
     """
     for file in files:
         with file.open() as raw:
@@ -222,7 +224,7 @@ def _read_file(
                     report.documents += 1
                     report.characters += len(text)
                     yield text
-    except DamagedError as error:
+    except (DamagedError, LimitError) as error:
         _skip(f"{file.url}:{number + 1}", str(error), config, report)
     if config.encoding == "auto" and lines and lines.encoding not in (None, "utf-8"):
         report.encodings[file.url] = str(lines.encoding)
@@ -312,6 +314,7 @@ _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Found]]
     ".txt": _plain_texts,
     ".jsonl": _json_texts,
     ".ndjson": _json_texts,
+    ".json": _json_texts,
     ".csv": _csv_texts,
 }
 """By kind: lines of text and a field → what stands in them."""

@@ -127,6 +127,7 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
             f"{config.model} is no folder that could keep the whitening. Make it one: `roformer-tf "
             f"checkpoints convert {config.model} FOLDER --to own`, and give that as --model."
         )
+    check_writable(folder / WHITENING)
     with checked_texts(path, config.reading) as texts:
         embedder = open_embedder(
             config.model,

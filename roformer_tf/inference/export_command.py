@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roformer_tf.errors import InputError
+from roformer_tf.files import check_writable
 from roformer_tf.inference.export import Format, export
 from roformer_tf.inference.export_vectors import export_vectors
 from roformer_tf.inference.predictor import is_finetuned
@@ -33,6 +34,7 @@ class ExportConfig:
 
 def export_model(config: ExportConfig) -> None:
     """Export, and print what was measured."""
+    check_writable(config.output)
     if not is_finetuned(config.model):
         export_vectors(config.model, config.output, config.to, config.data, config.dimensions)
         return

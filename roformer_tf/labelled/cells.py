@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from roformer_tf.readers.lines import damage
+from roformer_tf.readers.spreadsheets import UncomputedFormula
+
+UNCOMPUTED = "a formula without a stored value: open the file in Excel or WPS, and save it"
 
 
 class BadCellError(ValueError):
@@ -21,6 +24,7 @@ def find_cell(cells: dict[str, Any], column: str) -> Any:
 def read_text(cells: dict[str, Any], column: str) -> str:
     """The text in a column. Raises BadCellError where there is none."""
     text = find_cell(cells, column)
+    _check_computed(text)
     if text is None or (isinstance(text, str) and not text.strip()):
         raise BadCellError(f"has an empty text in {column!r}")
     return _sound(text, column)
@@ -41,6 +45,7 @@ def read_label(value: Any) -> str:
     """
     if isinstance(value, list | tuple | dict):
         raise BadCellError(f"has the label {value!r}, but the task takes a single one")
+    _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
     return _sound(str(value).strip(), "label")
@@ -48,6 +53,7 @@ def read_label(value: Any) -> str:
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
     """Several labels, each once, in an order that depends on nothing; an empty cell has none."""
+    _check_computed(value)
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -74,6 +80,11 @@ def to_number(value: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return found if math.isfinite(found) and not isinstance(value, bool) else None
+
+
+def _check_computed(value: Any) -> None:
+    if isinstance(value, UncomputedFormula):
+        raise BadCellError(f"has {UNCOMPUTED}")
 
 
 def _sound(text: Any, column: str) -> str:

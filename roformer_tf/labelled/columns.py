@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import is_missing, to_number
+from roformer_tf.labelled.cells import UNCOMPUTED, is_missing, to_number
 from roformer_tf.labelled.column_names import (
     BELONGING,
     KNOWN,
@@ -26,6 +26,7 @@ from roformer_tf.labelled.column_names import (
     TRIPLES,
     folded,
 )
+from roformer_tf.readers.spreadsheets import UncomputedFormula
 from roformer_tf.readers.tables import Table, Top, open_table
 
 SAMPLE = 10_000
@@ -449,8 +450,16 @@ def _unclear(
     typed = " or ".join(f"{flag} {_typed(names)}" for names in candidates[:4]) or flag
     return InputError(
         f"{path}{sheet_of(table)}: cannot tell which {what}: {shown}. {shown_lines(table, rows)} "
-        f"Give {typed}, by name or by number from 1.{sheet_hint(table)}"
+        f"Give {typed}, by name or by number from 1.{sheet_hint(table)}{_uncomputed(table, rows)}"
     )
+
+
+def _uncomputed(table: Table, rows: Sequence[dict[str, Any]]) -> str:
+    """Name a column of formulas that no program has computed, and what to do."""
+    for name in table.columns:
+        if any(isinstance(row.get(name), UncomputedFormula) for row in rows):
+            return f" The column {name} has {UNCOMPUTED}."
+    return ""
 
 
 def _typed(names: Iterable[str]) -> str:

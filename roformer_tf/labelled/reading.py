@@ -44,8 +44,14 @@ from roformer_tf.labelled.columns import (
 )
 from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
+from roformer_tf.labelled.token_labels import (
+    UnitColumns,
+    find_unit_columns,
+    find_units,
+    read_units,
+)
 from roformer_tf.readers.lines import check_encoding, find_encoding, text_lines
-from roformer_tf.readers.records import BLANK
+from roformer_tf.readers.records import ANY, BLANK
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row, Table, kind_of, read_sentences
 
@@ -168,6 +174,10 @@ def find_layout(
         )
     table, by_labels = _open(path, columns)
     rows = _readable(path, islice(table.rows, SAMPLE))
+    if task is None or tasks[task].has_units:
+        units = find_unit_columns(path, table, rows, columns.text_columns, columns.label_column)
+        if units:
+            return _units_layout(path, table, units, tasks, task)
     label, why_label = find_label(path, table, rows, columns.text_columns, columns.label_column)
     texts, why_texts = find_texts(path, table, rows, columns.text_columns, label)
     if label in texts:
@@ -186,6 +196,23 @@ def find_layout(
         )
     said += _say_spellings(found, labels, columns.label_separator)
     return Layout(found, texts, label, said + _say_format(path, kind, columns.encoding, table))
+
+
+def _units_layout(
+    path: str | Path, table: Table, units: UnitColumns, tasks: Mapping[str, T], task: str | None
+) -> Layout[T]:
+    """The layout of a file with a label for every unit in columns."""
+    found = next((x for x in tasks.values() if x.has_units and task in (None, x.name)), None)
+    if found is None:
+        raise InputError(f"{path} has a label for every unit, which is for tagging. Give --task.")
+    names = (units.units,)
+    said = _say(path, found.name, "", table, names, units.label, ("", ""))
+    if units.numbers:
+        said += (
+            " Its tags are numbers without names, which mark no entities: write B-LOC, I-LOC, O "
+            "or the like in their place, if they do."
+        )
+    return Layout(found, names, units.label, said)
 
 
 def _optional_layout(
@@ -294,6 +321,9 @@ def _find_unanswered(
     table = open_named(
         path, columns.encoding, wanted, columns.first_line, columns.sheet, labelled=False
     )
+    units = find_units(table) if task.has_units and not columns.text_columns else None
+    if units and wanted[0] not in table.columns:
+        return (units,), _say_texts(path, table, (units,), "by its name")
     texts, why = find_texts_to_predict(path, table, wanted, columns.first_line)
     return texts, _say_texts(path, table, texts, why) + _say_format(
         path, kind, columns.encoding, table
@@ -327,12 +357,17 @@ def _guess_task(path: str | Path, sample: LabelSample, tasks: Mapping[str, T]) -
 
 
 def _check_columns(path: str | Path, task: Reads) -> None:
-    """Raise InputError for a task whose labels no column can hold."""
+    """Raise InputError for a task that needs other columns than a text and a label."""
     if task.has_units:
-        raise InputError(
-            f"{path}: {task.name} needs a label for every character or word. Give a .conll file: "
-            "one and its tag a line, a blank line between sentences."
-        )
+        raise _no_units(path, task)
+
+
+def _no_units(path: str | Path, task: Reads) -> InputError:
+    return InputError(
+        f"{path}: {task.name} needs a label for every character or word. Give a .conll file: "
+        "one and its tag a line, a blank line between sentences; or lists in the columns "
+        "tokens and ner_tags of a .jsonl or .parquet file."
+    )
 
 
 def _check_texts(path: str | Path, task: Reads, texts: Sequence[str], tasks: Iterable[str]) -> None:
@@ -442,7 +477,9 @@ def _say_texts(path: str | Path, table: Table, texts: Sequence[str], why: str) -
 def _say_format(path: str | Path, kind: str, encoding: str, table: Table) -> str:
     """Name an encoding that was found, unless it is the usual one, and what else is unusual."""
     told = "".join(f" {sentence}" for sentence in table.told)
-    return told if kind in ("parquet", "xlsx") else told + _say_encoding(path, encoding)
+    if kind in ("parquet", "arrow", "xlsx", "json"):
+        return told
+    return told + _say_encoding(path, encoding)
 
 
 def _say_encoding(path: str | Path, encoding: str) -> str:
@@ -484,8 +521,8 @@ def _examples(
                 f"{path} is a CoNLL file, which is for tagging, not {layout.task.name}."
             )
         return map(_sentence_example, read_sentences(path, columns.encoding, labelled))
-    if labelled:
-        _check_columns(path, layout.task)
+    if layout.task.has_units and labelled:
+        return _unit_examples(path, layout, columns)
     kind = kind_of(path, columns.sheet)
     if layout.task.label_optional and kind == "txt" and not _has_tabs(path, columns.encoding):
         return _plain_examples(path, layout.task, columns.encoding)
@@ -497,6 +534,36 @@ def _examples(
     texts = [find_column(path, table, name) for name in layout.text_columns]
     label = find_column(path, table, layout.label_column or "") if with_label else None
     return (_example(row, texts, label, layout.task, columns.label_separator) for row in table.rows)
+
+
+def _unit_examples(
+    path: str | Path, layout: Layout[Any], columns: ColumnsConfig
+) -> Iterator[Example | BadLine]:
+    """Give an Example or a BadLine for every row of a file with a label for every unit.
+
+    Its columns may be called otherwise than those of training.
+    """
+
+    def opened() -> Table:
+        return open_named(path, columns.encoding, (), columns.first_line, columns.sheet)
+
+    table = opened()
+    rows = _readable(path, islice(table.rows, SAMPLE))
+    there = {*layout.text_columns, layout.label_column or ""} <= {*table.columns, ""}
+    names = (layout.text_columns, layout.label_column) if there else ((), None)
+    units = find_unit_columns(path, table, rows, *names)
+    if units is None:
+        raise _no_units(path, layout.task)
+    return (_unit_example(row, units) for row in opened().rows)
+
+
+def _unit_example(row: Row, columns: UnitColumns) -> Example | BadLine:
+    if row.problem:
+        return BadLine(row.place, row.problem)
+    try:
+        return read_units(row.cells, columns, row.place)
+    except BadCellError as error:
+        return BadLine(row.place, str(error))
 
 
 def _plain_examples(
@@ -518,6 +585,8 @@ def _example(
     row: Row, texts: Sequence[str], label: str | None, task: Reads, separator: str
 ) -> Example | BadLine:
     """Read the cells of a row; the label too, unless it has no column."""
+    if task.has_units:
+        return _unit_example(row, UnitColumns(texts[0], None, ANY))
     if row.problem:
         return BadLine(row.place, row.problem)
     try:

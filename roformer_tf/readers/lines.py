@@ -10,10 +10,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from roformer_tf.errors import InputError
+from roformer_tf.readers.budget import LONGEST, too_long
 from roformer_tf.readers.streams import is_stdin, opened
 
 SAMPLE = 1 << 18
@@ -41,16 +44,18 @@ class TextLines:
     b"\xc4\xe3\xba\xc3\n" → "你好\n", and `encoding` is "gb18030"
     """
 
-    def __init__(
-        self, stream: Iterable[bytes], encoding: str = "auto", sample: int = SAMPLE
-    ) -> None:
-        """Take lines of bytes. `sample`: how many bytes may be read ahead to find the encoding."""
+    def __init__(self, stream: Any, encoding: str = "auto", sample: int = SAMPLE) -> None:
+        """Take a binary file. `sample`: how many bytes may be read ahead to find the encoding.
+
+        Reading raises LimitError for a line that is too long.
+        """
         self.encoding = None if encoding == "auto" else encoding
         """That the lines are in, once it is known: to find it lines have to be read."""
         self.ends_in_cr = False
         """Whether lines end in CR alone, as old programs of the Mac have it; then, too, what is
         given ends in LF."""
-        self._stream = stream
+        # Lines, of which one that is too long comes in several chunks.
+        self._chunks = iter(partial(stream.readline, LONGEST), b"")
         self._sample = sample
 
     def __iter__(self) -> Iterator[str]:
@@ -61,7 +66,7 @@ class TextLines:
         yield from lines
 
     def _decoded(self) -> Iterator[str]:
-        head, rest = _look_ahead(self._stream, self._sample)
+        head, rest = _look_ahead(self._chunks, self._sample)
         start = b"".join(head)
         self.encoding = self.encoding or utf16_codec(start[:_WIDE_SAMPLE])
         if self.encoding and _is_wide(self.encoding):
@@ -71,7 +76,7 @@ class TextLines:
         self.ends_in_cr = _ends_in_cr(start.decode("latin-1"))
         if self.ends_in_cr:
             head, rest = _look_ahead(_cut_at_cr(chain(head, rest)), self._sample)
-        lines = chain(head, rest)
+        lines = _checked_lengths(chain(head, rest))
         if self.encoding:
             return _narrow_lines(lines, self.encoding)
         self.encoding = _elected(head)
@@ -135,7 +140,7 @@ def utf16_codec(head: bytes) -> str | None:
     if head.startswith(_UTF16_MARKS):
         return "utf-16"
     zeros = head.count(b"\0")
-    if not zeros or (4 * zeros < len(head) and _is_utf8(head)):
+    if not zeros or (4 * zeros < len(head) and is_utf8(head)):
         return None
     likely = ["utf-16-be", "utf-16-le"]
     if 2 * head[1::2].count(b"\0") > zeros:  # the likelier one first: as Latin letters have it
@@ -201,7 +206,7 @@ def _is_text(head: bytes, codec: str) -> bool:
     return not any(c in "\0\ufffd" or unicodedata.category(c) in _NO_TEXT for c in text)
 
 
-def _is_utf8(head: bytes) -> bool:
+def is_utf8(head: bytes) -> bool:
     """Tell whether the beginning of a file is UTF-8; its last character may be cut off."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
@@ -267,10 +272,14 @@ def _wide_lines(chunks: Iterable[bytes], encoding: str, end: str) -> Iterator[st
     Lines end in \n (or \r), whose byte may as well be half of a character: 上 is 0A 4E.
     """
     rest = ""
+    number = 1
     try:
         for text in codecs.iterdecode(chunks, encoding, "surrogatepass"):
             *lines, rest = (rest + text).split(end)
             yield from (_checked(f"{line}\n") for line in lines)
+            number += len(lines)
+            if 2 * len(rest) > LONGEST:
+                raise too_long(number)
     except UnicodeDecodeError:  # it ends in the middle of a character
         rest += "\ud800"
     if rest:
@@ -292,11 +301,23 @@ def _ends_in_cr(head: str) -> bool:
 def _cut_at_cr(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Lines that end in CR, with LF in its place; neither byte is part of a GB18030 character."""
     rest = b""
+    number = 1
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\r")
         yield from (line + b"\n" for line in lines)
+        number += len(lines)
+        if len(rest) >= LONGEST:
+            raise too_long(number)
     if rest:
         yield rest
+
+
+def _checked_lengths(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Raise LimitError at a chunk that is not a whole line."""
+    for number, line in enumerate(lines, start=1):
+        if len(line) >= LONGEST:
+            raise too_long(number)
+        yield line
 
 
 def _checked(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Lines of text, and what is in Parquet files → records, one at a time.
+"""Lines of text → records, one at a time.
 
 A record that cannot be read says why, and the next one is read.
 """
@@ -6,20 +6,22 @@ A record that cannot be read says why, and the next one is read.
 import csv
 import json
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from roformer_tf.readers.budget import LONGEST
 from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
-from roformer_tf.readers.streams import DamagedError
 
 BLANK = "is blank"
 """The problem of a record with nothing in it, which is no harm where order does not matter."""
+NO_OBJECT = "is not a JSON object"
 
-LONGEST_CELL = 1 << 24
-"""Characters; more means that a quote is never closed."""
+TYPED = re.compile(r"O|[BIESMLU]-\S+")
+BARE = re.compile("[OBIESMLU]")
+ANY = re.compile(r"\S+")
+"""Tags of entities with a type, of entities or words without, and any others."""
 
 
 class Record(NamedTuple):
@@ -48,7 +50,7 @@ def json_records(lines: Iterable[str]) -> Iterator[Record]:
         if isinstance(record, dict):
             yield Record(number, record)
         else:
-            yield Record(number, {}, "is not a JSON object")
+            yield Record(number, {}, NO_OBJECT)
 
 
 def quoted_records(
@@ -60,7 +62,8 @@ def quoted_records(
     Of a record that breaks the rules the first line alone is lost: a quote that is never closed
     takes no line after it along.
     """
-    csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))  # the whole process's
+    # The limit is of the whole process. A longer cell means that a quote is never closed.
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     source = _ReturnedLines(lines)
     settings: dict[str, Any] = {"strict": True} | ({"delimiter": delimiter} if delimiter else {})
     reader = csv.reader(source, dialect, **settings)
@@ -105,31 +108,44 @@ def tabbed_records(lines: Iterable[str], delimiter: str = "\t") -> Iterator[Reco
         yield Record(number, line.removesuffix("\n").removesuffix("\r").split(delimiter))
 
 
-def sentences(lines: Iterable[str], tagged: bool) -> Iterator[Record]:
+def tag_pattern(tags: Iterable[str]) -> re.Pattern[str]:
+    """Tell what the tags of a file look like, by most of them: a tag of another kind is a mistake.
+
+    They are of entities with types (B-LOC), without (B, I), or anything such as parts of speech.
+    """
+    counted = Counter(tags)
+    del counted["O"]
+    for pattern, share in ((TYPED, 0.5), (BARE, 0.9)):
+        matching = sum(number for tag, number in counted.items() if pattern.fullmatch(tag))
+        if counted and matching >= share * counted.total():
+            return pattern
+    return ANY
+
+
+def sentences(lines: Iterable[str], tags: re.Pattern[str] | None) -> Iterator[Record]:
     """Read the sentences of CoNLL: units in the first column, tags in the last.
 
         北 B-LOC
         京 I-LOC      → {"units": ("北", "京", "人"), "tags": ("B-LOC", "I-LOC", "O")}
         人 O
 
-    Columns are separated by tabs or spaces, sentences by blank lines. A line without a tag is its
-    sentence's problem if `tagged`, which else gives no tags.
+    Columns are separated by tabs or spaces, sentences by blank lines. A line without a tag, or with
+    one that does not match `tags`, is its sentence's problem; None reads no tags.
     """
     numbered = enumerate(lines, start=1)
     for blank, group in groupby(numbered, key=lambda numbered: not numbered[1].strip()):
         sentence = [] if blank else [(n, _columns_of(line)) for n, line in group]
         sentence = [(n, cells) for n, cells in sentence if cells[0] != "-DOCSTART-"]
         if sentence:
-            yield _sentence(sentence, tagged)
+            yield _sentence(sentence, tags)
 
 
-def _sentence(lines: list[tuple[int, list[str]]], tagged: bool) -> Record:
+def _sentence(lines: list[tuple[int, list[str]]], tags: re.Pattern[str] | None) -> Record:
     for number, cells in lines:
-        problem = damage("".join(cells)) or _tag_problem(cells) * tagged
-        if problem:
+        if problem := damage("".join(cells)) or (tag_problem(cells, tags) if tags else ""):
             return Record(number, {}, problem)
     found = {"units": tuple(cells[0] for _, cells in lines)}
-    if tagged:
+    if tags:
         found["tags"] = tuple(cells[-1] for _, cells in lines)
     return Record(lines[0][0], found)
 
@@ -141,45 +157,14 @@ def _columns_of(line: str) -> list[str]:
     return re.split(" +", line.strip(" \r\n"))
 
 
-def _tag_problem(cells: list[str]) -> str:
+def tag_problem(cells: list[str], tags: re.Pattern[str]) -> str:
+    """What is wrong with a unit and its tag, the first and last of these cells; "" if nothing."""
     if not cells[0]:
         return "has no character or word before its tag"
     if len(cells) < 2:
         return f"has no tag beside {cells[0]!r}"
-    if not re.fullmatch(r"O|[BIESMLU]-\S+", cells[-1]):
-        return f"has the tag {cells[-1]!r}, but tags are O, or such as B-LOC and I-LOC"
+    if not tags.fullmatch(cells[-1]):
+        others = "O, or such as B-LOC and I-LOC" if tags is TYPED else "single letters such as B"
+        others = "without white space" if tags is ANY else others
+        return f"has the tag {cells[-1]!r}, but tags are {others}"
     return ""
-
-
-class ParquetRecords:
-    """The rows of an open Parquet file, whose place in it may be moved; read a batch at a time.
-
-    Raises DamagedError for what is no such file, and where rows are read that are damaged.
-    """
-
-    def __init__(self, source: Any) -> None:
-        with _damage_met():
-            from pyarrow.parquet import ParquetFile
-
-            self._file = ParquetFile(source)
-        self.columns: tuple[str, ...] = tuple(self._file.schema_arrow.names)
-        self.rows: int = self._file.metadata.num_rows
-
-    def read(self, columns: list[str] | None = None) -> Iterator[Record]:
-        """Yield the rows with all columns, or some."""
-        number = 0
-        with _damage_met():
-            for batch in self._file.iter_batches(batch_size=256, columns=columns):
-                for cells in batch.to_pylist():
-                    number += 1
-                    yield Record(number, cells)
-
-
-@contextmanager
-def _damage_met() -> Iterator[None]:
-    from pyarrow import ArrowException
-
-    try:
-        yield
-    except (OSError, ArrowException):
-        raise DamagedError("Parquet data cut off or damaged") from None

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from backports.zstd import ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
+from roformer_tf.readers.budget import Budget, LimitError
 
 _FETCHED = "simplecache::"
 """Before a URL, has fsspec fetch the file into a folder that goes when the process ends."""
@@ -117,11 +118,16 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
     Raises InputError for what cannot be opened, read on or decompressed.
     """
     if is_stdin(path):
-        yield sys.stdin.buffer
+        with within_limits("stdin"):
+            yield sys.stdin.buffer
         return
     compression = StoredFile(str(path), 0, "").compression
     try:
-        with opened_as_stored(path) as raw, decompressed(raw, compression) as stream:
+        with (
+            within_limits(path),
+            opened_as_stored(path) as raw,
+            decompressed(raw, compression) as stream,
+        ):
             yield stream
     except ReadError as error:
         raise _unreadable(path, error) from None
@@ -130,6 +136,15 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
             f"{path} is damaged: its {_CALLED[compression]} data is cut off, or none. Copy it "
             "again."
         ) from None
+
+
+@contextmanager
+def within_limits(path: str | Path) -> Iterator[None]:
+    """Turn a LimitError into an InputError that names the file."""
+    try:
+        yield
+    except LimitError as error:
+        raise InputError(f"{path} {error}.") from None
 
 
 def opened_as_stored(path: str | Path) -> BinaryIO:
@@ -153,10 +168,11 @@ def _unreadable(path: str | Path, error: ReadError) -> InputError:
 def decompressed(raw: BinaryIO, compression: str) -> Iterator[Any]:
     """Decompress while reading; `compression` is a key of `DECOMPRESSORS`, or "" for none.
 
-    Raises DamagedError where the data is cut off or broken, once that place is reached.
+    Raises DamagedError where the data is cut off or broken, once that place is reached, and
+    LimitError where it is far larger than the file.
     """
     try:
-        yield DECOMPRESSORS[compression](raw) if compression else raw
+        yield io.BufferedReader(_Decompressed(raw, compression), PIECE) if compression else raw
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, ZstdError):
         raise DamagedError(f"{compression[1:]} data cut off or damaged here") from None
 
@@ -258,6 +274,24 @@ class _Reader(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+class _Decompressed(io.RawIOBase):
+    """The decompressed data of an open file, counted."""
+
+    def __init__(self, raw: BinaryIO, compression: str) -> None:
+        self._raw = raw
+        self._stream = DECOMPRESSORS[compression](raw)
+        self._budget = Budget(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = int(self._stream.readinto(buffer))
+        self._budget.packed = max(1, self._raw.tell())  # what is read of it: a server's has no size
+        self._budget.take(count)
+        return count
 
 
 def _reason(error: Exception) -> str:

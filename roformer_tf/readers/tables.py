@@ -1,32 +1,37 @@
-"""Files of examples → rows: tsv, csv, jsonl, Parquet, xlsx and CoNLL.
+"""Files of examples → rows: tsv, csv, jsonl, Parquet, Arrow, xlsx and CoNLL.
 
 A file is read a row at a time. A row that cannot be read says why, and the next one is read.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
+from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
+from roformer_tf.readers.json_arrays import find_json, json_array
 from roformer_tf.readers.lines import damage, find_format, text_lines
 from roformer_tf.readers.records import (
+    ANY,
     BLANK,
-    ParquetRecords,
     Record,
     json_records,
     quoted_records,
     sentences,
     tabbed_records,
+    tag_pattern,
 )
-from roformer_tf.readers.spreadsheets import sheet_records
+from roformer_tf.readers.spreadsheets import open_sheet
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
     DamagedError,
     StoredFile,
     is_url,
     opened_as_stored,
+    within_limits,
 )
 
 KINDS = {  # how a file's name ends, but for its compression
@@ -34,7 +39,9 @@ KINDS = {  # how a file's name ends, but for its compression
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".parquet": "parquet",
+    ".arrow": "arrow",
     ".xlsx": "xlsx",
     ".conll": "conll",
     ".bio": "conll",
@@ -45,6 +52,8 @@ SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
 
 _SEEN_FIRST = 100
 """Rows that tell whether the first is a header, and which columns a .jsonl file has."""
+_SENTENCES = 10_000
+"""Sentences that tell what tags look like."""
 _ALIKE = 0.9
 """Share of rows that are of the same length where another delimiter than the usual one is meant."""
 _DELIMITERS = {  # of each kind: the usual one, those that are seen too
@@ -105,24 +114,40 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     Raises InputError for a folder, another kind, and a sheet of a file that has none.
     """
     if not is_url(path) and Path(path).is_dir():
-        raise InputError(f"{path} is a folder. Give a file in it.")
+        _check_folder(Path(path), sheet)
+        return "arrow"
     file = StoredFile(str(path), 0, "")
     is_here = not is_url(path) and Path(path).exists()
     kind = _by_content(path, file) if is_here else ""
     if file.kind in SPREADSHEETS and not kind:
         raise InputError(f"{path} is of no kind that can be read. Save it as .xlsx or .csv.")
     kind = kind or KINDS.get(file.kind, "")
-    if not kind or (kind in ("parquet", "xlsx") and file.compression):
+    if not kind or (kind in ("parquet", "arrow", "xlsx") and file.compression):
         raise InputError(
             f"{path} is of no kind that can be read. Its name has to end in one of "
-            f"{', '.join(KINDS)}; all but Parquet and xlsx may be compressed, with "
+            f"{', '.join(KINDS)}; all but Parquet, Arrow and xlsx may be compressed, with "
             f"{', '.join(DECOMPRESSORS)} behind."
         )
     if not is_here and not is_url(path):
         raise InputError(f"there is no file {path}. Check the path and the spelling.")
+    _check_sheet(path, sheet, kind)
+    return kind
+
+
+def _check_folder(path: Path, sheet: str | None) -> None:
+    """Raise InputError for a folder unless `datasets` saved a data set in it."""
+    splits = sorted(found.parent.name for found in path.glob("*/*.arrow"))
+    if not _arrow_files(path):
+        if splits:
+            names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
+            raise InputError(f"{path} holds several data sets. Give one: {names}.")
+        raise InputError(f"{path} is a folder. Give a file in it.")
+    _check_sheet(path, sheet, "arrow")
+
+
+def _check_sheet(path: str | Path, sheet: str | None, kind: str) -> None:
     if sheet is not None and kind != "xlsx":
         raise InputError(f"{path} has no sheets, as an .xlsx file has: leave --sheet out.")
-    return kind
 
 
 def _by_content(path: str | Path, file: StoredFile) -> str:
@@ -166,16 +191,19 @@ def open_table(
     cannot be read at all.
     """
     kind = kind_of(path, sheet)
-    if kind == "parquet":
-        return _parquet(path)
-    if kind == "jsonl":
-        return _json_lines(path, encoding)
+    if kind in ("parquet", "arrow"):
+        return _arrow(path, kind)
+    if kind in ("jsonl", "json"):
+        return _json(path, kind, encoding)
     told = []
     name = delimiter = ""
     if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":
         told.append(f"It is read as .{kind}, whatever its name.")
     if kind == "xlsx":
-        name, records = sheet_records(path, sheet)
+        name, records, merged = open_sheet(path, sheet)
+        if merged:
+            many = "ranges give their values" if merged > 1 else "range gives its value"
+            told.append(f"{merged:,} merged {many} to each row.")
     else:
         usual, delimiter = _find_delimiter(path, kind, encoding, find_top)
         if delimiter != usual:
@@ -232,9 +260,13 @@ def _without_guard(record: Record) -> Record:
 
 def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True) -> Iterator[Row]:
     """Yield the sentences of a CoNLL file, as `records.sentences` reads them."""
+    pattern = None
+    if tagged:
+        first = islice(sentences(text_lines(path, encoding), ANY), _SENTENCES)
+        pattern = tag_pattern(tag for record in first for tag in record.cells.get("tags", ()))
     return (
         Row(f"{path}:{number}", cells, problem)
-        for number, cells, problem in sentences(text_lines(path, encoding), tagged)
+        for number, cells, problem in sentences(text_lines(path, encoding), pattern)
     )
 
 
@@ -352,36 +384,65 @@ def _is_filled(record: Record) -> bool:
     return bool(record.problem) or any(map(str.strip, record.cells))
 
 
-def _json_lines(path: str | Path, encoding: str) -> Table:
-    """Columns are the keys of the first records, in the order in which they are met."""
-    rows = (
-        Row(f"{path}:{number}", cells, problem)
-        for number, cells, problem in json_records(text_lines(path, encoding))
-    )
+def _json(path: str | Path, kind: str, encoding: str) -> Table:
+    """JSON lines, or in a .json file one array of objects.
+
+    Columns are the keys of the first records, in the order in which they are met.
+    """
+    told: tuple[str, ...] = ()
+    if kind == "json":
+        codec, is_array = find_json(path, encoding)
+        if codec not in ("utf-8", encoding):
+            told = (f"It is read as {codec.upper()}.",)
+    if kind == "json" and is_array:
+        records = json_array(path, codec)
+    else:
+        records = json_records(text_lines(path, encoding))
+    rows = (Row(f"{path}:{number}", cells, problem) for number, cells, problem in records)
     start = list(islice(rows, _SEEN_FIRST))
     if not any(row.cells for row in start):
+        if kind == "json" and start:
+            raise InputError(
+                f"{path} holds neither a JSON object in each line nor one array of objects. Write "
+                "it in one of these layouts."
+            )
         raise _nothing(path, start)
     columns = dict.fromkeys(key for row in start for key in row.cells)
-    return Table(tuple(columns), True, chain(start, rows))
+    return Table(tuple(columns), True, chain(start, rows), told=told)
 
 
-def _parquet(path: str | Path) -> Table:
-    """A damaged page is met while rows are read; the rows before it are given."""
+def _arrow(path: str | Path, kind: str) -> Table:
+    """Damaged data is met while rows are read; the rows before it are given."""
 
-    def unreadable() -> InputError:
-        return InputError(f"{path} is no Parquet file, or damaged. Write it again.")
+    @contextmanager
+    def explained() -> Iterator[None]:
+        try:
+            with within_limits(path):
+                yield
+        except DamagedError:
+            name = "Arrow" if kind == "arrow" else "Parquet"
+            raise InputError(f"{path} is no {name} file, or damaged. Write it again.") from None
 
     def rows() -> Iterator[Row]:
-        try:
+        with explained():
             for number, cells, _ in file.read():
                 yield Row(f"{path}:{number}", cells)
-        except DamagedError:
-            raise unreadable() from None
 
-    try:
-        file = ParquetRecords(opened_as_stored(path))
-    except DamagedError:
-        raise unreadable() from None
-    if not file.rows:
+    with explained():
+        file: ParquetRecords | ArrowRecords
+        if kind == "arrow":
+            file = ArrowRecords([opened_as_stored(one) for one in _arrow_files(path)])
+        else:
+            file = ParquetRecords(opened_as_stored(path))
+    found = rows()
+    first = list(islice(found, 1))
+    if not first:
         raise InputError(f"{path} is empty. Give a file with examples.")
-    return Table(file.columns, True, rows())
+    return Table(file.columns, True, chain(first, found))
+
+
+def _arrow_files(path: str | Path) -> list[str | Path]:
+    """The file, or those of a folder that `datasets` saved, in their order."""
+    if is_url(path) or not Path(path).is_dir():
+        return [path]
+    return sorted(p for p in Path(path).glob("*.arrow") if not p.name.startswith("cache-"))

@@ -133,7 +133,9 @@ def _twos(text: str) -> list[str]:
 def known_entities(training: Sequence[Example], test: Sequence[Example]) -> list[tuple[str, ...]]:
     """Label what stands in training as an entity, the longest first, from left to right."""
     counted = Counter(label for example in training for label in example.label)
-    other = "O" if "O" in counted else counted.most_common(1)[0][0]
+    # A unit that is unknown is outside, or a word by itself.
+    usual = [label for label in ("O", "S") if label in counted]
+    other = usual[0] if usual else counted.most_common(1)[0][0]
     known = _entities_of(training)
     if other == "O":  # a character that is somewhere a name by itself is far oftener a plain word
         known = {units: labels for units, labels in known.items() if len("".join(units)) > 1}

@@ -8,6 +8,8 @@ Span: TypeAlias = tuple[str, int, int]
 Marked: TypeAlias = list[list[str]]
 """A text in pieces, each with what it is marked as, or "": [["在", ""], ["北京", "LOC"]]."""
 
+UNTYPED = "_"
+"""The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), as of seqeval."""
 MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
 """What a tag of an entity begins with → how BIOES has it: M is of BMES, L and U are of BILOU."""
 
@@ -24,11 +26,14 @@ def spans(labels: Sequence[str]) -> list[Span]:
 
 
 def as_bioes(tag: str) -> str | None:
-    """A tag as BIOES spells it, "M-LOC" as "I-LOC"; None for one that marks no entity, as "NN"."""
+    """A tag as BIOES spells it, "M-LOC" as "I-LOC"; None for one that marks no entity, as "NN".
+
+    Tags without a type, as of word segmentation, are of the type `UNTYPED`.
+    """
     mark, dash, kind = tag.partition("-")
     if tag == "O":
         return tag
-    return f"{MARKS[mark]}-{kind}" if dash and mark in MARKS else None
+    return f"{MARKS[mark]}-{kind if dash else UNTYPED}" if mark in MARKS else None
 
 
 def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[Any]]:
@@ -74,4 +79,4 @@ def _places(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
 
 def _tag(label: str) -> str:
     """The label in BIOES, or as an entity of one unit."""
-    return as_bioes(label) or (label if label in {*"BIES"} else f"S-{label}")
+    return as_bioes(label) or f"S-{label}"

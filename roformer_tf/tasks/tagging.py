@@ -24,12 +24,14 @@ from roformer_tf.tasks.details import CHARACTERS, JsonObject, calibration
 from roformer_tf.tasks.entities import as_bioes, entities, mark, marks_entities, spans
 from roformer_tf.tasks.metrics import (
     ACCURACY,
+    MACRO_F1,
     Figures,
     LabelItem,
     Measure,
     Metric,
     by_kind,
     f1,
+    macro_f1,
     ratio,
     totals,
 )
@@ -77,13 +79,16 @@ CRF_WEIGHTS = ("crf/start_transitions", "crf/transitions", "crf/end_transitions"
 class Tagging(Task):
     """One text in units, one of the labels for each.
 
+    Labels that mark entities, or words, are judged by whole ones; others, such as parts of speech,
+    by the unit.
+
     Logits of tokens (T, C), of which a unit's are its first token's: (units, C). Target (units,)
     int32, scores (units, C) probabilities.
     """
 
     name: ClassVar[str] = "tagging"
     title: ClassVar[str] = "序列标注 · Sequence tagging"
-    metrics: ClassVar[tuple[Metric, ...]] = (F1, PRECISION, RECALL, ACCURACY)
+    metrics: ClassVar[tuple[Metric, ...]] = (F1, PRECISION, RECALL, ACCURACY, MACRO_F1)
     has_units: ClassVar[bool] = True
     graph_part: ClassVar[Part] = "token_classifier"
     released: ClassVar[str] = "chinese_roformer-char-base"
@@ -260,8 +265,17 @@ class Tagging(Task):
         """Probabilities, but where logits alone do not tell them."""
         return None if self.crf else super().graph_meaning()
 
+    @property
+    def _entities(self) -> bool:
+        """Whether the labels mark entities, or words."""
+        return marks_entities(self.labels)
+
+    def usable_metrics(self) -> tuple[Metric, ...]:
+        """Those of whole entities and the accuracy, or accuracy and macro F1 of the units."""
+        return self.metrics[:-1] if self._entities else (ACCURACY, MACRO_F1)
+
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
-        """F1, precision and recall of whole entities, accuracy by the unit.
+        """F1, precision and recall of whole entities, accuracy by the unit; else also macro F1.
 
         Sentences are what counts once or several times: the units of one are not independent.
         """
@@ -271,23 +285,30 @@ class Tagging(Task):
         units = np.array([len(label) for label in gold], np.float64)
 
         def measure(weights: np.ndarray) -> Figures:
+            accuracy = ratio(weights @ right_units, weights @ units)
+            if not self._entities:
+                return {ACCURACY.name: accuracy, MACRO_F1.name: macro_f1(counts, weights)}
             right, golden, predicted = totals(counts, weights)
             return {
                 F1.name: f1(right, golden, predicted),
                 PRECISION.name: ratio(right, predicted),
                 RECALL.name: ratio(right, golden),
-                ACCURACY.name: ratio(weights @ right_units, weights @ units),
+                ACCURACY.name: accuracy,
             }
 
         return measure
 
     def items(self, label: Label) -> set[LabelItem]:
-        """Each entity."""
-        return set(spans(label))
+        """Each entity, or each unit's label."""
+        if self._entities:
+            return set(spans(label))
+        return {(one, at) for at, one in enumerate(label)}
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Types of the entities."""
+        """Types of the entities, or the labels."""
+        if not self._entities:
+            return self.labels
         return tuple(sorted({kind for label in self.labels for kind, _, _ in spans([label])}))
 
     def baseline(

@@ -3,7 +3,11 @@
 What each command reads is not there: it would say so if it looked for it first.
 """
 
+import errno
+import os
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +20,22 @@ COMMANDS = {
     "predict": "predict --model nowhere --input nowhere.txt --output",
     "evaluate --corpus": "evaluate --model nowhere --corpus empty.txt --output",
     "export": "export --model nowhere --to savedmodel --output",
+    "export --data": "export --model nowhere --to int8 --data nowhere.tsv --output",
+    "evaluate --data": "evaluate --model nowhere --data nowhere.tsv --output",
+    "embed": "embed --model nowhere --input nowhere.txt --output",
+    "similarity": "similarity --model nowhere --input nowhere.tsv --output",
+    "generate": "generate --model nowhere --input nowhere.txt --output",
+    "search": "search --model nowhere --documents nowhere.txt --queries nowhere.txt --output",
+    "search --index": "search --model nowhere --documents nowhere.txt --index",
+    "compare-positions": "compare-positions --corpus empty.txt --output",
+    "vocabulary": "checkpoints vocabulary --simplify --to own nowhere",
     "convert": "checkpoints convert nowhere --to own",
     "average": "checkpoints average nowhere nowhere --output",
     "runs --plot": "runs nowhere --plot",
     "runs --json": "runs nowhere --json",
     "cost": "cost nowhere.yaml --json",
 }
+KINDS = {"embed": ".npy", "similarity": ".tsv", "generate": ".tsv", "search": ".tsv"}
 OUTPUTS = {
     "a file above": "corpus.txt/deep/x.png",
     "too long": f"deep/{'长' * 100}/x.png",
@@ -39,9 +53,42 @@ def test_it_is_said_before_any_work(command, output, tmp_path, monkeypatch, caps
     (tmp_path / "corpus.txt").write_text("今天\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("\n")
     name = OUTPUTS[output]
+    if command in KINDS:  # whose output's kind is told from its name
+        name = str(Path(name).with_suffix(KINDS[command]))
     assert main([*COMMANDS[command].split(), name]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert f"cannot write {name}: " in err
     assert err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "empty.txt"]
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """read_only(FOLDER): nothing can be written in it, not even by root."""
+    made = tempfile.mkstemp
+
+    def read_only(folder):
+        def refuse(*words, dir=None, **others):  # noqa: A002 (mkstemp's own)
+            if dir is not None and Path(dir) == folder:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
+            return made(*words, dir=dir, **others)
+
+        monkeypatch.setattr(tempfile, "mkstemp", refuse)
+
+    return read_only
+
+
+def test_a_model_that_cannot_keep_its_whitening_is_noticed_first(tmp_path, read_only, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    read_only(tmp_path)
+    assert main(["embed", str(tmp_path), "--whiten", "nowhere.txt"]) == 2
+    assert "whitening.safetensors: Read-only file system." in capsys.readouterr().err
+
+
+def test_a_folder_that_is_there_has_to_be_writable_itself(tmp_path, read_only, capsys):
+    (tmp_path / "out").mkdir()
+    read_only(tmp_path / "out")
+    words = ["export", "nowhere", "--to", "savedmodel", "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "out: Read-only file system. Choose another place." in capsys.readouterr().err

@@ -37,7 +37,7 @@ COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zst
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "ndjson", "csv"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "ndjson", "json", "csv"])
 def test_every_kind_of_file_gives_its_documents_in_order(tmp_path, kind, suffix):
     texts = ["第一篇。", "second\u2028one", "第三 篇"]
     lines = {

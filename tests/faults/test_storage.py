@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roformer_tf import cli
+from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.cli import main
+from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.corpus import shards
 from roformer_tf.pretraining import command as pretraining
 from roformer_tf.runs.run_files import read_metrics
@@ -168,3 +173,43 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
     assert again["code"] == 0, again
     assert f"continuing from {disk / 'run' / 'checkpoints' / last}" in again["out"]
     assert again["names"]["checkpoints"] == ["step-00000004", "step-00000005"]
+
+
+@pytest.fixture
+def small_files():
+    """A limit on the size of files, which stops writing as a full disk does."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def tensorflow_text(target):
+    """As TensorFlow says it, in an error of its own without a number."""
+    raise RuntimeError(f"{target}.tmp; No space left on device")
+
+
+WRITERS = {
+    "an array": lambda target: shards.write_shard(
+        target, "a", "train", np.ones((99, 3, 999), "u4")
+    ),
+    "tensors": lambda target: save_tensors({"a": np.ones(99_999)}, target / "a"),
+    "TensorFlow": tensorflow_text,
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_whatever_is_written_to_a_full_disk_ends_in_a_message(
+    kind, small_files, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(cli, "load_function", lambda *_: lambda _: WRITERS[kind](tmp_path))
+    monkeypatch.setattr(cli, "load_settings", lambda *_: ListConfig)
+    assert main(["checkpoints", "list"]) == 1
+    err = capsys.readouterr().err
+    assert re.search(
+        "cannot write.*: .*(full|large|No space).* Nothing that was whole is lost", err
+    )
+    assert not list(tmp_path.glob(".*"))

@@ -223,6 +223,31 @@ def test_a_file_works_and_says_what_it_took(write, name, capsys):
     assert bool(capsys.readouterr().err) == (name in SKIPPED)
 
 
+def test_labels_in_merged_cells_are_those_of_each_row(write):
+    rows = [
+        ("评论", "评价"),
+        *((f"第{i}条评论", "好坏"[i // 3 % 2] * (i % 3 == 0)) for i in range(12)),
+    ]
+    merged = [f"B{i}:B{i + 2}" for i in range(2, 14, 3)]
+    layout, examples = read(write("merged.xlsx", as_xlsx(*rows, merge=merged)))
+    assert examples == [((f"第{i}条评论",), "好坏"[i // 3 % 2]) for i in range(12)]
+    assert "4 merged ranges give their values to each row." in layout.said
+
+
+@pytest.mark.parametrize("label", ["评价", "公式"])
+def test_a_label_that_is_a_formula_without_a_stored_value_is_named(write, label):
+    rows = [(f"第{i}条评论", f'=IF(A{i + 2}="x","好","坏")') for i in range(9)]
+    path = write("formulas.xlsx", as_xlsx(("评论", label), *rows))
+    message = "has a formula without a stored value: open the file in Excel or WPS, and save it"
+    with pytest.raises(InputError, match=message):
+        read(path)
+    path = write("several.xlsx", as_xlsx(("评论", label), *rows, ("很好", "好")))
+    with pytest.raises(InputError, match=rf"(?s)several\.xlsx.*{message}"):
+        read(path)
+    with pytest.raises(InputError, match=message):
+        read(path, label_column=label)
+
+
 @pytest.mark.parametrize("name", sorted(WORKS.keys() - {"no_header.csv", "unknown_names.csv"}))
 def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
     content, text, _, _, *rows = WORKS[name]

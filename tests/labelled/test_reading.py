@@ -600,7 +600,12 @@ def test_a_text_of_200000_characters_is_read(write):
 
 
 BAD = {  # name: content, task, what the message says
-    "other.json": ("{}", None, "of no kind that can be read"),
+    "other.xml": ("{}", None, "of no kind that can be read"),
+    "other.json": (
+        "{}",
+        None,
+        r"other\.json holds neither a JSON object in each line nor",
+    ),
     "empty.tsv": ("", None, r"empty\.tsv is empty"),
     "blank.csv": ("\n \n", None, r"blank\.csv is empty"),
     "empty.jsonl": ("\n", None, r"empty\.jsonl is empty"),
@@ -670,7 +675,7 @@ BAD = {  # name: content, task, what the message says
     ),
     "nul.jsonl": (as_jsonl([("x", 1)]) + "\0{}\n", None, r"nul\.jsonl:2 holds a NUL character"),
     "old.xls": (b"\xd0\xcf\x11\xe0", None, r"old\.xls .*Save it as \.xlsx or \.csv"),
-    "zipped.xlsx.gz": ("", None, r"of no kind .*all but Parquet and xlsx may be compressed"),
+    "zipped.xlsx.gz": ("", None, r"of no kind .*all but Parquet, Arrow and xlsx may be compressed"),
     "secret.xlsx": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1..", None, r"secret\.xlsx is encrypted"),
     "broken.xlsx": ("text,label", None, r"broken\.xlsx is no \.xlsx file, or damaged"),
     "empty.xlsx": (xlsx(), None, r"empty\.xlsx is empty"),

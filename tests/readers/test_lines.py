@@ -85,11 +85,12 @@ def test_any_text_comes_back_from_utf8(tmp_path_factory, lines):
 
 
 def test_of_stdin_no_more_is_read_than_is_given(monkeypatch):
-    def typed():
-        yield b"abc\n"
-        pytest.fail("reads a second line before it gives the first")
+    lines = iter([b"abc\n"])
 
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=typed()))
+    def typed(size):
+        return next(lines, None) or pytest.fail("reads a second line before it gives the first")
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(readline=typed)))
     assert next(text_lines("-")) == "abc\n"
 
 

@@ -1,16 +1,19 @@
 import io
 
+import numpy as np
 import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
+from roformer_tf.readers.budget import LONGEST, LimitError
 from roformer_tf.readers.lines import NOT_ENCODED, TextLines
 from roformer_tf.readers.records import (
+    ANY,
     BLANK,
-    LONGEST_CELL,
-    ParquetRecords,
+    TYPED,
     json_records,
     quoted_records,
     sentences,
@@ -44,7 +47,7 @@ def test_a_quote_that_never_closes_ends_after_the_longest_cell():
     lines = ["x" * (1 << 20) + "\n"] * 40
     first, *_ = quoted_records(['"', *lines], "excel")
     assert "field larger than" in first.problem
-    assert LONGEST_CELL < 40 << 20
+    assert LONGEST < 40 << 20
 
 
 def test_a_quote_that_never_closes_takes_no_line_but_its_own_along():
@@ -71,13 +74,13 @@ def test_tabs_alone_separate_cells(rows, end):
 
 def test_sentences_are_between_blank_lines_with_tags_or_without():
     lines = ["北\tB-LOC\n", "京\tI-LOC\n", "\n", " \n", "-DOCSTART- O\n", "\n", "人 O"]
-    assert [(number, cells) for number, cells, _ in sentences(lines, tagged=True)] == [
+    assert [(number, cells) for number, cells, _ in sentences(lines, TYPED)] == [
         (1, {"units": ("北", "京"), "tags": ("B-LOC", "I-LOC")}),
         (7, {"units": ("人",), "tags": ("O",)}),
     ]
-    bare = list(sentences(["北\n", "京\n"], tagged=False))
+    bare = list(sentences(["北\n", "京\n"], None))
     assert bare == [(1, {"units": ("北", "京")}, "")]
-    assert next(iter(sentences(["北\n"], tagged=True))).problem == "has no tag beside '北'"
+    assert next(iter(sentences(["北\n"], ANY))).problem == "has no tag beside '北'"
 
 
 @pytest.mark.parametrize("columns", [None, ["b"]])
@@ -106,3 +109,43 @@ def test_parquet_that_is_damaged_inside_gives_what_is_before():
         seen.extend(record for record in ParquetRecords(io.BytesIO(content)).read())
     with pytest.raises(DamagedError):
         ParquetRecords(io.BytesIO(b"PAR1"))
+
+
+VIEWS = pyarrow.array(["很好" * 9, None, "x"] * 200, pyarrow.string_view())
+COLUMNS = {  # types that other programs write
+    "views": VIEWS,
+    "a dictionary of views": pyarrow.DictionaryArray.from_arrays([0, 1, 2] * 200, VIEWS[:3]),
+    "large": pyarrow.array(["很好", None, "x"] * 200, pyarrow.large_string()),
+    "numbers": pyarrow.array([1, None, 3] * 200).dictionary_encode(),
+    "times": pyarrow.array([1, None, 3] * 200, pyarrow.timestamp("us")),
+    "nulls": pyarrow.nulls(600),
+    "lists": pyarrow.array([["a", "b"], None, []] * 200),
+    "maps": pyarrow.array([[("a", 1)], None, []] * 200, pyarrow.map_(pyarrow.string(), "int64")),
+    "structs": pyarrow.array([{"a": "b", "c": [1]}, None, {"a": None}] * 200),
+    "matrices": pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ones((600, 2, 2))),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("file_format", [pyarrow.ipc.new_file, pyarrow.ipc.new_stream])
+def test_arrow_columns_of_any_type_are_read(name, file_format):
+    table = pyarrow.table({"text": [str(x) for x in range(600)], "other": COLUMNS[name]})
+    sink = io.BytesIO()
+    with file_format(sink, table.schema) as writer:
+        writer.write_table(table, 500)
+    found = [record.cells for record in ArrowRecords([sink]).read()]
+    assert found == table.to_pylist()
+
+
+def test_arrow_data_that_is_damaged_or_of_a_strange_type_says_so():
+    array = pyarrow.RunEndEncodedArray.from_arrays([600], ["x"])
+    table = pyarrow.table({"other": array})
+    sink = io.BytesIO()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(LimitError, match="Leave it out"):
+        list(ArrowRecords([sink]).read())
+    with pytest.raises(DamagedError, match="Arrow data cut off or damaged"):
+        list(ArrowRecords([io.BytesIO(sink.getvalue()[:-40])]).read())
+    with pytest.raises(DamagedError):
+        ArrowRecords([io.BytesIO(b"ARROW1")])

@@ -9,8 +9,8 @@ import openpyxl
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers import spreadsheets
-from roformer_tf.readers.spreadsheets import sheet_records
+from roformer_tf.readers import budget, spreadsheets
+from roformer_tf.readers.spreadsheets import UncomputedFormula, open_sheet
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -79,7 +79,7 @@ def workbook(path, **sheets):
 
 def cells(path, sheet=None):
     """The cells of each row by its number."""
-    return {record.number: record.cells for record in sheet_records(path, sheet)[1]}
+    return {record.number: record.cells for record in open_sheet(path, sheet).records}
 
 
 ROWS = [
@@ -94,7 +94,7 @@ ROWS = [
 def test_texts_come_back_row_by_row(tmp_path, write):
     path = write(tmp_path / "a.xlsx", ROWS)
     assert cells(path) == dict(enumerate(ROWS, start=1))
-    assert sheet_records(path)[0] == ""  # the only one
+    assert open_sheet(path).name == ""  # the only one
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,13 @@ def test_a_cell_is_the_text_that_it_shows(tmp_path, value, text):
     assert cells(workbook(tmp_path / "a.xlsx", a=[["x", value, "y"]])) == {1: ["x", text, "y"]}
 
 
-def test_empty_and_merged_cells_are_empty_and_what_is_only_formatted_is_none(tmp_path):
+def test_empty_cells_are_empty_and_what_is_only_formatted_is_none(tmp_path):
     path = tmp_path / "a.xlsx"
     book = openpyxl.Workbook()
     sheet = book.active
     for row in ([], ["text", "label", None], ["甲", "1"], [None, "0"], [], [None, None], ["乙"]):
         sheet.append(row)
     sheet["A7"] = "乙"
-    sheet.merge_cells("A3:A4")
     sheet["Z3"].font = sheet["A99"].font = openpyxl.styles.Font(bold=True)
     book.save(path)
     assert cells(path) == {
@@ -141,6 +140,76 @@ def test_empty_and_merged_cells_are_empty_and_what_is_only_formatted_is_none(tmp
     }
 
 
+def merged_workbook(path, rows, ranges):
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for cells_merged in ranges:
+        book.active.merge_cells(cells_merged)
+    book.save(path)
+    return path
+
+
+def test_a_merged_range_gives_its_value_to_each_row_that_has_another_cell(tmp_path):
+    rows = [
+        *(["评论", None, None], ["text", "label", "note"], [None, None, "more"]),
+        *(["甲", "好", None], ["乙", None, None], [None, None, None], ["丙", None, None]),
+        *(["丁", "坏", None], ["戊", None, None], ["己", "坏", None]),
+    ]
+    ranges = ["A1:C1", "A2:A3", "B2:B3", "B4:C7", "B8:B9"]
+    path = merged_workbook(tmp_path / "a.xlsx", rows, ranges)
+    assert open_sheet(path).merged == 4  # one is of a single row
+    assert cells(path) == {
+        1: ["评论"],
+        2: ["text", "label", "note"],
+        3: ["text", "label", "more"],
+        4: ["甲", "好"],
+        5: ["乙", "好"],
+        6: [],
+        7: ["丙", "好"],
+        8: ["丁", "坏"],
+        9: ["戊", "坏"],
+        10: ["己", "坏"],
+    }
+
+
+@pytest.mark.parametrize("name", ["一", "二"])
+def test_the_merged_ranges_are_those_of_the_sheet_that_is_read(tmp_path, name):
+    book = openpyxl.Workbook()
+    book.active.title = "一"
+    for sheet in (book.active, book.create_sheet("二")):
+        for row in (["甲", "好"], ["乙", None], ["丙", None]):
+            sheet.append(row)
+    book["二"].merge_cells("B1:B2")
+    book.save(tmp_path / "a.xlsx")
+    want = {"一": ["好", "", ""], "二": ["好", "好", ""]}[name]
+    found = cells(tmp_path / "a.xlsx", name)
+    assert [found[number][1] for number in found] == want
+
+
+def test_a_formula_without_a_stored_value_is_not_an_empty_cell(tmp_path):
+    sheet = "".join(
+        f'<row r="{i}"><c r="A{i}" t="inlineStr"><is><t>甲</t></is></c>'
+        f'<c r="B{i}"{kind}><f>IF(A{i}="x",1,0)</f>{value}</c></row>'
+        for i, (kind, value) in enumerate(
+            [("", "<v/>"), ("", ""), ("", "<v>1</v>"), (' t="str"', "<v></v>")], start=1
+        )
+    )
+    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet_of(sheet))
+    found = [row[1] for row in cells(path).values()]
+    assert found == ["", "", "1", ""]
+    assert [type(cell) is UncomputedFormula for cell in found] == [True, True, False, False]
+
+
+def test_cells_that_share_one_long_text_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "UNSUSPICIOUS", 1 << 20)
+    rows = "".join(f'<row r="{i}"><c r="A{i}" t="s"><v>0</v></c></row>' for i in range(1, 500))
+    strings = sst(f"<si><t>{'x' * 100_000}</t></si>")
+    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, strings=strings, sheet=sheet_of(rows))
+    with pytest.raises(InputError, match=r"a\.xlsx has 0\.00 MB, but unpacks to more than"):
+        cells(path)
+
+
 def test_a_row_that_is_longer_than_the_first_keeps_its_cells(tmp_path):
     path = workbook(tmp_path / "a.xlsx", a=[["text", "label"], ["甲", "1", None, "x"]])
     assert cells(path)[2] == ["甲", "1", "", "x"]
@@ -148,25 +217,25 @@ def test_a_row_that_is_longer_than_the_first_keeps_its_cells(tmp_path):
 
 def test_the_first_sheet_that_is_not_hidden_or_the_one_that_is_named(tmp_path):
     path = workbook(tmp_path / "a.xlsx", old_=[["a"]], 评论=[["b"]], test=[["c"]])
-    assert (sheet_records(path)[0], cells(path)) == ("评论", {1: ["b"]})
-    assert (sheet_records(path, "test")[0], cells(path, "test")) == ("test", {1: ["c"]})
+    assert (open_sheet(path).name, cells(path)) == ("评论", {1: ["b"]})
+    assert (open_sheet(path, "test")[0], cells(path, "test")) == ("test", {1: ["c"]})
     assert cells(path, "old") == {1: ["a"]}
     with pytest.raises(InputError, match=r"a\.xlsx has no sheet 'Test'. It has: old, 评论, test\."):
-        sheet_records(path, "Test")
+        open_sheet(path, "Test")
 
 
 def test_of_sheets_that_show_the_first_with_cells_is_read(tmp_path):
     path = workbook(tmp_path / "a.xlsx", old_=[["a"]], Sheet1=[], 说明=[[None, " "]], 数据=[["b"]])
-    assert (sheet_records(path)[0], cells(path)) == ("数据", {1: ["b"]})
+    assert (open_sheet(path).name, cells(path)) == ("数据", {1: ["b"]})
     path = workbook(tmp_path / "b.xlsx", Sheet1=[], Sheet2=[])
-    assert (sheet_records(path)[0], cells(path)) == ("Sheet1", {})
+    assert (open_sheet(path).name, cells(path)) == ("Sheet1", {})
 
 
 def test_without_the_library_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx", a=ROWS)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"a\.xlsx .*pip install 'roformer-tf\[xlsx\]'.* \.csv"):
-        sheet_records(path)
+        open_sheet(path)
 
 
 def test_what_is_broken_is_one_message(tmp_path):
@@ -229,7 +298,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
     path = as_excel_writes(tmp_path / "a.xlsx", ROWS, **BOMBS[name])
     tracemalloc.start()
     with pytest.raises(InputError, match=r"a\.xlsx .* If you trust it, save it as \.csv\."):
-        sheet_records(path)
+        open_sheet(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 << 20
@@ -240,7 +309,7 @@ def test_many_short_texts_are_bounded_in_number(tmp_path, monkeypatch):
     strings = sst("<si><t>x</t></si>" * 501)
     path = as_excel_writes(tmp_path / "a.xlsx", [["x"]], strings=strings)
     with pytest.raises(InputError, match=r"holds more in xl/strings\.xml than a sheet"):
-        sheet_records(path)
+        open_sheet(path)
 
 
 def test_a_row_in_no_mans_land_ends_the_reading(tmp_path, monkeypatch):
@@ -258,7 +327,7 @@ def test_an_office_file_with_a_photo_and_many_rows_is_read_in_little_memory(tmp_
     rows = [["text", "label"], *([f"第{n}条评论，" + "很好" * 20, str(n % 2)] for n in range(5000))]
     path = as_excel_writes(tmp_path / "a.xlsx", rows, more=photo)
     tracemalloc.start()
-    assert sum(len(record.cells) == 2 for record in sheet_records(path)[1]) == 5001
+    assert sum(len(record.cells) == 2 for record in open_sheet(path).records) == 5001
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12 << 20

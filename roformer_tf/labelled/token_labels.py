@@ -1,0 +1,153 @@
+"""Columns with a label for every character or word, as `datasets` and CLUENER have them.
+
+{"tokens": ["北", "京"], "ner_tags": ["B-LOC", "I-LOC"]}, the tags of one row as many as its units,
+{"text": "北京", "label": {"LOC": {"北京": [[0, 1]]}}}, first and last character of each entity.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.cells import BadCellError, read_text
+from roformer_tf.labelled.column_names import LABELS, TEXTS, folded
+from roformer_tf.labelled.columns import find_column
+from roformer_tf.labelled.examples import Example
+from roformer_tf.readers.lines import damage
+from roformer_tf.readers.records import TYPED, tag_pattern, tag_problem
+from roformer_tf.readers.tables import Table
+
+UNITS = tuple(map(folded, ("tokens", "words", "chars", "characters", "units", "字", "词", "分词")))
+"""Names of a column of units, as `folded` gives them."""
+
+
+class UnitColumns(NamedTuple):
+    """Where units and their labels are."""
+
+    units: str
+    """A column of lists, or of texts whose characters are the units."""
+    label: str | None
+    """A column of lists, or of CLUENER's dictionaries; None where no labels are read."""
+    tags: re.Pattern[str]
+    """What the labels look like."""
+    numbers: bool = False
+    """Whether the labels are integers that no schema names."""
+
+
+def find_unit_columns(
+    path: str | Path,
+    table: Table,
+    rows: Sequence[dict[str, Any]],
+    text: Sequence[str],
+    label: str | None,
+) -> UnitColumns | None:
+    """Find the columns by what is in them, of those that are given, if any; None without any.
+
+    Of several columns of tags, as in data with parts of speech too, the one called ner is taken.
+    Raises InputError where there is still more than one.
+    """
+    if len(text) > 1 or not rows:
+        return None
+    labels = [find_column(path, table, label)] if label else list(table.columns)
+    units = [find_column(path, table, text[0])] if text else list(table.columns)
+    if not text:
+        units = [x for x in units if folded(x) in UNITS] or [x for x in units if folded(x) in TEXTS]
+    for column in units:
+        found = [x for x in labels if x != column and _are_labels(rows, column, x)]
+        found = [x for x in found if "ner" in folded(x)] or found
+        if len(found) > 1:
+            raise InputError(
+                f"{path}: cannot tell which column holds the tags of {column}: "
+                f"{' or '.join(found)}. Give --label-column."
+            )
+        if found:
+            lists = [row[found[0]] for row in rows if isinstance(row.get(found[0]), list)]
+            tags = tag_pattern(str(tag) for one in lists for tag in one) if lists else TYPED
+            numbers = bool(lists) and all(type(tag) is int for one in lists for tag in one)
+            return UnitColumns(column, found[0], tags, numbers)
+    return None
+
+
+def find_units(table: Table) -> str | None:
+    """A column of units, by its name, for texts without labels."""
+    return next((name for name in table.columns if folded(name) in UNITS), None)
+
+
+def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
+    """Tell whether a column has a label for every unit of another one, in nearly all rows."""
+    pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
+    if folded(label) in LABELS and all(isinstance(x, str) and _is_cluener(y) for x, y in pairs):
+        return any(any((y or {}).values()) for _, y in pairs)
+    fit = [
+        isinstance(x, list) and isinstance(y, list) and len(x) == len(y) and _are_short(y)
+        for x, y in pairs
+    ]
+    return bool(fit) and sum(fit) >= 0.9 * len(fit)
+
+
+def _are_short(values: Sequence[Any]) -> bool:
+    return all(isinstance(x, str | int) or x is None for x in values)
+
+
+def _is_cluener(value: Any) -> bool:
+    """Whether a label is {type: {entity: [[first, last], …]}}; Parquet has None for no entity."""
+    return isinstance(value, dict) and all(
+        of_type is None or isinstance(of_type, dict) for of_type in value.values()
+    )
+
+
+def read_units(cells: dict[str, Any], columns: UnitColumns, place: str) -> Example:
+    """Read a row. Raises BadCellError where it has no units, or other labels than them."""
+    value = cells.get(columns.units)
+    if isinstance(value, list):
+        units = tuple(read_text({columns.units: unit}, columns.units) for unit in value)
+        if not units:
+            raise BadCellError(f"has an empty text in {columns.units!r}")
+    else:
+        units = tuple(read_text(cells, columns.units))
+    if columns.label is None:
+        # A text is cut into units as the texts of training were.
+        return Example(("".join(units),), None, place, units if isinstance(value, list) else ())
+    found = cells.get(columns.label)
+    if found is None:
+        raise BadCellError("has no label")
+    tags = _tags("".join(units), found)
+    if len(tags) != len(units):
+        raise BadCellError(f"has {len(tags)} labels in {columns.label!r} of {len(units)} units")
+    for unit, tag in zip(units, tags, strict=True):
+        if problem := damage(tag) or tag_problem([unit, tag], columns.tags):
+            raise BadCellError(problem)
+    return Example(("".join(units),), tags, place, units)
+
+
+def _tags(text: Any, label: Any) -> tuple[str, ...]:
+    """The tags of a row. Raises BadCellError for entities that are not in its text."""
+    if isinstance(label, list):
+        return tuple("" if tag is None else str(tag).strip() for tag in label)
+    if not _is_cluener(label):
+        raise BadCellError(f"has the label {label!r}, which is no list of tags")
+    return _bio(text, label)
+
+
+def _bio(text: str, label: Mapping[str, Any]) -> tuple[str, ...]:
+    """CLUENER's entities, whose ends are their last characters, as BIO tags."""
+    tags = ["O"] * len(text)
+    for kind, of_type in label.items():
+        for entity, places in (of_type or {}).items():
+            for first, last in _pairs(entity, places):
+                if text[first : last + 1] != entity or not entity:
+                    raise BadCellError(f"has the entity {entity!r}, which is not at {first}")
+                if set(tags[first : last + 1]) != {"O"}:
+                    raise BadCellError(f"has the entity {entity!r} inside of another one")
+                tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    return tuple(tags)
+
+
+def _pairs(entity: str, places: Any) -> list[tuple[int, int]]:
+    """First and last characters. Raises BadCellError for anything else."""
+    found = [tuple(place) if isinstance(place, list) else () for place in places or []]
+    for place in found:
+        if len(place) != 2 or not all(type(x) is int and x >= 0 for x in place):
+            raise BadCellError(f"has the entity {entity!r} without its first and last character")
+    return found

@@ -1,0 +1,79 @@
+"""Files that hold one JSON array of objects → records, one at a time.
+
+The array may be a single line of any length, so lines are not what is read.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from roformer_tf.errors import InputError
+from roformer_tf.readers.budget import check_row
+from roformer_tf.readers.lines import SAMPLE, is_utf8, utf16_codec
+from roformer_tf.readers.records import NO_OBJECT, Record
+from roformer_tf.readers.streams import opened, within_limits
+
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+def find_json(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
+    """Tell the encoding of a file, and whether it begins with a bracket as an array does."""
+    with opened(path) as stream:
+        head = stream.read(SAMPLE)
+    codec = encoding
+    if encoding == "auto":
+        codec = utf16_codec(head[:4096]) or ("utf-8" if is_utf8(head) else "gb18030")
+    text = head.decode(codec, "replace")
+    return codec, text.lstrip("\ufeff \t\r\n").startswith("[")
+
+
+def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
+    """Yield the objects of a file's array, numbered from 1.
+
+    Raises InputError where the array is broken, and for an object of more than `LONGEST` bytes.
+    """
+    decoder = json.JSONDecoder()
+    chunks = _chunks(path, encoding)
+    text = next(chunks)  # as `find_json` has seen it
+    at, number = text.index("[") + 1, 1
+    while True:
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it may match nothing
+        if text.startswith("]", at):
+            return
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except RecursionError:
+            raise _broken(path, number) from None
+        except json.JSONDecodeError as error:  # it goes on in the next chunks, or is broken
+            cut = error.pos > len(text) - 10 or error.msg.startswith("Unterminated")
+            if not cut:
+                raise _broken(path, number) from None
+            with within_limits(path):
+                check_row(number, len(text) - at)
+            text, at = text[at:], 0
+            more = "".join(islice(chunks, 1 + len(text) // SAMPLE))  # twice as long: few tries
+            if not more:
+                raise _broken(path, number) from None
+            text += more
+            continue
+        is_object = isinstance(value, dict)
+        yield Record(number, value if is_object else {}, "" if is_object else NO_OBJECT)
+        number += 1
+
+
+def _chunks(path: str | Path, encoding: str) -> Iterator[str]:
+    """The text of a file; bytes in another encoding are lone surrogates, as in damaged lines."""
+    with opened(path) as stream:
+        decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+        while block := stream.read(SAMPLE):
+            yield decoder.decode(block)
+
+
+def _broken(path: str | Path, number: int) -> InputError:
+    return InputError(
+        f"{path}: its JSON array is broken in or after object {number:,}. Write it again, or as "
+        ".jsonl with an object in each line."
+    )

@@ -1,0 +1,266 @@
+"""A label for every character or word, in the layouts in which such data is found."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.reading import ColumnsConfig, find_layout, open_unanswered, read_examples
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.tagging import Tagging
+
+NAMES = ["O", "B-LOC", "I-LOC"]
+SENTENCES = [("北京人", [1, 2, 0]), ("你好", [0, 0]), ("去上海", [0, 1, 2])]
+WANT = [(tuple(text), tuple(NAMES[i] for i in tags)) for text, tags in SENTENCES]
+
+
+def feature(kind, names=NAMES):
+    """Metadata as `datasets` writes it in its versions."""
+    label = {"names": names, "_type": "ClassLabel"}
+    wrapped = {
+        "Sequence": {"feature": label, "_type": "Sequence"},
+        "List": {"feature": label, "_type": "List"},
+        "list": [label],
+        "alone": label,
+    }[kind]
+    return {"huggingface": json.dumps({"info": {"features": {"ner_tags": wrapped}}})}
+
+
+def table(kind="Sequence", integers=True):
+    tags = [tags if integers else [NAMES[i] for i in tags] for _, tags in SENTENCES]
+    columns = {"id": ["0", "1", "2"], "tokens": [list(text) for text, _ in SENTENCES]}
+    return pa.table(columns | {"ner_tags": tags}).replace_schema_metadata(
+        feature(kind) if integers else {}
+    )
+
+
+def parquet(path, found):
+    pq.write_table(found, path)
+
+
+def arrow(path, found):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, found.schema) as writer:
+        writer.write_table(found)
+
+
+def rows_of(columns="tokens", tags="ner_tags"):
+    return [{columns: list(text), tags: [NAMES[i] for i in numbers]} for text, numbers in SENTENCES]
+
+
+def json_lines(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+CLUENER = [
+    {"text": "北京人", "label": {"LOC": {"北京": [[0, 1]]}}},
+    {"text": "你好", "label": {}},
+    {"text": "去上海", "label": {"LOC": {"上海": [[1, 2]]}}},
+]
+FILES = {
+    "a.jsonl": lambda path: path.write_text(json_lines(rows_of()), "utf-8"),
+    "a.json": lambda path: path.write_text(json.dumps(rows_of()), "utf-8"),
+    "words.jsonl": lambda path: path.write_text(json_lines(rows_of("words", "labels")), "utf-8"),
+    "cluener.json": lambda path: path.write_text(json_lines(CLUENER), "utf-8"),
+    "cluener.parquet": lambda path: parquet(path, pa.Table.from_pylist(CLUENER)),
+    "names.parquet": lambda path: parquet(path, table(integers=False)),
+    **{
+        f"{kind}.parquet": lambda path, kind=kind: parquet(path, table(kind))
+        for kind in ("Sequence", "List", "list")
+    },
+    "a.arrow": lambda path: arrow(path, table()),
+    "a.conll": lambda path: path.write_text(
+        "\n\n".join("\n".join(map(" ".join, zip(*one, strict=True))) for one in WANT), "utf-8"
+    ),
+}
+
+
+def read(path, task=None, **columns):
+    config = ColumnsConfig(**columns)
+    layout = find_layout(path, config, task, TASKS)
+    return layout, read_examples(path, layout, config)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_layout_gives_the_same_examples(tmp_path, name):
+    FILES[name](tmp_path / name)
+    layout, examples = read(tmp_path / name)
+    assert layout.task is Tagging
+    assert "task tagging" in layout.said
+    assert [(one.units, one.label) for one in examples] == WANT
+    assert [one.texts for one in examples] == [("".join(units),) for units, _ in WANT]
+
+
+@pytest.mark.parametrize("other", FILES)
+@pytest.mark.parametrize("name", ["a.jsonl", "cluener.json", "a.conll"])
+def test_other_files_may_have_another_layout_than_training(tmp_path, name, other):
+    FILES[name](tmp_path / name)
+    layout, _ = read(tmp_path / name)
+    FILES[other](tmp_path / f"test_{other}")
+    read_too = read_examples(tmp_path / f"test_{other}", layout, ColumnsConfig())
+    assert [(one.units, one.label) for one in read_too] == WANT
+    task = Tagging(labels=tuple(NAMES), text_columns=layout.text_columns)
+    found = open_unanswered(tmp_path / f"test_{other}", task, ColumnsConfig()).examples
+    assert [one.units for one in found] == [units for units, _ in WANT]
+
+
+def test_a_data_set_that_datasets_saved_is_a_folder(tmp_path):
+    folder = tmp_path / "saved" / "train"
+    folder.mkdir(parents=True)
+    arrow(folder / "data-00000-of-00002.arrow", table().slice(0, 2))
+    arrow(folder / "data-00001-of-00002.arrow", table().slice(2))
+    arrow(folder / "cache-1234.arrow", table())
+    assert [(one.units, one.label) for one in read(folder)[1]] == WANT
+    with pytest.raises(InputError, match=r"saved holds several data sets\. Give one: .*/train\."):
+        read(tmp_path / "saved")
+    with pytest.raises(InputError, match=r"is a folder\. Give a file in it\."):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_classes_have_the_names_of_their_schema(tmp_path, suffix):
+    found = pa.table({"text": ["很好", "不好", "还行"] * 4, "ner_tags": [1, 0, -1] * 4})
+    found = found.replace_schema_metadata(feature("alone", ["坏", "好"]))
+    {"parquet": parquet, "arrow": arrow}[suffix](tmp_path / f"a.{suffix}", found)
+    layout, examples = read(tmp_path / f"a.{suffix}", label_column="ner_tags")
+    assert layout.task.name == "classification"
+    assert [one.label for one in examples] == ["好", "坏"] * 4  # -1 is no label
+
+
+def test_of_several_columns_of_tags_ner_is_taken_or_the_one_that_is_named(tmp_path):
+    rows = [row | {"pos_tags": ["X"] * len(row["tokens"])} for row in rows_of()]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json_lines(rows), "utf-8")
+    assert read(path)[0].label_column == "ner_tags"
+    assert {tag for one in read(path, label_column="pos_tags")[1] for tag in one.label} == {"X"}
+    path.write_text(json_lines(rows).replace("ner_tags", "chunk_tags"), "utf-8")
+    with pytest.raises(InputError, match="which column holds the tags of tokens: chunk_tags or"):
+        read(path)
+
+
+def test_integers_without_names_are_labels_and_it_is_said(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json_lines({"tokens": list(x), "ner_tags": y} for x, y in SENTENCES), "utf-8")
+    layout, examples = read(path)
+    assert [one.label for one in examples] == [("1", "2", "0"), ("0", "0"), ("0", "1", "2")]
+    assert "numbers without names" in layout.said
+
+
+BAD = {
+    "three.jsonl": ({"tokens": ["北", "京"], "ner_tags": ["O"]}, "has 1 labels in 'ner_tags' of 2"),
+    "tag.jsonl": ({"tokens": ["北"], "ner_tags": ["LOC"]}, "has the tag 'LOC'"),
+    "none.jsonl": ({"tokens": ["北"], "ner_tags": [None]}, "has the tag ''"),
+    "unit.jsonl": ({"tokens": [5], "ner_tags": ["O"]}, "has 5 in 'tokens', which is no text"),
+    "void.jsonl": ({"tokens": [], "ner_tags": []}, "has an empty text in 'tokens'"),
+    "place.json": ({"text": "北京", "label": {"LOC": {"京": [[0, 0]]}}}, "'京', which is not at 0"),
+    "twice.json": (
+        {"text": "北京", "label": {"LOC": {"北京": [[0, 1]]}, "PER": {"京": [[1, 1]]}}},
+        "'京' inside of another one",
+    ),
+    "odd.json": ({"text": "北京", "label": {"LOC": {"京": [1]}}}, "without its first and last"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_row_that_does_not_fit_is_skipped_and_named(tmp_path, name, capsys):
+    row, message = BAD[name]
+    rows = (CLUENER if name.endswith(".json") else rows_of()) * 5
+    (tmp_path / name).write_text(json_lines([*rows, row]), "utf-8")
+    assert len(read(tmp_path / name)[1]) == 15
+    err = capsys.readouterr().err
+    assert f"{name}:16 " in err
+    assert message in err
+
+
+def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
+    rows = [{"text": f"第{i}条" + '很好[{,"' * 4000, "label": "01"[i % 2]} for i in range(300)]
+    path = tmp_path / "a.json"
+    for encoding in ("utf-8", "gb18030", "utf-16"):
+        path.write_text(json.dumps(rows, ensure_ascii=False), encoding)
+        examples = read(path)[1]
+        assert [(*one.texts, one.label) for one in examples] == [
+            tuple(row.values()) for row in rows
+        ]
+    assert examples[-1].place == f"{path}:300"
+    path.write_text(json.dumps(rows, indent=1), "utf-8")
+    assert len(read(path)[1]) == 300
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"text": "x", "label": 0}, {"text": "y" "label": 1}]', "broken in or after object 2"),
+        ('[{"text": "x", "label": 0}, {"text": "y', "broken in or after object 2"),
+        ('[{"text": "x", "label": 0},' + "[" * 100_000, "broken in or after object 2"),
+        ("[]", "is empty"),
+        ('{"data":\n[{"text": "x"}]}', "neither a JSON object in each line nor one array"),
+    ],
+)
+def test_what_is_no_array_says_so(tmp_path, content, message):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+def conll(path, sentences):
+    lines = ("".join(f"{unit}\t{tag}\n" for unit, tag in one) for one in sentences)
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+SCHEMES = {  # tags without a type, and of what they are
+    "bare": ([zip("北京人", "BIO", strict=True), zip("你好", "OO", strict=True)], "IOB2"),
+    "words": ([zip("我去公园学习班", "SSBEBME", strict=True)], "BIOES"),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_tags_without_a_type_mark_entities(tmp_path, name):
+    sentences, scheme = SCHEMES[name]
+    path = conll(tmp_path / "a.conll", [*map(list, sentences)])
+    examples = read(path)[1]
+    task = Tagging.from_examples(examples)
+    assert task.scheme == scheme
+    assert {metric.name for metric in task.usable_metrics()} >= {"f1", "precision", "recall"}
+    bio = {"O": "O", "B": "B-_", "I": "I-_", "M": "I-_", "E": "I-_", "S": "B-_"}
+    assert task.labels_outside() == tuple(map(bio.get, task.labels))
+    gold = [one.label for one in examples]
+    answers = [Prediction(label, np.eye(len(label), len(task.labels))) for label in gold]
+    assert task.compute_metrics(gold, answers)["f1"] == 1
+    shown = task.as_json(examples[0], answers[0])["entities"]
+    want = {"bare": ["北京"], "words": ["我", "去", "公园", "学习班"]}[name]
+    assert [(one["text"], one["label"]) for one in shown] == [(text, "_") for text in want]
+
+
+def test_parts_of_speech_are_judged_by_the_unit(tmp_path):
+    sentences = [[("我", "PN"), ("去", "VV"), ("一", "M")], [("好", "O"), ("书", "NN")]]
+    examples = read(conll(tmp_path / "a.conll", sentences))[1]
+    task = Tagging.from_examples(examples)
+    assert [metric.name for metric in task.usable_metrics()] == ["accuracy", "macro_f1"]
+    gold = [one.label for one in examples]
+    answers = [Prediction(("PN", "VV", "VV"), None), Prediction(("O", "NN"), None)]
+    figures = task.compute_metrics(gold, answers)
+    assert figures == {"accuracy": pytest.approx(4 / 5), "macro_f1": pytest.approx(11 / 15)}
+    assert task.count_kinds(gold) == dict.fromkeys(("M", "NN", "O", "PN", "VV"), 1)
+
+
+@pytest.mark.parametrize(
+    ("tags", "odd"), [("BIO" * 9, "NOUN"), (["B-LOC", "I-LOC"] * 9, "LOC"), (["X", "Y"] * 9, "")]
+)
+def test_a_tag_of_another_kind_than_the_others_is_a_mistake(tmp_path, tags, odd, capsys):
+    sentences = [[("好", tag)] for tag in tags]
+    path = conll(tmp_path / "a.conll", [*sentences, [("坏", odd)]])
+    assert len(read(path)[1]) == len(sentences)
+    assert f"has the tag {odd!r}" in capsys.readouterr().err
+
+
+def test_raw_text_is_still_cut_into_units(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json_lines([{"text": "北京"}]), "utf-8")
+    found = list(open_unanswered(path, Tagging(text_columns=("tokens",)), ColumnsConfig()).examples)
+    assert found == [Example(("北京",), None, f"{path}:1", ("北", "京"))]
