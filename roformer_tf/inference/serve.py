@@ -312,7 +312,7 @@ def listening(host: str, port: int) -> socket.socket:
         at.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         return at
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise InputError(
             f"cannot listen at {host}, port {port}: {reason}. Give another --host or --port."
         ) from None
