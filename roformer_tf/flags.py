@@ -95,7 +95,7 @@ def check_names(flags: Sequence[str], settings: Any, program: str) -> None:
 
 
 def _flag_name(word: str) -> str:
-    """Of --mask-rate, --mask_rate and --mask-rate=0.2 mask-rate; "" of what is no flag."""
+    """Of --mask-rate and --mask-rate=0.2, with - or _, mask-rate; "" of what is no flag."""
     return word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 

@@ -35,26 +35,6 @@ def test_exactly_two_commands_set_up_run_and_test(name):
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_every_flag_exists(name):
-    from roformer_tf.cli import COMMANDS, load_settings
-    from roformer_tf.flags import flag_types
-
-    scripts = {"run_mlm.py": "pretrain", "run_classifier.py": "finetune"}
-    commands = [
-        line
-        for line in typed_commands(name)
-        if "roformer-tf" in line or any(script in line for script in scripts)
-    ]
-    assert commands
-    for line in commands:
-        named = [c for c in COMMANDS if line.startswith(f"roformer-tf {c} ") or line.endswith(c)]
-        script = next((command for x, command in scripts.items() if x in line), None)
-        command = script or max(named, key=len)
-        known = {*flag_types(load_settings(command, line.split())), "config", "help"}
-        assert set(re.findall(r"--([a-z-]+)", line)) <= known, line
-
-
-@pytest.mark.parametrize("name", READMES)
 def test_every_named_file_exists(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     linked = re.findall(r"\]\(([^)#:]+)\)", text)

@@ -94,7 +94,7 @@ class PreparationConfig(CorpusConfig):
     output: str
     """Folder to write. Run again with the same settings, it continues or finds itself done."""
     vocab: str | None = None
-    """Vocabulary: a vocab.txt, a folder or a released zip that holds one. Or give vocab_size."""
+    """Vocabulary: a vocab.txt, a folder or a released zip that holds one. Or give --vocab-size."""
     vocab_size: int | None = None
     """Build a vocabulary of at most this many tokens from the corpus."""
     tokenization: Tokenization | None = None

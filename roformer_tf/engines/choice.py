@@ -112,7 +112,9 @@ def _check(engine: Engine, precision: Precision) -> None:
         return
     if engine not in FASTEST[precision]:
         others = ", ".join((*FASTEST[precision], *["keras"] * (precision != "int8")))
-        raise InputError(f"--engine {engine} has no {precision} on processors. It is {others}'s.")
+        raise InputError(
+            f"--engine {engine} has no {precision} on a CPU. Engines that have it: {others}."
+        )
     if missing := [name for name in MODULES[engine] if find_spec(name) is None]:
         raise InputError(
             f"--engine {engine} needs {', '.join(missing)}: "

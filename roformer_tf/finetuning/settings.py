@@ -101,8 +101,8 @@ class FinetuneConfig:
     long_texts: LongTexts = "head"
     """Longer texts are cut, cut in the middle, or read in overlapping windows."""
     pooling: Literal["cls", "mean", "pooler"] | None = None
-    """What a text's answer is read from; unset, the first token ("mean" for ranking). A vector is
-    unset what the checkpoint was made for: a sim model's pooler, else the mean."""
+    """What a prediction is computed from. Default: the first token ("mean" for ranking); for
+    vectors, what the checkpoint was trained with: a sim model's pooler, else the mean."""
     crf: bool = False
     """For tagging: learn as well what labels score behind each other (a conditional random field),
     at --crf-learning-rate."""

@@ -149,8 +149,8 @@ def int8_cost(folder: str | Path) -> str:
         return f"int8 on the {found['examples']:,} validation examples: {moved}."
     except (OSError, ValueError, KeyError, TypeError):
         return (
-            f"what int8 costs is not known of {folder}: `roformer-tf evaluate --precision int8 "
-            "--data F` tells it."
+            f"what int8 costs is not known of {folder}: `roformer-tf evaluate {folder} "
+            "--precision int8 --data F` measures it."
         )
 
 

@@ -127,8 +127,9 @@ class Tally:
         facts = [f"{good:,} of {self.rows:,} texts answered"]
         known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
         if known:
+            name = "entity" if self.task.has_units else "label"
             more = ", …" * (sum(map(bool, self.kinds.values())) > SHOWN)
-            facts.append(", ".join(f"{kind} {count:,}" for kind, count in known) + more)
+            facts.append(", ".join(f"{name} {kind}: {count:,}" for kind, count in known) + more)
         if self.cut:
             length = self.task.max_length
             where = f"column {TOKENS_CUT}" if self.marked else "--with-text marks them"

@@ -148,7 +148,8 @@ def load(
     gives vectors; so does, by the mean of its hidden states, what has neither, and that is said.
     engine: what computes, "keras", "onnx" or "openvino"; by itself, on a processor the fastest that
     is installed and knows the model. precision: of weights and products; by itself bfloat16 where
-    that engine multiplies it, which is said, and float32 for vectors; an export keeps its own.
+    that engine multiplies it, which is said, and float32 for vectors and for `[MASK]`; an export
+    keeps its own.
     batch_size: most texts that the model reads at once. top: tokens to give for each `[MASK]`, 5
     unless it is said; or labels to give scores of, the likeliest first: all unless it is said, but
     of more than 20 the likeliest 5.
@@ -192,7 +193,7 @@ def _open_checkpoint(
     top: int | None,
 ) -> Predictor:
     """Open what `finetune` did not write, for what its config and its parts speak for."""
-    exact: Precision = precision or "float32"  # of vectors
+    exact: Precision = precision or "float32"  # of vectors, and of tokens' probabilities
     if source.is_zip and source.read(TASK_FILE) is not None:
         raise InputError(f"{source.name} holds a fine-tuned model: unpack it, and give the folder.")
     checkpoint = source.checkpoint()
@@ -217,7 +218,7 @@ def _open_checkpoint(
     attention = attention_type(checkpoint, source)
     reads_both_ways = attention == "bidirectional" and not is_called_gpt(checkpoint, source)
     if reads_both_ways and _scores_vocabulary(checkpoint):
-        choice = chosen_for(checkpoint.config, engine, precision, lossy=True)
+        choice = chosen_for(checkpoint.config, engine, exact)
         _tell(source.name, choice)
         masked = masked_model(source, checkpoint, choice)
         return _warm(masked.model, _of_masks(masked, top or TOKENS), MASK)

@@ -39,6 +39,7 @@ from roformer_tf.runs.comparison import FALLBACK
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.optimizers.settings import OptimizerConfig
 from roformer_tf.runs.plots import plot_positions
+from roformer_tf.runs.run_files import COMPARED
 from roformer_tf.runs.run_folder import check_output, settle_precision, write_settings
 from roformer_tf.runs.settings import Precision
 
@@ -189,7 +190,7 @@ def _run_config(
     write_text(architecture, json.dumps(variant.to_dict(), indent=2) + "\n")
     return PretrainConfig(
         rows=str(rows),
-        output=str(output / "runs" / f"{name}-{seed}"),
+        output=str(output / COMPARED / f"{name}-{seed}"),
         architecture=str(architecture),
         seed=seed,
         save_every=-(-config.steps // config.evaluations),
@@ -215,7 +216,7 @@ def compared(config: ComparePositionsConfig, results: Mapping[str, Sequence[RunR
     """
     seeds = min(map(len, results.values()))
     baseline = next(iter(results))
-    runs = Path(config.output, "runs")
+    runs = Path(config.output, COMPARED)
     positions: dict[str, Figures] = {}
     for name, of_name in results.items():
         done = of_name[:seeds]

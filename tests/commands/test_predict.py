@@ -85,7 +85,7 @@ def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
     assert out == ""
     assert err.startswith("100 of 100 texts answered; ")
     assert err.count("\n") == 1
-    assert all(f"{label} {labels.count(label)}" in err for label in ("好", "坏"))
+    assert all(f"label {label}: {labels.count(label)}" in err for label in ("好", "坏"))
 
 
 def test_from_stdin_to_stdout(finetuned, type_in, capfd):

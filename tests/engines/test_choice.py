@@ -78,7 +78,7 @@ def test_an_accelerator_is_keras(machine):
     ("engine", "precision", "said"),
     [
         ("keras", "int8", "keras has no int8"),
-        ("onnx", "bfloat16", "onnx has no bfloat16 on processors"),
+        ("onnx", "bfloat16", "onnx has no bfloat16 on a CPU"),
         ("openvino", "float32", r"needs openvino: `pip install 'roformer-tf\[fast\]'`"),
         ("auto", "int8", r"needs onnx, onnxruntime: `pip install 'roformer-tf\[onnx\]'`"),
     ],

@@ -127,7 +127,8 @@ def _use(task: Task) -> Iterator[Wording]:
         yield phrases.CARD_COMMANDS
         yield (
             "```\nroformer-tf embed path/to/this/folder --input texts.txt --output vectors.npy\n"
-            "roformer-tf search path/to/this/folder --documents texts.txt --queries queries.txt\n"
+            "roformer-tf search --model path/to/this/folder --documents texts.txt "
+            "--queries queries.txt\n"
             "```"
         )
         return

@@ -25,7 +25,7 @@ class OptimizerConfig:
     """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
     schedule: Shape = "linear"
     """How it falls: "linear", "cosine", or "wsd", which stays at the highest until the
-    last `decay_share` of the steps."""
+    last --decay-share of the steps."""
     decay_share: float = 0.1
     """With wsd, share of the steps, the last ones, over which it falls."""
     weight_decay: float = 0.01
@@ -46,8 +46,8 @@ class OptimizerConfig:
         )
         if self.schedule == "wsd" and self.warmup + self.decay_share > 1:
             raise InputError(
-                f"warmup and decay_share are {self.warmup} and {self.decay_share}, together more "
-                "than all steps. Lower one."
+                f"--warmup and --decay-share are {self.warmup} and {self.decay_share}, together "
+                "more than all steps. Lower one."
             )
 
 

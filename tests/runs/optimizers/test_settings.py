@@ -6,7 +6,8 @@ from roformer_tf.runs.optimizers.settings import OptimizerConfig
 
 def test_a_warm_up_and_a_decay_longer_than_the_run_are_refused():
     with pytest.raises(
-        InputError, match=r"warmup and decay_share are 0\.6 and 0\.5, together more than all steps"
+        InputError,
+        match=r"--warmup and --decay-share are 0\.6 and 0\.5, together more",
     ):
         OptimizerConfig(schedule="wsd", warmup=0.6, decay_share=0.5)
 

@@ -1,0 +1,171 @@
+"""Commands and flags that README, documents, help texts, messages, reports and cards print."""
+
+import ast
+import contextlib
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from roformer_tf import flags as flag_parsing
+from roformer_tf.cli import COMMANDS, _split, load_settings, main
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning.report.card import _use
+from roformer_tf.tasks.table import TASKS
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [
+    *("README.md", "README_zh.md", "CONTRIBUTING.md"),
+    *("docs/RECIPES.md", "docs/ROTARY.md", "docs/ROTARY_zh.md"),
+]
+SCRIPTS = {"pretrain/run_mlm.py": "pretrain", "finetune/run_classifier.py": "finetune"}
+COMMAND = re.compile(r"(?:srun [^`\n]*?)?(?:roformer-tf|python[0-9.]* [a-z]+/run_[a-z]+\.py) .*")
+OF_OTHERS = {
+    *("numprocesses", "dist", "only-binary", "extra-index-url"),  # pytest's and pip's
+    *("no-deps", "logdir", "ntasks"),  # pip's, TensorBoard's and Slurm's
+    *("scheduler-file", "nworkers", "nthreads"),  # Dask's
+    *("form", "first-lines"),  # of `python -m pretrain.poems`
+}
+FILLED = "PLACEHOLDER"  # in place of what an f-string inserts
+
+
+@cache
+def flags_of(command, *typed):
+    types = flag_parsing.flag_types(load_settings(command, typed))
+    negated = {f"no-{name}" for name, kind in types.items() if kind is bool}
+    return {*types, *negated, "config", "help"}
+
+
+@cache
+def all_flags():
+    instead = [(name, f"--{flag}") for name, c in COMMANDS.items() for flag in c.instead]
+    return set().union(*(flags_of(*one) for one in [*((name,) for name in COMMANDS), *instead]))
+
+
+def flags_in(text):
+    return re.findall(r"(?<![\w/.-])--([a-z](?:[\w.-]*\w)?)", text)
+
+
+def words_of(line):
+    """A command as `main` gets it; None where it names no command, as `roformer-tf COMMAND`."""
+    line = line.replace("\\\n", " ").strip()
+    for script, command in SCRIPTS.items():
+        line = re.sub(rf".*{script}", f"roformer-tf {command}", line)
+    words = shlex.split(line[line.index("roformer-tf") :], comments=True)[1:]
+    name, rest = _split(words)
+    if name not in COMMANDS and words and (words[0].isupper() or words[0][0] in "-…"):
+        return None
+    return name, rest
+
+
+def check(line):
+    """Parse a command as the command line does. Raises what the command line would print."""
+    if (words := words_of(line)) is None:
+        return
+    name, typed = words
+    assert name in COMMANDS, f"no command {name!r}: {line}"
+    unfinished = "…" in line or "..." in line or not any(word in line for word in (" --", "/"))
+    if unfinished or {"--help", "-h"} & set(typed) or typed == ["--train"]:
+        instead = [f"--{flag}" for flag in COMMANDS[name].instead]
+        assert set(flags_in(line)) <= flags_of(name, *typed) | flags_of(name, *instead)
+        return
+    settings, renamed = load_settings(name, typed), flag_parsing.RENAMED.get(name, {})
+    typed = flag_parsing.with_flag(typed, COMMANDS[name].alone, settings)
+    flag_parsing.check_names(typed, settings, name)
+    flag_parsing.parsed(settings, flag_parsing.with_yaml(typed, settings, renamed), name)
+
+
+def broken(lines):
+    """The commands that the command line refuses."""
+    wrong = []
+    for line in lines:
+        try:
+            check(line)
+        except (InputError, SystemExit, AssertionError) as error:
+            wrong.append((line, str(error)))
+    return wrong
+
+
+def commands_in(text):
+    """Commands of fenced blocks and of `inline code`."""
+    text = text.replace("\\\n", " ")
+    fenced = re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    rest = re.sub(r"^```[a-z]*\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in fenced for line in block.splitlines()]
+    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", rest)]
+    return [line for line in lines if COMMAND.fullmatch(line.strip())]
+
+
+@cache
+def package_texts():
+    """(place, text) of every string of the package; what an f-string inserts is FILLED."""
+    found = []
+    for path in sorted((ROOT / "roformer_tf").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        inner = set()
+        for node in ast.walk(tree):
+            text = None
+            if isinstance(node, ast.JoinedStr):
+                inner |= {id(part) for part in node.values}
+                parts = [x.value if isinstance(x, ast.Constant) else FILLED for x in node.values]
+                text = "".join(map(str, parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = None if id(node) in inner else node.value
+            if text:
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
+    return found
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_of_documents_are_understood(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    lines = commands_in((ROOT / name).read_text(encoding="utf-8"))
+    assert lines or name == "CONTRIBUTING.md"
+    assert not broken(lines)
+
+
+def test_commands_of_help_and_messages_are_understood():
+    lines = [line for _, text in package_texts() for line in commands_in(text)]
+    assert len(lines) > 10
+    assert not broken(line for line in lines)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_commands_of_cards_are_understood(name):
+    texts = [str(text) for text in _use(TASKS[name]())]
+    lines = [line for text in texts for line in commands_in(text)]
+    assert lines
+    assert not broken(lines)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_flags_named_in_documents_exist(name):
+    named = set(flags_in((ROOT / name).read_text(encoding="utf-8")))
+    assert named <= all_flags() | OF_OTHERS
+
+
+def test_flags_named_in_help_and_messages_exist():
+    renamed = {old for of in flag_parsing.RENAMED.values() for old in of}
+    wrong = [
+        (place, flag)
+        for place, text in package_texts()
+        for flag in flags_in(text)
+        if flag not in all_flags() | renamed | OF_OTHERS | {"version"} and FILLED not in flag
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_flags_of_its_command_as_they_are_typed(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100000")
+    with contextlib.suppress(SystemExit):
+        main([*name.split(), "--help"])
+    text = capsys.readouterr().out
+    own = flags_of(name).union(COMMANDS[name].instead)
+    for flag in flags_in(text):
+        near = [c for c in COMMANDS if re.search(rf"{c}[^.│]*--{re.escape(flag)}", text)]
+        assert flag in own or any(flag in flags_of(c) for c in near), flag
+    snake = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z0-9]+)+\b", text))
+    assert not {word for word in snake if word.replace("_", "-") in own}
