@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -72,7 +72,9 @@ class Difference(NamedTuple):
 def convert(config: ConvertConfig) -> None:
     """Convert, and print what was measured."""
     check_target(config.target, config.output.to)
-    mask = {"attention_type": config.attention_type} if config.attention_type else {}
+    mask: dict[str, Any] = {}
+    if config.attention_type:
+        mask = {"attention_type": config.attention_type}
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown, **mask)
         checkpoint = described(checkpoint, source)

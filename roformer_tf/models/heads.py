@@ -22,7 +22,7 @@ from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequenc
 from roformer_tf.models.generation import GenerationMixin
 from roformer_tf.models.pooling import Pooler, head_dense, mean_of_tokens
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.models.rows import BATCH_SIZE, run_rows
+from roformer_tf.models.rows import BATCH_SIZE, check_finite, run_rows
 from roformer_tf.tokenizers.tokenizer import as_pairs
 
 
@@ -242,7 +242,8 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
         """Vectors of texts, (texts, H) float32 of length 1: their products are cosines.
 
         Texts of like length go together, so that little is padded. Raises InputError for a model
-        that came without a tokenizer, and for what is no list of texts.
+        that came without a tokenizer, for what is no list of texts, and for vectors that are not
+        finite.
         """
         if self.tokenizer is None:
             raise InputError(
@@ -251,6 +252,7 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
             )
         rows = [self.tokenizer.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
         vectors = self.embed_rows([ids for ids, _ in rows], [s for _, s in rows], batch_size)
+        check_finite(vectors)
         return np.stack(vectors) if rows else np.zeros((0, self.config.hidden_size), "float32")
 
     @cached_property
