@@ -46,9 +46,10 @@ def check_unchanged(model: Any, new: Any) -> None:
             if settings.get(name) != usual.get(name):
                 raise InputError(
                     f"{model.name} cannot be saved as .keras: {name} of its layer "
-                    f"{layer.path or layer.name} was changed from {usual.get(name)} to {settings.get(name)}, which the file has "
-                    "no place for. Change it in the config instead, or use save_pretrained, which "
-                    "keeps weights alone and merges LoRA."
+                    f"{layer.path or layer.name} was changed from {usual.get(name)} to "
+                    f"{settings.get(name)}, which the file has no place for. Change it in the "
+                    "config instead, or use save_pretrained, which keeps weights alone and merges "
+                    "LoRA."
                 )
 
 
