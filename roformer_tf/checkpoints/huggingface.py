@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, remove, write_text
+from roformer_tf.files import file_beside, parse_json, remove, write_text
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -179,9 +179,9 @@ def _tensors(path: Path) -> LazyArrays:
 def _shards(index: Path) -> list[Path]:
     """The files that an index of shards lists, beside it."""
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        names = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
         inside = all(Path(name).name == name for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         inside = False
     if not inside:
         raise InputError(f"cannot read {index}: it is no index of files beside it. Fetch it again.")
