@@ -49,6 +49,14 @@ class LazyArrays(Mapping[str, np.ndarray]):
             self._read,
         )
 
+    def renamed(self, names: Mapping[str, str]) -> "LazyArrays":
+        """Those of the names, new name → old one."""
+        return LazyArrays(
+            {new: self.shapes[old] for new, old in names.items()},
+            {new: self.dtypes[old] for new, old in names.items()},
+            lambda new: self._read(names[new]),
+        )
+
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.shapes:
             raise KeyError(name)

@@ -53,19 +53,17 @@ def read_tensors(path: Path) -> LazyArrays:
     Raises InputError, here or on reading, where a file is truncated or damaged.
     """
     if path.name == PICKLE:
-        return _as_roformer(_unpickled(path))
+        return _unpickled(path)
     parts = [_tensors(file) for file in (_shards(path) if path.name == SHARDS else [path])]
     home = {name: part for part in parts for name in part}
-    return _as_roformer(
-        LazyArrays(
-            {name: part.shapes[name] for name, part in home.items()},
-            {name: part.dtypes[name] for name, part in home.items()},
-            lambda name: home[name][name],
-        )
+    return LazyArrays(
+        {name: part.shapes[name] for name, part in home.items()},
+        {name: part.dtypes[name] for name, part in home.items()},
+        lambda name: home[name][name],
     )
 
 
-def _as_roformer(tensors: LazyArrays) -> LazyArrays:
+def as_roformer(tensors: LazyArrays) -> LazyArrays:
     """Tensors under a RoFormer's names: a BERT's differ by the first word alone.
 
     A model without a head has no such word, and old files call a norm's weights as TF1 does.
@@ -77,11 +75,7 @@ def _as_roformer(tensors: LazyArrays) -> LazyArrays:
         ours = f"roformer.{ours}" if bare and _BARE.match(ours) else ours
         ours = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", ours)
         names[re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", ours)] = name
-    return LazyArrays(
-        {ours: tensors.shapes[name] for ours, name in names.items()},
-        {ours: tensors.dtypes[name] for ours, name in names.items()},
-        lambda ours: tensors[names[ours]],
-    )
+    return tensors.renamed(names)
 
 
 def write(

@@ -60,6 +60,9 @@ class ConvertConfig:
     the name begins with chinese_roformer-gpt-char: a gpt model's own files do not say so."""
     ignore_unknown: bool = False
     """Leave out tensors that no RoFormer has, instead of refusing the checkpoint."""
+    prefix: str | None = None
+    """Which copy of the weights is meant where a file has several, by how its names begin, such as
+    "ema."."""
 
 
 class Difference(NamedTuple):
@@ -76,7 +79,9 @@ def convert(config: ConvertConfig) -> None:
     if config.attention_type:
         mask = {"attention_type": config.attention_type}
     with OpenedSource(config.source) as source:
-        checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown, **mask)
+        checkpoint = source.checkpoint(
+            ignore_unknown=config.ignore_unknown, prefix=config.prefix, **mask
+        )
         checkpoint = described(checkpoint, source)
         tokenizer = find_tokenizer(source)
         if tokenizer is not None:

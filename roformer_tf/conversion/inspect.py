@@ -26,12 +26,17 @@ class InspectConfig:
     """A released zip, its name, or a folder with a checkpoint."""
     ignore_unknown: bool = False
     """List tensors that no RoFormer has, instead of refusing the checkpoint."""
+    prefix: str | None = None
+    """Which copy of the weights is meant where a file has several, by how its names begin, such as
+    "ema."."""
 
 
 def inspect(config: InspectConfig) -> None:
     """Print the description, a line as soon as it is known."""
     with OpenedSource(config.source) as source:
-        checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown, check_finite=False)
+        checkpoint = source.checkpoint(
+            ignore_unknown=config.ignore_unknown, check_finite=False, prefix=config.prefix
+        )
         tokenizer = find_tokenizer(source)
         try:
             for line in describe(checkpoint, tokenizer, attention_type(checkpoint, source)):
