@@ -51,7 +51,7 @@ class LabelledDataset:
     def __post_init__(self) -> None:
         if not isinstance(self.task, Task):
             raise InputError(f"the task is {_shown(self.task)}. {_USUAL_WAY}")
-        found = self.examples
+        found: Any = self.examples
         if not isinstance(found, Sequence) or isinstance(found, str):
             raise InputError(f"the examples are {_shown(found)}, but must be a list. {_USUAL_WAY}")
         for number, example in enumerate(found):

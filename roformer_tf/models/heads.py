@@ -101,7 +101,7 @@ class MaskedLMHead(layers.Layer):
 class LanguageModel(PretrainedModel):
     """An encoder and the head that scores the vocabulary."""
 
-    further_inputs = ("labels",)
+    further_inputs: tuple[str, ...] = ("labels",)
 
     def __init__(self, config: RoFormerConfig, name: str, **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)

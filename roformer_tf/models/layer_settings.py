@@ -18,7 +18,7 @@ def kept_settings(model: Any) -> dict[str, list[Any]]:
     Layers are given by their number in `all_layers`, for not all have a path; weights by paths.
     """
     layers = list(enumerate(all_layers(model)))
-    settings = {
+    settings: dict[str, list[Any]] = {
         "frozen_layers": [number for number, one in layers if not one.trainable],
         "frozen_weights": [_path(model, one) for one in model.weights if not one.trainable],
         "rematerialize": [number for number, one in layers if getattr(one, REMATERIALIZE, False)],
