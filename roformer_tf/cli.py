@@ -7,7 +7,6 @@ Keras, the settings may stand in another, which is imported alone.
 import errno
 import gc
 import io
-import json
 import os
 import re
 import sys
@@ -318,8 +317,10 @@ def _check_backend() -> str:
     home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
     where, name = "the environment variable KERAS_BACKEND", os.environ.get("KERAS_BACKEND")
     if not name:
+        from roformer_tf.files import parse_json
+
         with suppress(OSError, ValueError, AttributeError):  # absent, or not what Keras writes
-            where, name = str(home), json.loads(home.read_bytes()).get("backend")
+            where, name = str(home), parse_json(home.read_bytes()).get("backend")
     if not name:
         return BACKENDS[0]
     if name not in BACKENDS:

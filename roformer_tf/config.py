@@ -1,7 +1,6 @@
 """The one description of an architecture, in BERT's words."""
 
 import dataclasses
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
+from roformer_tf.files import parse_json
 
 _CHOICES = {
     "hidden_act": ("gelu", "gelu_new", "relu"),
@@ -297,17 +297,11 @@ class RoFormerConfig:
         """Read a JSON file. Raises InputError where there is none or it is no JSON object."""
         path = Path(path)
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = parse_json(path.read_bytes())
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}. Give a config file.") from None
         except ValueError as error:
             raise InputError(f"{path} is not valid JSON: {error}. Give a config file.") from None
-        except RecursionError:
-            too_deep = True
-        else:
-            too_deep = _is_deeper(values, _DEEPEST)
-        if too_deep:
-            raise InputError(f"{path} is nested more than {_DEEPEST} deep. Give a config file.")
         if not isinstance(values, dict):
             raise InputError(f"{path} holds no JSON object. Give a config file.")
         return cls.from_dict(values, source=str(path))
@@ -400,19 +394,6 @@ def _usual_forms() -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.name in _FORMS}
 
 
-def _is_deeper(value: Any, most: int) -> bool:
-    """Whether JSON is nested deeper than that: what can be read may be too deep to be copied."""
-    level = [value]
-    for _ in range(most + 1):
-        within = [x.values() if isinstance(x, dict) else x for x in level if _holds_others(x)]
-        level = [item for items in within for item in items]
-    return bool(level)
-
-
-def _holds_others(value: Any) -> bool:
-    return isinstance(value, dict | list)
-
-
 _REQUIRED = (
     "vocab_size",
     "hidden_size",
@@ -422,7 +403,6 @@ _REQUIRED = (
 )
 _LARGEST = 3.4e38  # float32's
 _MOST_POSITIONS = 1 << 20
-_DEEPEST = 100
 _SHORTEST_BLOCK = 32
 """A block of fewer queries would spend more on the way to its products than on them."""
 _COUNTS = (

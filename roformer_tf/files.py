@@ -7,6 +7,7 @@ its own so long: see `locked`.
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -18,11 +19,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from roformer_tf.errors import InputError
 
 LOCK = ".lock"
 """In a folder that is being written: the file whose lock the writer holds."""
+
+DEEPEST = 100
+"""Levels of lists and dictionaries that a JSON file may have."""
 
 PAUSES = (0.1, 0.4, 1.5)
 """Seconds to wait after each try to rename what another program holds open."""
@@ -92,6 +97,48 @@ def write_text(target: str | Path, text: str) -> None:
     """Write UTF-8 text with Unix line endings, whole or not at all."""
     with file_beside(target) as beside:
         beside.write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """What a JSON file holds. Raises InputError, with the advice, for one that cannot be read."""
+    try:
+        return parse_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. {advice}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}. {advice}") from None
+
+
+def parse_json(content: str | bytes, *, finite: bool = False) -> Any:
+    """What JSON in UTF-8 holds; all files of the package are read by this.
+
+    Raises ValueError for what is no JSON, nested more than `DEEPEST`, and, if it has to be
+    `finite`, for NaN and infinity, which JSON does not have but Python reads.
+    """
+    text = content.decode("utf-8") if isinstance(content, bytes) else content
+    try:
+        value = json.loads(text, parse_constant=_refused if finite else None)
+    except RecursionError:
+        too_deep = True
+    else:
+        too_deep = _is_deeper(value, DEEPEST)  # what can be read may be too deep to be copied
+    if too_deep:
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    return value
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"it holds {constant}, which is no number")
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and dictionaries are nested deeper than that."""
+    level = [value]
+    for _ in range(most + 1):
+        containers = (x for x in level if isinstance(x, dict | list))
+        inside = (x.values() if isinstance(x, dict) else x for x in containers)
+        level = [item for items in inside for item in items]
+    return bool(level)
 
 
 def hash_file(path: Path) -> str:

@@ -83,7 +83,9 @@ def quiet_import() -> Iterator[None]:
     that is put aside meanwhile, and what is no such note is written when the import is done. Who
     has set TF_CPP_MIN_LOG_LEVEL, such as to 0, sees what that asks for.
     """
-    if os.environ.setdefault(LEVEL, QUIET) != QUIET:
+    level = os.environ.setdefault(LEVEL, QUIET)
+    of_jax = level == "1" and "jax" in sys.modules  # jax sets it where the user has not
+    if level != QUIET and not of_jax:
         yield
         return
     with _stderr_put_aside():

@@ -22,7 +22,7 @@ PACKAGE = Path(roformer_tf.__file__).parent
 NEXT_BELOW = {  # room: those right below it; it may import from them, and from all below them
     "errors": (),
     "files": ("errors",),
-    "config": ("errors",),
+    "config": ("errors", "files"),
     "flags": ("errors",),
     "terminal": (),  # progress, and what TensorFlow says unasked
     "companions": (),  # what Keras is imported without

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from roformer_tf import files
+from roformer_tf.checkpoints import huggingface
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import (
     check_writable,
@@ -17,9 +20,12 @@ from roformer_tf.files import (
     folder_beside,
     leftovers,
     locked,
+    parse_json,
+    read_json,
     sweep,
     write_text,
 )
+from roformer_tf.tasks.classification import Classification
 
 
 class BrokenError(Exception):
@@ -319,3 +325,58 @@ def test_what_cannot_be_written_is_refused_and_nothing_left(name, tmp_path):
     check_writable(tmp_path / "new" / "x")
     check_writable(tmp_path / "file.txt")
     assert listing(tmp_path) == {"file.txt": "old"}
+
+
+DEEP = "[" * 200_000
+NESTED = '{"a": ' * 500 + "1" + "}" * 500
+
+
+@pytest.mark.parametrize("text", [DEEP, NESTED, "{", "", '"\ud800"', b"\xff", b"\x00"])
+def test_json_that_cannot_be_used_is_one_kind_of_error(text, tmp_path):
+    content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(content)
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.json is damaged: .*Make it anew\."):
+        read_json(path, "Make it anew.")
+
+
+def test_numbers_may_have_to_be_finite():
+    assert parse_json('{"a": NaN}')["a"] != 1
+    with pytest.raises(ValueError, match="NaN"):
+        parse_json('{"a": NaN}', finite=True)
+
+
+DAMAGED = {  # a file of a folder that a command reads → the command
+    "task.json": "predict --model MODEL --input x.tsv --output y.tsv",
+    "config.json": "predict --model MODEL --input x.tsv --output y.tsv",
+    "tokenizer_config.json": "checkpoints inspect MODEL",
+    "embedding.json": "embed --model MODEL --input x.tsv --output y.npy",
+    "model.safetensors.index.json": "checkpoints inspect MODEL",
+    "manifest.json": "pretrain --rows MODEL --output out",
+    "report.json": "runs MODEL",
+    "settings.yaml": "runs MODEL",
+}
+
+
+@pytest.mark.parametrize("deep", [DEEP, NESTED])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_deep_nesting_is_told_of_whatever_file_it_is_in(name, deep, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "model"
+    config = RoFormerConfig(9, 8, 1, 2, 8)
+    huggingface.write(folder, config, {}, "RoFormerModel")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n好\n", encoding="utf-8")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    if name.endswith("index.json"):
+        (folder / "model.safetensors").unlink()
+    if name != "task.json" and DAMAGED[name].startswith("predict"):
+        Classification(labels=("a", "b")).save(folder)
+    (folder / name).write_text(deep)
+    (tmp_path / "x.tsv").write_text("text\n好\n", encoding="utf-8")
+    words = DAMAGED[name].replace("MODEL", str(folder)).split()
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert name in err
+    assert "Traceback" not in err

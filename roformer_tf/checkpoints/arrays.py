@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 
 DTYPES = {
     "float16": np.dtype("float16"),
@@ -48,6 +49,14 @@ class LazyArrays(Mapping[str, np.ndarray]):
             self._read,
         )
 
+    def renamed(self, names: Mapping[str, str]) -> "LazyArrays":
+        """Those of the names, new name → old one."""
+        return LazyArrays(
+            {new: self.shapes[old] for new, old in names.items()},
+            {new: self.dtypes[old] for new, old in names.items()},
+            lambda new: self._read(names[new]),
+        )
+
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.shapes:
             raise KeyError(name)
@@ -66,11 +75,35 @@ class LazyArrays(Mapping[str, np.ndarray]):
 def tensors_of_file(
     arrays: Mapping[str, np.ndarray], config: RoFormerConfig, layout: str, dtype: str | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Give each array as a file holds it, with its name there; `dtype` None keeps its own."""
+    """Give each array as a file holds it, with its name there; `dtype` None keeps its own.
+
+    Raises InputError for numbers that are too large for the dtype.
+    """
     rows = {row.name: row for row in table(config)}
     for name in arrays:
         tensor = rows[name].to_file(arrays[name], layout, config.rotary_style)
-        yield rows[name].name_in(layout), tensor.astype(DTYPES[dtype]) if dtype else tensor
+        there = rows[name].name_in(layout)
+        yield there, _cast(there, tensor, dtype) if dtype else tensor
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether no number of an array of any dtype is NaN or infinite."""
+    # A sum is several times as fast as looking at each number. It may overflow by itself.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(array, dtype="float32")
+    return bool(np.isfinite(total) or np.isfinite(array).all())
+
+
+def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
+    """The tensor in a dtype of `DTYPES`. Raises InputError for numbers too large for it."""
+    with np.errstate(over="ignore"):
+        cast = tensor.astype(DTYPES[dtype])
+    if not is_finite(cast) and is_finite(tensor):
+        raise InputError(
+            f"{name} has numbers as large as {np.abs(tensor).max():.3g}, which {dtype} cannot "
+            "hold. Write bfloat16 or float32."
+        )
+    return cast
 
 
 def save_tensors(

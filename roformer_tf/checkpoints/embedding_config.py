@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import parse_json, write_text
 
 FILE = "embedding.json"
 
@@ -62,8 +62,8 @@ def load(folder: str | Path) -> EmbeddingConfig | None:
 def parse(content: bytes, name: str) -> EmbeddingConfig:
     """Read the content of an embedding.json. Raises InputError, with its name, for a bad one."""
     try:
-        values: Any = json.loads(content)
-    except (ValueError, RecursionError):
+        values: Any = parse_json(content)
+    except ValueError:
         values = None
     if not isinstance(values, Mapping) or not {"pooling", "max_length"} <= values.keys():
         raise InputError(f"{name} is damaged: put back the file that the model came with.")

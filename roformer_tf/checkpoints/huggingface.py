@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, remove, write_text
+from roformer_tf.files import file_beside, parse_json, remove, write_text
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -53,19 +53,17 @@ def read_tensors(path: Path) -> LazyArrays:
     Raises InputError, here or on reading, where a file is truncated or damaged.
     """
     if path.name == PICKLE:
-        return _as_roformer(_unpickled(path))
+        return _unpickled(path)
     parts = [_tensors(file) for file in (_shards(path) if path.name == SHARDS else [path])]
     home = {name: part for part in parts for name in part}
-    return _as_roformer(
-        LazyArrays(
-            {name: part.shapes[name] for name, part in home.items()},
-            {name: part.dtypes[name] for name, part in home.items()},
-            lambda name: home[name][name],
-        )
+    return LazyArrays(
+        {name: part.shapes[name] for name, part in home.items()},
+        {name: part.dtypes[name] for name, part in home.items()},
+        lambda name: home[name][name],
     )
 
 
-def _as_roformer(tensors: LazyArrays) -> LazyArrays:
+def as_roformer(tensors: LazyArrays) -> LazyArrays:
     """Tensors under a RoFormer's names: a BERT's differ by the first word alone.
 
     A model without a head has no such word, and old files call a norm's weights as TF1 does.
@@ -77,11 +75,7 @@ def _as_roformer(tensors: LazyArrays) -> LazyArrays:
         ours = f"roformer.{ours}" if bare and _BARE.match(ours) else ours
         ours = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", ours)
         names[re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", ours)] = name
-    return LazyArrays(
-        {ours: tensors.shapes[name] for ours, name in names.items()},
-        {ours: tensors.dtypes[name] for ours, name in names.items()},
-        lambda ours: tensors[names[ours]],
-    )
+    return tensors.renamed(names)
 
 
 def write(
@@ -179,9 +173,9 @@ def _tensors(path: Path) -> LazyArrays:
 def _shards(index: Path) -> list[Path]:
     """The files that an index of shards lists, beside it."""
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        names = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
         inside = all(Path(name).name == name for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         inside = False
     if not inside:
         raise InputError(f"cannot read {index}: it is no index of files beside it. Fetch it again.")

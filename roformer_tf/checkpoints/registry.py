@@ -25,7 +25,7 @@ from typing import Any
 from roformer_tf.checkpoints import archives, tf1
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, leftovers, remove, write_text
+from roformer_tf.files import file_beside, leftovers, parse_json, remove, write_text
 
 CACHE = "ROFORMER_TF_CACHE"
 MIRROR = "ROFORMER_TF_MIRROR"
@@ -80,7 +80,7 @@ class CachedFile:
 @cache
 def releases() -> tuple[Release, ...]:
     """Give every released checkpoint."""
-    entries = json.loads(Path(__file__).with_name("registry.json").read_text(encoding="utf-8"))
+    entries = parse_json(Path(__file__).with_name("registry.json").read_text(encoding="utf-8"))
     return tuple(
         Release(**entry | {"aliases": tuple(entry["aliases"]), "baidu": Baidu(**entry["baidu"])})
         for entry in entries
@@ -228,7 +228,7 @@ def _checksum(path: Path, release: Release) -> str:
 def _record(path: Path) -> CachedFile | None:
     """What is recorded of a file in the cache, which may be gone itself; None where nothing is."""
     try:
-        return CachedFile(**json.loads(_record_path(path).read_text(encoding="utf-8")))
+        return CachedFile(**parse_json(_record_path(path).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):

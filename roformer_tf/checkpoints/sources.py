@@ -14,8 +14,9 @@ import numpy as np
 
 from roformer_tf.checkpoints import huggingface, registry, tf1
 from roformer_tf.checkpoints.archives import Files
-from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
+from roformer_tf.checkpoints.prefixes import plain_names, with_bert
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
@@ -47,33 +48,53 @@ class OpenedSource(Files):
         super().__init__(registry.locate(source))
         self.name = str(source)
         """What the user called it, for messages; `path` is where it lies."""
+        self._said = False
 
     @property
     def names(self) -> set[str]:
         """What its file or folder is called, and what that is a link to."""
         return {self.path.name, self.path.resolve().name}  # of which "." has the second alone
 
-    def checkpoint(self, *, ignore_unknown: bool = False, **overrides: Any) -> Checkpoint:
+    def checkpoint(
+        self,
+        *,
+        ignore_unknown: bool = False,
+        check_finite: bool = True,
+        prefix: str | None = None,
+        **overrides: Any,
+    ) -> Checkpoint:
         """Give the config and the arrays, which can be read until the source is closed.
 
         `overrides` replace keys of the config. Raises InputError where there is no checkpoint,
         where it is damaged (of an array: when that is read), where config and tensors disagree,
         and for tensors that the table of names does not hold; `ignore_unknown` leaves these aside
-        with a warning.
+        with a warning. Reading an array that is not finite raises InputError too, unless
+        `check_finite` is False. A prefix that the names of all tensors share is removed and logged;
+        of several copies of the weights, such as moving averages, `prefix` says which is meant, and
+        InputError is raised without it.
         """
         weights = _weights(self.folder)
         if weights.suffix == ".index":
             layout, file = "tf1", self.folder / tf1.CONFIG
-            tensors = tf1.read_tensors(weights.with_suffix(""))
+            tensors = with_bert(self._plain(tf1.read_tensors(weights.with_suffix("")), prefix))
         else:
             layout, file = "huggingface", self.folder / huggingface.CONFIG
             tensors = huggingface.read_tensors(weights)
+            tensors = huggingface.as_roformer(self._plain(tensors, prefix))
         config = RoFormerConfig.from_file(file)
         if layout == "tf1" and tf1.BERT_POSITIONS in tensors:
             config = self._of_bert(config)
         config = config.replace(**overrides)
         config = complete_config(config, tensors.shapes, layout, self.folder)
-        return _in_our_names(tensors, config, layout, self.folder, ignore_unknown)
+        return _in_our_names(tensors, config, layout, self.folder, ignore_unknown, check_finite)
+
+    def _plain(self, tensors: LazyArrays, wanted: str | None) -> LazyArrays:
+        """The tensors of one copy of the weights, without its prefix."""
+        prefix, names = plain_names(tensors, wanted, self.folder)
+        if prefix and not self._said:
+            self._said = True  # a source may be read twice
+            logger.warning("%s: %r is removed from the names of its tensors.", self.name, prefix)
+        return tensors.renamed(names)
 
     def _of_bert(self, config: RoFormerConfig) -> RoFormerConfig:
         """The config of a TF1 checkpoint with a table of positions: no file of a BERT says so.
@@ -114,7 +135,12 @@ def _what_is_missing(folder: Path) -> str:
 
 
 def _in_our_names(
-    tensors: LazyArrays, config: RoFormerConfig, layout: str, source: Path, ignore_unknown: bool
+    tensors: LazyArrays,
+    config: RoFormerConfig,
+    layout: str,
+    source: Path,
+    ignore_unknown: bool,
+    check_finite: bool,
 ) -> Checkpoint:
     """Give each tensor of a file its place in the table; refuse what has none or another shape."""
     rows = {row.name_in(layout): row for row in table(config)}
@@ -130,7 +156,15 @@ def _in_our_names(
 
     def read(ours: str) -> np.ndarray:
         name, row = held[ours]
-        return row.from_file(tensors[name], layout, config.rotary_style)
+        tensor = tensors[name]
+        if check_finite and not is_finite(tensor):
+            wrong = int((~np.isfinite(tensor)).sum())
+            raise InputError(
+                f"{source}: the tensor {name} is not finite: {wrong:,} of its {tensor.size:,} "
+                "numbers are NaN or infinite. The weights are damaged, or their training has "
+                "diverged. Give another model."
+            )
+        return row.from_file(tensor, layout, config.rotary_style)
 
     arrays = LazyArrays(
         {ours: row.shape for ours, (_, row) in held.items()},

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from roformer_tf.files import remove, write_text
+from roformer_tf.files import parse_json, remove, write_text
 from roformer_tf.terminal import Progress
 
 TIMEOUT = 60
@@ -92,7 +92,7 @@ def _version(headers: Mapping[str, str]) -> str | None:
 def _version_of(part: Path, url: str) -> str | None:
     """The version that `part` is a beginning of; None where it is no beginning of this URL's."""
     try:
-        note = json.loads(_note(part).read_text(encoding="utf-8"))
+        note = parse_json(_note(part).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return note["version"] if kept(part) and note["url"] == url else None

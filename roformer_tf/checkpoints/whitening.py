@@ -5,7 +5,6 @@ matrix by which they have no covariance and the same variance in each direction,
 (Su et al., 2021, arXiv 2103.15316): (x - mean) · matrix. Mean and matrix come from texts alone.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import file_beside, parse_json
 
 FILE = "whitening.safetensors"
 SMALLEST = 1e-6
@@ -67,7 +66,7 @@ def parse(content: bytes, name: str, hidden_size: int, pooling: Pooling) -> Whit
     again = "Remove it, or learn it anew: embed --whiten with a file of texts."
     try:
         tensors = load_tensors(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
         learnt_from = header["__metadata__"]["pooling"]
         mean, matrix = (tensors[key].astype(np.float32) for key in ("mean", "matrix"))
     except (SafetensorError, ValueError, KeyError, TypeError):

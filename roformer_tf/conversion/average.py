@@ -6,7 +6,6 @@ their weights is better than each of them, for the price of one: a "model soup" 
 """
 
 import dataclasses
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from roformer_tf.conversion.convert import (
 )
 from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.errors import InputError
+from roformer_tf.files import parse_json
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -172,6 +172,6 @@ def _common_files(
 def _read(content: bytes | None) -> object:
     """What a file says, however it is laid out; its bytes where it is no JSON."""
     try:
-        return content and json.loads(content)
+        return content and parse_json(content)
     except ValueError:
         return content

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -60,6 +60,9 @@ class ConvertConfig:
     the name begins with chinese_roformer-gpt-char: a gpt model's own files do not say so."""
     ignore_unknown: bool = False
     """Leave out tensors that no RoFormer has, instead of refusing the checkpoint."""
+    prefix: str | None = None
+    """Which copy of the weights is meant where a file has several, by how its names begin, such as
+    "ema."."""
 
 
 class Difference(NamedTuple):
@@ -72,9 +75,13 @@ class Difference(NamedTuple):
 def convert(config: ConvertConfig) -> None:
     """Convert, and print what was measured."""
     check_target(config.target, config.output.to)
-    mask = {"attention_type": config.attention_type} if config.attention_type else {}
+    mask: dict[str, Any] = {}
+    if config.attention_type:
+        mask = {"attention_type": config.attention_type}
     with OpenedSource(config.source) as source:
-        checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown, **mask)
+        checkpoint = source.checkpoint(
+            ignore_unknown=config.ignore_unknown, prefix=config.prefix, **mask
+        )
         checkpoint = described(checkpoint, source)
         tokenizer = find_tokenizer(source)
         if tokenizer is not None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from roformer_tf.checkpoints.arrays import is_finite
 from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
@@ -25,12 +26,17 @@ class InspectConfig:
     """A released zip, its name, or a folder with a checkpoint."""
     ignore_unknown: bool = False
     """List tensors that no RoFormer has, instead of refusing the checkpoint."""
+    prefix: str | None = None
+    """Which copy of the weights is meant where a file has several, by how its names begin, such as
+    "ema."."""
 
 
 def inspect(config: InspectConfig) -> None:
     """Print the description, a line as soon as it is known."""
     with OpenedSource(config.source) as source:
-        checkpoint = source.checkpoint(ignore_unknown=config.ignore_unknown)
+        checkpoint = source.checkpoint(
+            ignore_unknown=config.ignore_unknown, check_finite=False, prefix=config.prefix
+        )
         tokenizer = find_tokenizer(source)
         try:
             for line in describe(checkpoint, tokenizer, attention_type(checkpoint, source)):
@@ -52,7 +58,11 @@ def describe(
     yield from _architecture(checkpoint, attention)
     yield f"vocabulary  {_vocabulary(checkpoint, tokenizer)}"
     yield ""
-    yield from _tensors(checkpoint)
+    wrong: list[str] = []
+    yield from _tensors(checkpoint, wrong)
+    if wrong:
+        yield "\nrefused by every other command, as not finite:"
+        yield from (f"  {name}" for name in wrong)
     yield from _left_aside(checkpoint)
 
 
@@ -92,15 +102,21 @@ def _vocabulary(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> 
     return f"{tokenizer.vocab_size:,} tokens, {tokenizer.tokenization}-level, {case}; {embeddings}"
 
 
-def _tensors(checkpoint: Checkpoint) -> Iterator[str]:
-    """A heading, then for each tensor its name, shape, dtype, min, max, mean and deviation."""
+def _tensors(checkpoint: Checkpoint, wrong: list[str]) -> Iterator[str]:
+    """A heading, then for each tensor its name, shape, dtype, min, max, mean and deviation.
+
+    The names of those that are not finite are added to `wrong`.
+    """
     shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
     name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
     columns = "{:{}}  {:{}}  {:8}" + "  {:>10}" * 4
     heading = ("min", "max", "mean", "deviation")
     yield columns.format("tensor", name_width, "shape", shape_width, "dtype", *heading)
     for name, shape in shapes.items():
-        values = (f"{value:.4g}" for value in statistics(checkpoint.arrays[name]))
+        array = checkpoint.arrays[name]
+        values = (f"{value:.4g}" for value in statistics(array))
+        if not is_finite(array):
+            wrong.append(name)
         dtype = str(checkpoint.arrays.dtypes[name])
         yield columns.format(name, name_width, shape, shape_width, dtype, *values)
 

@@ -27,14 +27,13 @@ def statistics(array: np.ndarray) -> Statistics:
 
 
 def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
-    """The largest absolute difference of two arrays of one shape; NaN against a number is ∞."""
+    """The largest absolute difference of two arrays of one shape; ∞ where one holds NaN."""
     pairs = zip(_blocks(first), _blocks(second), strict=True)
     return max((_difference(a, b) for a, b in pairs), default=0.0)
 
 
 def _difference(first: np.ndarray, second: np.ndarray) -> float:
-    same = (first == second) | (np.isnan(first) & np.isnan(second))
-    differences = np.abs(first - second, where=~same, out=np.zeros_like(first))
+    differences = np.abs(first - second, where=first != second, out=np.zeros_like(first))
     return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max())
 
 

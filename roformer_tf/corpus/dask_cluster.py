@@ -5,7 +5,6 @@ done again, even at the same time.
 """
 
 import hashlib
-import json
 import logging
 import os
 import pickle
@@ -31,6 +30,7 @@ from tqdm import tqdm
 
 from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask
 from roformer_tf.errors import InputError
+from roformer_tf.files import parse_json
 
 ADDRESS = "DASK_SCHEDULER_ADDRESS"  # set by what starts clusters on Slurm, Kubernetes, YARN
 CONNECTING = 8  # seconds
@@ -92,7 +92,7 @@ def _address(scheduler: str) -> str:
     if not path.is_file():
         return scheduler
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["address"])
+        return str(parse_json(path.read_text(encoding="utf-8"))["address"])
     except (OSError, ValueError, TypeError, KeyError):
         raise InputError(
             f"{path} is no scheduler file. Give the one that `dask scheduler --scheduler-file` "

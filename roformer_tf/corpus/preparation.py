@@ -66,7 +66,16 @@ from roformer_tf.corpus.shards import (
 )
 from roformer_tf.corpus.workers import EngineError, in_order, in_this_process
 from roformer_tf.errors import InputError
-from roformer_tf.files import LOCK, folder_beside, leftovers, locked, remove, sweep, write_text
+from roformer_tf.files import (
+    LOCK,
+    folder_beside,
+    leftovers,
+    locked,
+    read_json,
+    remove,
+    sweep,
+    write_text,
+)
 from roformer_tf.readers.streams import ReadError
 from roformer_tf.readers.text_key import text_key
 from roformer_tf.terminal import Progress
@@ -83,6 +92,7 @@ TOLD_FILES = 5  # that have changed
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
 COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
 UNFINISHED = "unfinished"
+PREPARE_AGAIN = "Remove the output folder, and prepare again."
 
 Result = TypeVar("Result")
 
@@ -247,7 +257,7 @@ class _PartWriter:
         name = f"{part.number:05}"
         path = self.output / UNFINISHED / f"part-{name}.json"
         if path.is_file():
-            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            record: dict[str, Any] = read_json(path, PREPARE_AGAIN)
             if all(Shard(**shard).is_whole(self.output) for shard in record["shards"]):
                 return record
 
@@ -333,7 +343,7 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
             for of_part in marks
         ]
         write_text(path, json.dumps(found))
-    places: list[list[int]] = json.loads(path.read_text(encoding="utf-8"))
+    places: list[list[int]] = read_json(path, PREPARE_AGAIN)
     return places
 
 
@@ -486,7 +496,7 @@ def _check_begun(output: Path, settings: Mapping[str, Any]) -> None:
     if (output / MANIFEST).is_file():
         there = read_manifest(output).get("settings", {})
     elif unfinished.is_file():
-        there = json.loads(unfinished.read_text(encoding="utf-8"))
+        there = read_json(unfinished, PREPARE_AGAIN)
     else:
         return
     _check_same(output, there, settings)

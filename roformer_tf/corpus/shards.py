@@ -5,7 +5,6 @@ integer type that holds the vocabulary and the length. `manifest.json` names the
 written last: without it, nothing counts as prepared.
 """
 
-import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.packing import DOCUMENT
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, hash_file
+from roformer_tf.files import file_beside, hash_file, parse_json
 
 MANIFEST = "manifest.json"
 OPEN_MAPS = 256  # each holds a file descriptor, of which a process often has only 1,024
@@ -70,7 +69,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Read the manifest of a finished preparation. Raises InputError where there is none."""
     path = Path(folder) / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
         if not {"shards", "length", "splits"} <= manifest.keys():
             raise ValueError("keys are missing")
     except OSError:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import predict
@@ -15,10 +15,22 @@ from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.runs.feeding import epochs
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
+
+
+_USUAL_WAY = (
+    "LabelledDataset(examples, task) takes a list of Example, whose texts are a tuple of str, and "
+    "a Task. The usual way is LabelledDataset.from_file(path); it makes both."
+)
+
+
+def _shown(value: Any) -> str:
+    """What was given, with its type, cut to what an error has room for."""
+    spelled = " ".join(repr(value).split())
+    return f"{spelled[:59]}… ({type(value).__name__})" if len(spelled) > 60 else spelled
 
 
 @dataclass(frozen=True)
@@ -29,11 +41,23 @@ class LabelledDataset:
         model.fit(train.batches(model.tokenizer), validation_data=valid.batches(model.tokenizer))
         valid.predict(model)
 
-    A model for it has `task.outputs` logits.
+    A model for it has `task.outputs` logits. Raises InputError for what are no examples or no task:
+    data that is in memory is written to a file first, which `from_file` reads.
     """
 
     examples: Sequence[Example]
     task: Task
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, Task):
+            raise InputError(f"the task is {_shown(self.task)}. {_USUAL_WAY}")
+        found: Any = self.examples
+        if not isinstance(found, Sequence) or isinstance(found, str):
+            raise InputError(f"the examples are {_shown(found)}, but must be a list. {_USUAL_WAY}")
+        for number, example in enumerate(found):
+            texts = example.texts if isinstance(example, Example) else None
+            if not (isinstance(texts, tuple) and texts and all(isinstance(x, str) for x in texts)):
+                raise InputError(f"example {number} is {_shown(example)}. {_USUAL_WAY}")
 
     @classmethod
     def from_file(
@@ -47,11 +71,18 @@ class LabelledDataset:
     ) -> "LabelledDataset":
         """Read a labelled file, as `roformer-tf finetune --train` does.
 
-        task: its name as `--task` has it; told from the columns where there is none.
+        task: its name, as `--task` has it; told from the columns where there is none.
         max_length: most tokens of a row; `long_texts`: what becomes of longer ones.
         columns: where texts and labels stand; unset, they are found. Raises InputError for a file
-        that cannot be read, and where task or columns cannot be told.
+        that cannot be read, where task or columns cannot be told, and for settings out of bounds.
         """
+        if task is not None and task not in TASKS:
+            raise InputError(f"task is {task!r}, but must be one of {', '.join(TASKS)}.")
+        if not isinstance(max_length, int) or max_length <= SPECIALS:
+            raise InputError(f"max_length is {max_length!r}, but must be a number of at least 3.")
+        if long_texts not in get_args(LongTexts):
+            choices = ", ".join(get_args(LongTexts))
+            raise InputError(f"long_texts is {long_texts!r}, but must be one of {choices}.")
         columns = columns or ColumnsConfig()
         layout = find_layout(path, columns, task, TASKS)
         examples = read_examples(path, layout, columns)
@@ -74,6 +105,8 @@ class LabelledDataset:
         Equal texts stay together, and labels are as frequent in both. Raises InputError where one
         would be empty.
         """
+        if not 0 < valid < 1:
+            raise InputError(f"valid is {valid}, but must be a share between 0 and 1, such as 0.1.")
         train, held_out, _ = split_examples(self.examples, type(self.task), (valid, 0.0), seed)
         return LabelledDataset(train, self.task), LabelledDataset(held_out, self.task)
 
@@ -85,6 +118,13 @@ class LabelledDataset:
         best told `shuffle=False`, or it warns on TensorFlow that it does not shuffle either.
         Raises InputError for a label that the task does not know.
         """
+        if not isinstance(tokenizer, RoFormerTokenizer):
+            raise InputError(
+                f"the tokenizer is {_shown(tokenizer)}. Give a RoFormerTokenizer, such as "
+                "model.tokenizer."
+            )
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
         encoded = self.task.encode(self.examples, tokenizer)
         targets, weights = self.task.row_targets(encoded, self.examples)
         batches = finetuning_batches(encoded, targets, weights, batch_size=batch_size, seed=seed)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import read_json, write_text
 from roformer_tf.finetuning.rates import FoundRate, beside, spelled, usual_rate
 from roformer_tf.finetuning.trainer import Trainer
 from roformer_tf.finetuning.trial import (
@@ -180,7 +180,7 @@ class _Tries:
         }
         if not self.path.exists():
             return fresh
-        known: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        known: dict[str, Any] = read_json(self.path, "Remove it: the search begins anew.")
         if known["data"] != fresh["data"]:
             raise InputError(
                 f"{self.path} is of a search for the learning rate on other examples than these. "

@@ -21,7 +21,7 @@ import numpy as np
 
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, remove, write_text
+from roformer_tf.files import folder_beside, read_json, remove, write_text
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.rates import FoundRate
 from roformer_tf.finetuning.settings import LossConfig, VectorConfig
@@ -54,6 +54,7 @@ from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import load_task
 
 VALID = "valid.json"
+ANEW = "Give another --output to start anew."
 OFTEN = 1.25
 """Examples of one second text, as a mean, from which it is worth encoding it once for them all."""
 
@@ -143,7 +144,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
         trainer.preparation = 0.0
         done = {"seconds": seconds, "data": data}
         write_text(result, json.dumps(done) + "\n")
-    done = json.loads(result.read_text(encoding="utf-8"))
+    done = read_json(result, ANEW)
     if done["data"] != data:
         raise InputError(
             f"{trial.folder} holds a training on other examples than these. Give the same data "
@@ -282,7 +283,7 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
     begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
     if not (begun and known.exists()):
         write_text(known, json.dumps({"fingerprint": found}) + "\n")
-    elif json.loads(known.read_text(encoding="utf-8"))["fingerprint"] != found:
+    elif read_json(known, ANEW)["fingerprint"] != found:
         raise InputError(
             f"{trial.folder} holds a training whose best weights were chosen by other validation "
             "examples than these. Give the same --valid to continue, or another --output to start "

@@ -15,7 +15,7 @@ from roformer_tf.engines.choice import Choice, Engine, Precision, choose
 from roformer_tf.engines.model import GraphModel, graph_model, onnx_session, share_onnx
 from roformer_tf.engines.network import Network, unsupported
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import parse_json, write_text
 from roformer_tf.inference.predict import KerasPrecision, check_together, load_finetuned
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.table import load_task
@@ -141,7 +141,7 @@ def classifier_graph(
 def int8_cost(folder: str | Path) -> str:
     """What is known of the cost of int8, in a sentence."""
     try:
-        found = json.loads((Path(folder) / COST).read_text(encoding="utf-8"))
+        found = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
         moved = ", ".join(
             f"{name} {found['float32'][name]:.4f} → {found['int8'][name]:.4f}"
             for name in found["int8"]

@@ -22,7 +22,7 @@ from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import check_tokenizer
 from roformer_tf.inference.engines import chosen_for, keras_precision
-from roformer_tf.models.rows import batches, runner
+from roformer_tf.models.rows import batches, check_finite, runner
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
@@ -130,12 +130,14 @@ def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list
     """Give for each text, for each of its masks, the `top` likeliest tokens.
 
     Special tokens such as [UNK] are no candidates; probabilities are those among the rest.
-    Raises InputError for a text without a mask, and for a model without a vocabulary that fits.
+    Raises InputError for a text without a mask, for a model without a vocabulary that fits, and
+    for one whose logits are not finite.
     """
     masked: MaskedModel = model if isinstance(model, MaskedModel) else MaskedModel.of(model)
     tokenizer = masked.tokenizer
     rows = [_encode(text, tokenizer) for text in texts]
     logits = _logits(masked.model, rows, tokenizer.mask_id)
+    check_finite(logits)
     allowed = _allowed(tokenizer, masked.vocab_size)
     return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]
 

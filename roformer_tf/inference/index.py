@@ -23,7 +23,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, locked, write_text
+from roformer_tf.files import folder_beside, locked, parse_json, write_text
 from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.lexical import DocumentBM25
@@ -364,7 +364,7 @@ def _read_manifest(folder: Path) -> Manifest:
             f"{folder}`."
         )
     try:
-        values = json.loads((folder / MANIFEST).read_text("utf-8"))
+        values = parse_json((folder / MANIFEST).read_text("utf-8"))
         if values["version"] != VERSION:
             raise InputError(
                 f"{folder} was made by another version of roformer-tf: make the index anew."

@@ -8,7 +8,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
-from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.models.rows import BATCH_SIZE, check_finite
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -63,6 +63,10 @@ def predict(
 def predict_encoded(
     model: Any, task: Task, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
 ) -> list[Prediction]:
-    """What the model answers to each example of the rows. `model` as in `Task.run`."""
+    """What the model answers to each example of the rows. `model` as in `Task.run`.
+
+    Raises InputError for logits that are not finite.
+    """
     logits = task.run(model, encoded, batch_size)
+    check_finite(logits)
     return task.with_weights(model).read_rows(logits, encoded)

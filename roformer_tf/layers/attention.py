@@ -1,12 +1,13 @@
 """Multi-head attention that knows positions only through rotation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.internals import all_layers
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.layers import axes
 from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
@@ -24,7 +25,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the share of a
     head's features that turn, the first ones, and with `rotary_value` the values turn, too.
     `rope_parameters`, with transformers' keys, scale the angles beyond `trained_length`, and
-    `use_logn_attn` scales the scores (`scaling.log_n`). All other arguments are Keras' own.
+    `use_logn_attn` scales the scores (`scaling.log_n`). `frozen` names projections that do not
+    train, such as "query": a saved layer keeps them. All other arguments are Keras' own.
     Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown style or
     scaling, and for inputs that are no rows of vectors.
     """
@@ -41,6 +43,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         rope_parameters: Mapping[str, Any] | None = None,
         use_logn_attn: bool = False,
         trained_length: int = 0,
+        frozen: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         if key_dim % 2:
@@ -64,6 +67,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         self.rotation = rotation
         self.rotary_style, self.rotary_base = rotary_style, rotary_base
         self.use_logn_attn = use_logn_attn
+        self.frozen = tuple(frozen)
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Make the projections."""
@@ -73,6 +77,13 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 "the one axis of a row. Give (batch, length, features)."
             )
         super().build(query_shape, value_shape, key_shape)
+        for projection in self._projections():
+            if projection.name in self.frozen:
+                projection.trainable = False
+
+    def _projections(self) -> list[Any]:
+        """The layers inside that have weights; none before `build`."""
+        return [one for one in all_layers(self) if one is not self and one.weights]
 
     def call(
         self,
@@ -181,7 +192,9 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     def get_config(self) -> dict[str, Any]:
         """Everything needed to make the layer again."""
+        frozen = [one.name for one in self._projections() if self.trainable and not one.trainable]
         return super().get_config() | {
+            "frozen": frozen if self.built else list(self.frozen),
             "rotary_style": self.rotation.style,
             "rotary_base": self.rotation.base,
             "rotary_share": self.rotation.share,

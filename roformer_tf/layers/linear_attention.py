@@ -209,9 +209,9 @@ FEATURE_MAPS = ("elu", "favor")
 OPTIONS = {
     *("output_shape", "use_bias", "kernel_initializer", "bias_initializer", "value_dim"),
     *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
-    *("kernel_constraint", "bias_constraint", "name", "dtype", "trainable"),
+    *("kernel_constraint", "bias_constraint", "name", "dtype", "trainable", "frozen"),
 }
-"""Options of Keras' attention that mean the same here."""
+"""Options of the parent that mean the same here."""
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -23,7 +23,7 @@ FUSED_OPTIONS = {
     *("dropout", "use_bias", "kernel_initializer", "bias_initializer", "seed"),
     *("rotary_style", "rotary_base", "rotary_share", "rotary_value"),
     *("rope_parameters", "use_logn_attn", "trained_length"),
-    *("name", "dtype", "trainable"),  # of any layer
+    *("name", "dtype", "trainable", "frozen"),
 }
 """Options that the fused form has, with any value. All others must be left at Keras' default."""
 

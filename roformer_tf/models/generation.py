@@ -17,6 +17,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.beam_search import BeamSearch, Written
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.incremental import IncrementalDecoder
+from roformer_tf.models.rows import check_finite
 from roformer_tf.models.sampling import (
     distribution,
     draw,
@@ -369,7 +370,8 @@ class _Generator:
         return self._known(self.decoder.begin(prompts, room))
 
     def _known(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Logits (B, V) with −∞ for what no token is."""
+        """Logits (B, V) with −∞ for what no token is. Raises InputError if they are not finite."""
+        check_finite(logits)
         if len(self.holes):
             logits = logits.copy()
             logits[:, self.holes] = -np.inf

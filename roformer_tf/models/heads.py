@@ -20,9 +20,10 @@ from roformer_tf.layers.transformer import activation, dense, norm
 from roformer_tf.models.embedder import SentenceEmbedder
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
 from roformer_tf.models.generation import GenerationMixin
+from roformer_tf.models.inputs import encoder_inputs
 from roformer_tf.models.pooling import Pooler, head_dense, mean_of_tokens
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.models.rows import BATCH_SIZE, run_rows
+from roformer_tf.models.rows import BATCH_SIZE, check_finite, run_rows
 from roformer_tf.tokenizers.tokenizer import as_pairs
 
 
@@ -100,6 +101,8 @@ class MaskedLMHead(layers.Layer):
 class LanguageModel(PretrainedModel):
     """An encoder and the head that scores the vocabulary."""
 
+    further_inputs: tuple[str, ...] = ("labels",)
+
     def __init__(self, config: RoFormerConfig, name: str, **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
@@ -161,19 +164,24 @@ class RoFormerForMaskedLM(LanguageModel):
     """
 
     architecture = "RoFormerForMaskedLM"
+    further_inputs = ("masked_positions", "labels")
 
     def __init__(self, config: RoFormerConfig, name: str = "masked_lm", **kwargs: Any) -> None:
         super().__init__(config, name, **kwargs)
 
-    def checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs; raises InputError for a masked position outside of the rows."""
-        if (positions := inputs.get("masked_positions")) is not None:
-            within(positions, inputs["token_ids"].shape[1])
-        return super().checked(inputs)
+    def checked(self, inputs: Any) -> dict[str, Any]:
+        """The inputs; raises InputError for a masked position outside of the rows, too."""
+        inputs = super().checked(inputs)
+        positions, length = inputs.get("masked_positions"), inputs["token_ids"].shape[1]
+        if positions is not None and length is not None:
+            within(positions, length)
+        return inputs
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the vocabulary at every position, or at the masked ones."""
-        hidden = self.encoder(inputs, training=training, positions=inputs.get("masked_positions"))
+        hidden = self.encoder(
+            encoder_inputs(inputs), training=training, positions=inputs.get("masked_positions")
+        )
         return self.logits_or_losses(hidden, inputs, training)
 
 
@@ -196,7 +204,7 @@ class RoFormerForCausalLM(GenerationMixin, LanguageModel):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the next token at every position."""
-        hidden = self.encoder(inputs, training=training)
+        hidden = self.encoder(encoder_inputs(inputs), training=training)
         return self.logits_or_losses(hidden, inputs, training)
 
 
@@ -229,7 +237,7 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Give the sentence vectors, and score the vocabulary at every position."""
-        hidden = self.encoder(inputs, training=training)
+        hidden = self.encoder(encoder_inputs(inputs), training=training)
         name = "losses" if "labels" in inputs else "logits"
         return {
             "embedding": self.pooler(hidden),
@@ -242,7 +250,8 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
         """Vectors of texts, (texts, H) float32 of length 1: their products are cosines.
 
         Texts of like length go together, so that little is padded. Raises InputError for a model
-        that came without a tokenizer, and for what is no list of texts.
+        that came without a tokenizer, for what is no list of texts, and for vectors that are not
+        finite.
         """
         if self.tokenizer is None:
             raise InputError(
@@ -251,6 +260,7 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
             )
         rows = [self.tokenizer.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
         vectors = self.embed_rows([ids for ids, _ in rows], [s for _, s in rows], batch_size)
+        check_finite(vectors)
         return np.stack(vectors) if rows else np.zeros((0, self.config.hidden_size), "float32")
 
     @cached_property
@@ -300,7 +310,7 @@ class RoFormerForSequenceClassification(PretrainedModel):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the labels."""
         needed = first_positions(inputs) if self.classifier.of_first else None
-        hidden = self.encoder(inputs, training=training, positions=needed)
+        hidden = self.encoder(encoder_inputs(inputs), training=training, positions=needed)
         return self.classifier(hidden, sequences(inputs), training=training)
 
 
@@ -334,6 +344,7 @@ class RoFormerForTokenClassification(PretrainedModel):
             config, config.num_labels, "token_classifier", self.dtype_policy
         )
         self.crf = ConditionalRandomField(config.num_labels, name="crf") if config.crf else None
+        self.further_inputs = ("labels",) if config.crf else ()
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
@@ -349,7 +360,9 @@ class RoFormerForTokenClassification(PretrainedModel):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Score the labels of every token; with `labels`, how unlikely those are."""
-        hidden = self.drop(self.encoder(inputs, training=training), training=training)
+        hidden = self.drop(
+            self.encoder(encoder_inputs(inputs), training=training), training=training
+        )
         logits = ops.cast(self.classifier(hidden), "float32")
         if self.crf is None or "labels" not in inputs:
             return logits

@@ -16,6 +16,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers, set_initializer
 from roformer_tf.models.eager_calls import EagerCalls
+from roformer_tf.models.inputs import ENCODER_INPUTS, checked_inputs
+from roformer_tf.models.layer_settings import apply_settings, check_unchanged, kept_settings
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class PretrainedModel(keras.Model):
 
     architecture = "RoFormerModel"
     """The transformers class that a saved folder is offered to."""
+    further_inputs: tuple[str, ...] = ()
+    """Keys of its inputs besides those of the encoder."""
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -41,17 +45,18 @@ class PretrainedModel(keras.Model):
 
     def __call__(self, inputs: Any, *arguments: Any, **settings: Any) -> Any:
         """Call the model; where answers alone are asked for, on TensorFlow, by one graph."""
-        if isinstance(inputs, Mapping):
-            self.called_with = tuple(name for name in inputs if name != "labels")
+        inputs = self.checked(inputs)
+        self.called_with = tuple(name for name in inputs if name != "labels")
         if not arguments:
             compiled = self.eager_calls.function(self, inputs, settings)
             if compiled is not None:
-                return compiled(self.checked(inputs))
+                return compiled(inputs)
         return super().__call__(inputs, *arguments, **settings)
 
-    def checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs; raises InputError for values that a graph would not see."""
-        return dict(inputs)
+    def checked(self, inputs: Any) -> dict[str, Any]:
+        """The inputs; raises InputError for those that the model does not take."""
+        names = (*ENCODER_INPUTS, *self.further_inputs)
+        return checked_inputs(inputs, names, self.config, type(self).__name__)
 
     def export(
         self,
@@ -132,7 +137,7 @@ class PretrainedModel(keras.Model):
     ) -> None:
         """Write our own format: a folder that transformers reads unchanged.
 
-        `arrays`: the weights to write, by name; unset, the model's own.
+        `arrays`: the weights to write, by name; unset, the model's own, those of LoRA merged.
         Raises InputError for a quantized model, whose weights the format has no place for.
         """
         if arrays is None:
@@ -142,8 +147,8 @@ class PretrainedModel(keras.Model):
                     "whole weights. Save before `quantize`, and quantize what is loaded."
                 )
             arrays = {
-                name: keras.ops.convert_to_numpy(variable)
-                for name, variable in self.named_variables().items()
+                name: keras.ops.convert_to_numpy(value)
+                for name, value in self._merged_variables().items()
             }
         ids = None if self.tokenizer is None else self.tokenizer.special_ids
         huggingface.write(folder, self.config, arrays, self.architecture, "float32", ids)
@@ -163,6 +168,21 @@ class PretrainedModel(keras.Model):
             part + variable.path.removeprefix(layer.path): variable
             for part, layer in self.parts().items()
             for variable in layer.weights
+        }
+
+    def _merged_variables(self) -> dict[str, Any]:
+        """`named_variables`, LoRA's added to the weights that they adapt."""
+        adapted = [x for x in all_layers(self) if getattr(x, "lora_enabled", False)]
+        merged = {
+            f"{layer.path}/{name}": getattr(layer, name)  # Keras' property gives the sum
+            for layer in adapted
+            for name in ("kernel", "embeddings")
+            if hasattr(layer, name)
+        }
+        return {
+            name: merged.get(variable.path, variable)
+            for name, variable in self.named_variables().items()
+            if not variable.name.startswith("lora_")
         }
 
     def _matched(self, arrays: Mapping[str, np.ndarray], source: Path) -> dict[str, keras.Variable]:
@@ -185,11 +205,29 @@ class PretrainedModel(keras.Model):
             )
         return {name: variable for name, variable in variables.items() if name in arrays}
 
+    def save(self, filepath: Any, *arguments: Any, **settings: Any) -> None:
+        """Write a `.keras` file, as Keras does. Raises InputError as `get_config`."""
+        self.get_config()  # Keras opens the file first, and would leave it empty
+        super().save(filepath, *arguments, **settings)
+
     def get_config(self) -> dict[str, Any]:
-        """What Keras needs to make the model again."""
-        return {"config": self.config.to_dict(), "name": self.name, "dtype": self.dtype_policy.name}
+        """What Keras needs to make the model again, with what of it is frozen.
+
+        Raises InputError where anything else was set on its layers.
+        """
+        values = {"config": self.config.to_dict(), "name": self.name}
+        values["dtype"] = self.dtype_policy.name
+        with keras.StatelessScope():  # no weight gets a value
+            check_unchanged(self, type(self).from_config(values))
+        settings = kept_settings(self)
+        return values | ({"layer_settings": settings} if settings else {})
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """Make the model that `get_config` described."""
-        return cls(**config | {"config": RoFormerConfig.from_dict(config["config"])})
+        config = dict(config)
+        settings = config.pop("layer_settings", None)
+        model = cls(**config | {"config": RoFormerConfig.from_dict(config["config"])})
+        if settings is not None:
+            apply_settings(model, settings)
+        return model

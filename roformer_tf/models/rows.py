@@ -5,11 +5,12 @@ together, and no more tokens at once than the processor's caches bear.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 
 Forward: TypeAlias = Callable[[dict[str, np.ndarray]], Any]
@@ -96,6 +97,21 @@ def run_rows(
         for row, answer in zip(rows, np.asarray(with_model.run(inputs)), strict=False):
             answers[row] = answer[: len(ids[row])] if answer.ndim > 1 else answer
     return answers
+
+
+def check_finite(outputs: Iterable[Any]) -> None:
+    """Raise InputError where a model's outputs, an array for each text, are not all finite.
+
+    To be called where they become results. Weights are checked when a checkpoint is read; but
+    those of an exported graph are not, and products may overflow in a narrow dtype.
+    """
+    for number, output in enumerate(outputs):
+        if not np.isfinite(output).all():
+            raise InputError(
+                f"the model's output for text {number + 1:,} is not finite: its weights are "
+                "damaged, its training has diverged, or its precision is too low. Give another "
+                "model, or float32."
+            )
 
 
 def batches(

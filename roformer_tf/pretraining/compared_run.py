@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.errors import DivergedError, InputError, TerminatedError
-from roformer_tf.files import file_beside, remove, write_text
+from roformer_tf.files import file_beside, parse_json, remove, write_text
 from roformer_tf.runs.run_files import (
     CHECKPOINTS,
     EVALUATIONS_FILE,
@@ -63,7 +63,7 @@ def train_and_judge(config: "PretrainConfig") -> RunResult:
     of each row's losses in `row_losses.npz`; the checkpoints, needed no more, are removed.
     """
     output = Path(config.output)
-    if there := read_keys(output / RESULT, json.loads):
+    if there := read_keys(output / RESULT, parse_json):
         return RunResult(**there)
     with quiet_import():
         from roformer_tf.pretraining.command import pretrain

@@ -57,6 +57,10 @@ class PretrainingModel(PretrainedModel):
         """The model's."""
         return self.model.parts()
 
+    def checked(self, inputs: Any) -> dict[str, Any]:
+        """The inputs, which the model itself checks."""
+        return dict(inputs)
+
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Do what the model does."""
         return self.model(inputs, training=training)

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.huggingface import WEIGHTS
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import file_beside, folder_beside, hash_file, remove, write_text
+from roformer_tf.files import file_beside, folder_beside, hash_file, parse_json, remove, write_text
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.distribution import to_numpy
 from roformer_tf.runs.optimizers.factory import SCHEDULE
@@ -106,7 +106,7 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     Raises InputError where a file is damaged or belongs to another model.
     """
     try:
-        values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        values = parse_json((checkpoint / STATE).read_text(encoding="utf-8"))
         for name, digest in values.pop("blake2b").items():
             if hash_file(checkpoint / name) != digest:
                 raise ValueError(f"{name} is not as it was written")

@@ -23,7 +23,7 @@ import tyro
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, is_folder, write_text
+from roformer_tf.files import check_writable, is_folder, parse_json, write_text
 from roformer_tf.runs.run_files import (
     COMPARED,
     EVALUATIONS_FILE,
@@ -174,7 +174,7 @@ def read_run(folder: Path, name: str) -> RecordedRun:
             read_keys(folder / SETTINGS, yaml.safe_load),
             read_metrics(source / METRICS_FILE),
             read_metrics(source / EVALUATIONS_FILE),
-            read_keys(folder / REPORT, json.loads),
+            read_keys(folder / REPORT, parse_json),
             len(trials) if under_way else 0,
         )
 

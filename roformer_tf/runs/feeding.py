@@ -1,11 +1,15 @@
 """Batches of changing length, as `keras.Model.fit` takes them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterator
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grain
 import keras
+
+if TYPE_CHECKING:
+    import grain  # not before Keras: it imports jax, which sets TensorFlow's log level
 
 
 def fed(
@@ -99,4 +103,6 @@ def prefetched(batches: grain.MapDataset) -> grain.IterDataset:
     One thread: masking is Python, of which a process runs one piece at a time, and grain's own
     default of 16 threads and 500 batches ahead only takes time and memory from the model.
     """
+    import grain
+
     return batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from roformer_tf.errors import InputError
+from roformer_tf.files import parse_json
 
 SETTINGS, CHECKPOINTS, MODEL, BEST = "settings.yaml", "checkpoints", "model", "best"
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
@@ -38,7 +39,7 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     line, problem = 1, "there are no keys with values"
     try:
         values = parse(content.decode("utf-8"))
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         line, problem, values = _damaged_line(error, content), "this is damaged", None
     if not isinstance(values, dict):
         raise InputError(f"{path}, line {line}: {problem}. Mend the file, or leave the run out.")
@@ -53,7 +54,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 def _read_line(text: bytes, place: str) -> dict[str, Any]:
     try:
-        line = json.loads(text)
+        line = parse_json(text)
     except ValueError:
         line = None
     if not (isinstance(line, dict) and isinstance(line.get("step"), int)):

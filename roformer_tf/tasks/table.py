@@ -1,11 +1,11 @@
 """The one table of tasks: by name, the class that knows all about it."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.errors import InputError
+from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.embedding import Embedding
@@ -52,7 +52,7 @@ def load_task(folder: str | Path) -> Task:
     """Read `task.json`. Raises InputError where a folder has none, or a damaged one."""
     path = Path(folder) / TASK_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_bytes(), finite=True)
         name = values.pop("name")
         if name not in TASKS:
             raise ValueError(f"there is no task {name!r}, but {', '.join(TASKS)}")

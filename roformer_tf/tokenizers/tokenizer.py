@@ -16,7 +16,7 @@ from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.errors import InputError
-from roformer_tf.files import remove, write_text
+from roformer_tf.files import parse_json, remove, write_text
 from roformer_tf.tokenizers.huggingface import Units, tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.segmentation import (
     is_chinese,
@@ -449,8 +449,8 @@ def _read_config(source: OpenedSource) -> dict[str, Any]:
         return {}
     file = f"{source.path}: {TOKENIZER_CONFIG}"
     try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        values = parse_json(content)
+    except ValueError as error:
         raise InputError(f"{file} is not valid JSON: {error}. Mend or remove it.") from None
     if not isinstance(values, dict):
         raise InputError(f"{file} holds no JSON object. Mend or remove it.")

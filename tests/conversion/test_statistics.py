@@ -38,7 +38,7 @@ def test_one_difference_is_found_wherever_it_is(place):
     assert largest_difference(first, second) == pytest.approx(0.25)
     second.reshape(-1)[place] = np.nan
     assert largest_difference(first, second) == np.inf
-    assert largest_difference(second, second) == 0
+    assert largest_difference(second, second) == np.inf
 
 
 def test_rounding_to_another_dtype_is_seen():

@@ -120,3 +120,56 @@ def test_epochs_follow_each_other():
     seen = [[int(labels[0]) for _, labels, _ in an_epoch(fed)] for _ in range(2)]
     begin = seen[0][0]
     assert [n for epoch in seen for n in epoch] == list(range(begin, begin + 6))
+
+
+def nonsense(reviews, model):
+    """What people pass instead of examples and a task, by what the message names."""
+    data = LabelledDataset.from_file(reviews)
+    examples, task = data.examples, data.task
+    frame = {"text": ["好"], "label": ["a"]}  # as a DataFrame is: it has columns, and no order
+    return {
+        "the task is <.*RoFormerTokenizer": (frame, model.tokenizer),
+        "the task is 'classification'": (examples, "classification"),
+        "the task is <class": (examples, type(task)),
+        "the examples are {'text'": (frame, task),
+        "the examples are '": (str(reviews), task),
+        "the examples are <generator": ((one for one in examples), task),
+        "example 0 is '好'": (["好"], task),
+        r"example 0 is \('好', 'a'\)": ([("好", "a")], task),
+        "example 1 is Example": ([examples[0], examples[1]._replace(texts="好")], task),
+        "example 0 is Example": ([examples[0]._replace(texts=(None,))], task),
+    }
+
+
+def test_what_are_no_examples_is_refused_at_once(reviews, model):
+    for said, arguments in nonsense(reviews, model).items():
+        with pytest.raises(InputError, match=f"{said}.*from_file"):
+            LabelledDataset(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_length": 2}, "max_length is 2"),
+        ({"max_length": "64"}, "max_length is '64'"),
+        ({"long_texts": "tail"}, "long_texts is 'tail'.*head-tail"),
+        ({"task": "sentiment"}, "sentiment.*classification"),
+    ],
+)
+def test_settings_of_a_file_are_checked(settings, said, reviews):
+    with pytest.raises(InputError, match=said):
+        LabelledDataset.from_file(reviews, **settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda data, model: data.batches("bert-base"), "tokenizer is 'bert-base'"),
+        (lambda data, model: data.batches(model.tokenizer, batch_size=0), "batch_size is 0"),
+        (lambda data, model: data.split(valid=2), "valid is 2"),
+        (lambda data, model: data.split(valid=0), "valid is 0"),
+    ],
+)
+def test_arguments_of_its_methods_are_checked(call, said, reviews, model):
+    with pytest.raises(InputError, match=said):
+        call(LabelledDataset.from_file(reviews, max_length=64), model)

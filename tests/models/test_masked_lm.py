@@ -109,7 +109,8 @@ def test_logits_are_float32_under_every_policy(dtype, at_positions, tiny):
     if at_positions:
         inputs["masked_positions"] = np.ones((2, 3), "int32")
     assert keras.backend.standardize_dtype(model(inputs).dtype) == "float32"
-    assert keras.backend.standardize_dtype(model.encoder(inputs).dtype) == model.compute_dtype
+    hidden = model.encoder({"token_ids": inputs["token_ids"]})
+    assert keras.backend.standardize_dtype(hidden.dtype) == model.compute_dtype
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""What a model is called with: a dict of integers (batch, length), checked before anything runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+
+ENCODER_INPUTS = ("token_ids", "segment_ids", "sequence_ids")
+"""Keys of an encoder's inputs; all but the first are optional."""
+OF_TRANSFORMERS = {
+    "input_ids": "token_ids",
+    "token_type_ids": "segment_ids",
+    "attention_mask": "sequence_ids",
+}
+"""What transformers calls them."""
+
+
+def encoder_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a model's inputs that its encoder takes."""
+    return {name: inputs[name] for name in ENCODER_INPUTS if name in inputs}
+
+
+def checked_inputs(
+    inputs: Any, names: tuple[str, ...], config: RoFormerConfig, model: str
+) -> dict[str, Any]:
+    """The inputs of a model, lists as arrays; `names` are the keys that it takes.
+
+    Raises InputError for what is no dict, for unknown keys and without `token_ids`, for arrays
+    that are not whole numbers (batch, length), all of one shape, and for ids out of their range
+    where values are known. They are not where a function is traced, as in `fit`.
+    """
+    takes = (
+        f"{model} takes a dict of int32 arrays (batch, length): token_ids and, optionally, "
+        f"{', '.join(names[1:])}. `tokenizer(texts)` makes one"
+    )
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"the inputs are of type {type(inputs).__name__}. {takes}.")
+    given = {name: x for name, x in inputs.items() if x is not None}
+    if unknown := sorted(str(name) for name in given if name not in names):
+        ours = [f"{x} is {OF_TRANSFORMERS[x]} here" for x in unknown if x in OF_TRANSFORMERS]
+        raise InputError(f"unknown inputs: {', '.join(unknown)}. {'; '.join([takes, *ours])}.")
+    if "token_ids" not in given:
+        raise InputError(f"the inputs have no token_ids. {takes}.")
+    given = {name: _as_array(name, x) for name, x in given.items()}
+    for name in ENCODER_INPUTS:
+        if name in given:
+            _check_shape(name, given[name], given["token_ids"])
+    tokens, segments = config.vocab_size, config.type_vocab_size
+    for name, end in zip(ENCODER_INPUTS, (tokens, segments, None), strict=True):
+        if name in given:
+            _check_values(name, given[name], end)
+    return given
+
+
+def _as_array(name: str, x: Any) -> Any:
+    if isinstance(x, list | tuple):
+        try:
+            x = np.asarray(x)
+        except ValueError:
+            raise InputError(
+                f"{name} holds lists of different lengths. Pad them with 0 to the longest."
+            ) from None
+    dtype = getattr(x, "dtype", type(x))
+    dtype = getattr(dtype, "name", str(dtype))  # of NumPy and TensorFlow; JAX and Keras have words
+    if "int" not in dtype and (name, dtype) != ("sequence_ids", "bool"):
+        raise InputError(f"{name} is of dtype {dtype}, but must be whole numbers, such as int32.")
+    return x
+
+
+def _check_shape(name: str, x: Any, token_ids: Any) -> None:
+    shape, wanted = tuple(x.shape), tuple(token_ids.shape)
+    if len(shape) != 2:
+        raise InputError(
+            f"{name} has the shape {shape}, but must be (batch, length). A single text is a batch "
+            "of one."
+        )
+    if any(None not in (a, b) and a != b for a, b in zip(shape, wanted, strict=True)):
+        raise InputError(f"{name} has the shape {shape}, but token_ids {wanted}: make them equal.")
+
+
+def _check_values(name: str, x: Any, end: int | None) -> None:
+    """Refuse values below 0 or from `end` on, where they are known."""
+    try:
+        values = np.asarray(x)
+    except (RuntimeError, TypeError, ValueError):  # as TensorFlow, JAX and Keras say it
+        return
+    if not values.size:
+        return
+    least, largest = int(values.min()), int(values.max())
+    if least < 0 or (end is not None and largest >= end):
+        span = f"from 0 to {end - 1:,}" if end is not None else "of at least 0"
+        raise InputError(
+            f"{name} holds {least if least < 0 else largest}, but must be {span}. "
+            "Padding is 0 in each of them."
+        )

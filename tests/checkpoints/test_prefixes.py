@@ -1,0 +1,167 @@
+"""Prefixes that all names of tensors share are removed; of several copies one has to be chosen."""
+
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from roformer_tf import RoFormerEncoder
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.cli import main
+from roformer_tf.errors import InputError
+
+PREFIXES = ("module.", "_orig_mod.", "model.", "module._orig_mod.", "net.backbone.")
+
+
+@pytest.fixture
+def rewritten(released, tmp_path):
+    """rewritten("hf_char", change) → a copy whose tensors are what `change` makes of them."""
+
+    def write(name, change):
+        target = shutil.copytree(released(name), tmp_path / "rewritten")
+        tensors = change(load_file(target / "model.safetensors"))
+        save_file(tensors, target / "model.safetensors", {"format": "pt"})
+        return target
+
+    return write
+
+
+def with_prefix(prefix):
+    return lambda tensors: {prefix + name: x for name, x in tensors.items()}
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("name", ["hf_char", "hf_word_seqcls"])
+def test_a_shared_prefix_is_removed_and_told(name, prefix, released, rewritten, read, caplog):
+    got = read(rewritten(name, with_prefix(prefix)))
+    assert_same(got.arrays, read(released(name)).arrays)
+    assert f"{prefix!r} is removed" in caplog.text
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_model_without_a_head_may_lack_the_first_word_too(prefix, released, rewritten, read):
+    def bare(tensors):
+        return {
+            prefix + name.removeprefix("roformer."): x
+            for name, x in tensors.items()
+            if name.startswith("roformer.")
+        }
+
+    got = read(rewritten("hf_char", bare)).arrays
+    whole = read(released("hf_char")).arrays
+    assert_same(got, {name: x for name, x in whole.items() if name.startswith("encoder/")})
+
+
+def two_copies(first, second):
+    """A copy of the weights, and beside it one of zeros."""
+
+    def change(tensors):
+        zeros = {second + name: x * 0 for name, x in tensors.items()}
+        return {first + name: x for name, x in tensors.items()} | zeros
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("", "ema."), ("model.", "ema."), ("model.", "model_ema.module."), ("model.", "model.ema.")],
+)
+def test_of_two_copies_one_has_to_be_chosen(first, second, released, rewritten, read):
+    folder = rewritten("hf_char", two_copies(first, second))
+    with pytest.raises(InputError, match=r"2 times, .*--prefix") as caught:
+        read(folder)
+    assert all(repr(prefix) in str(caught.value) for prefix in (first, second))
+    want = read(released("hf_char")).arrays
+    assert_same(read(folder, prefix=first).arrays, want)
+    assert_same(read(folder, prefix=second).arrays, {name: x * 0 for name, x in want.items()})
+    with pytest.raises(InputError, match=r"no weights under the prefix 'x\.'"):
+        read(folder, prefix="x.")
+
+
+def test_classes_and_commands_take_the_choice(released, rewritten, tmp_path, capsys):
+    folder = rewritten("hf_char", two_copies("model.", "ema."))
+    model = RoFormerEncoder.from_pretrained(folder, prefix="model.")
+    assert np.asarray(model.embeddings.word.embeddings).any()
+    command = ["checkpoints", "convert", str(folder), str(tmp_path / "out"), "--to", "own"]
+    assert main(command) == 2
+    assert "'ema.', 'model.'" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, "--prefix", "model."]) == 0
+    assert "difference: 0" in capsys.readouterr().out
+    assert main(["checkpoints", "inspect", str(folder), "--prefix", "ema."]) == 0
+
+
+def test_tensors_beside_the_prefixed_ones_are_told_by_their_names(rewritten, read):
+    def change(tensors):
+        return with_prefix("model.")(tensors) | {"criterion.weight": np.zeros(3, np.float32)}
+
+    with pytest.raises(InputError, match=r"1 tensors that no RoFormer .*: criterion\.weight\."):
+        read(rewritten("hf_char", change))
+
+
+def test_two_names_that_become_one_are_refused(rewritten, read):
+    def change(tensors):
+        again = {"cls.predictions.bias": tensors["cls.predictions.bias"] + 1}
+        return with_prefix("model.")(tensors) | again
+
+    with pytest.raises(InputError, match=r"both would be cls\.predictions\.bias"):
+        read(rewritten("hf_char", change))
+
+
+@pytest.fixture
+def rewritten_tf1(unpacked):
+    """rewritten_tf1(change) → a released checkpoint with other names of tensors."""
+    tf = pytest.importorskip("tensorflow")
+
+    def write(change):
+        folder = unpacked("char")
+        prefix = str(folder / "bert_model.ckpt")
+        reader = tf.train.load_checkpoint(prefix)
+        held = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        tensors = change(held)
+        names = list(tensors)
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tensors[name] for name in names],
+        )
+        return folder
+
+    return write
+
+
+TF1 = {
+    "without bert/": lambda tensors: {k.removeprefix("bert/"): x for k, x in tensors.items()},
+    "with model/": with_prefix("model/"),
+    "both": lambda tensors: {f"model/{k.removeprefix('bert/')}": x for k, x in tensors.items()},
+}
+
+
+@pytest.mark.parametrize("how", TF1)
+def test_a_released_checkpoint_may_have_other_names(how, released, rewritten_tf1, read):
+    assert_same(read(rewritten_tf1(TF1[how])).arrays, read(released("char")).arrays)
+
+
+def test_moving_averages_of_tensorflow_are_copies(released, rewritten_tf1, read):
+    folder = rewritten_tf1(
+        lambda held: held | {f"{k}/ExponentialMovingAverage": x * 0 for k, x in held.items()}
+    )
+    with pytest.raises(InputError, match=r"2 times, .*'ExponentialMovingAverage/'"):
+        read(folder)
+    assert_same(read(folder, prefix="").arrays, read(released("char")).arrays)
+    zeros = read(folder, prefix="ExponentialMovingAverage/").arrays
+    assert not any(array.any() for array in zeros.values())
+
+
+def test_a_source_that_is_read_twice_tells_of_it_once(rewritten, caplog):
+    with OpenedSource(rewritten("hf_char", with_prefix("module."))) as source:
+        source.checkpoint()
+        source.checkpoint()
+    assert caplog.text.count("is removed") == 1
