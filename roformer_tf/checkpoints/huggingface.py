@@ -29,9 +29,9 @@ CAUSAL = "RoFormerForCausalLM"
 """The class of transformers that writes text."""
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 CRF_TYPE, FORM_TYPE = "roformer_crf", "roformer_tf"
-"""The `model_type` of a tagger with a conditional random field, and of a form of positions or
-attention that transformers has no class for, neither of which it knows: it would take each label by
-itself, or every model for a RoFormer, and say nothing."""
+"""The `model_type` of a tagger with a conditional random field, and of a form of positions,
+attention or head that transformers has no class for, neither of which it knows: it would take each
+label by itself, or every model for a RoFormer, and say nothing."""
 SCALED_HEAD = ("classifier/out_proj/kernel", "classifier/out_proj/bias")
 """The last layer of a classifier of texts."""
 TOKENIZER = "tokenizer.json"
@@ -104,7 +104,8 @@ def write(
     Each file is replaced whole; the config comes last, so that a folder with one has its weights.
     A RoFormerV2 gets a model card, for transformers would misread it; and with a conditional
     random field the config has another `model_type`, at which transformers' pipelines stop: they
-    would leave it out. So has a form that transformers has no class for. A model with learned
+    would leave it out. So has a form that transformers has no class for, such as a classifier of
+    the mean of all tokens. A model with learned
     positions and the rest a BERT's is written as one.
     A regression's head is written such that it gives the number itself, unless `scale_head` is
     False, for a training that goes on with exactly these weights.
@@ -269,14 +270,20 @@ def model_type(config: RoFormerConfig, arrays: Iterable[str]) -> str:
     """
     if config.crf:
         return CRF_TYPE
-    if config.unusual_form(learned=True, value=True):
+    classifies = any(name.startswith("classifier/") for name in arrays)
+    # transformers would give a head on the mean of all tokens a new, random layer
+    if config.unusual_form(learned=True, value=True) or (classifies and config.pooling == "mean"):
         return FORM_TYPE
     if config.position_embedding_type == "rotary":
         return "roformer"
     # BERT has one size for embeddings and layers, norms with weights, and another head for texts.
     other = config.embedding_size != config.hidden_size or config.is_v2 or config.rotary_value
-    other |= any(name.startswith("classifier/") for name in arrays)
-    return FORM_TYPE if other else "bert"
+    return FORM_TYPE if other or classifies else "bert"
+
+
+def classifier_opens_in_transformers(config: RoFormerConfig) -> bool:
+    """Whether transformers computes what we do of a classifier of texts with this config."""
+    return not config.is_v2 and model_type(config, SCALED_HEAD) == "roformer"
 
 
 def _config_values(

@@ -140,7 +140,7 @@ def convert_checkpoint(
     config, dtype = checkpoint.config, output.dtype
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
-        form = config.unusual_form(learned=True) or config.unusual_form()
+        form = config.unusual_form(learned=True) or config.unusual_form() or "pooling 'mean'"
         raise InputError(
             f"{target} would be for transformers, which has no model with {form} and the rest of "
             "this one: it would leave out what it does not know. Convert --to own."

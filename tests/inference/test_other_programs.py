@@ -27,6 +27,7 @@ from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.embedding import Embedding
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -237,3 +238,29 @@ def test_sentence_transformers(kind, tokenization, folder, torch):
     np.testing.assert_allclose(model.encode(texts), ours, atol=1e-5)
     products = ours @ ours.T
     assert products.min() < 0.99
+
+
+@pytest.mark.hf
+def test_a_classifier_of_the_mean_is_refused(tmp_path, transformers):
+    """transformers has a head on the first token alone, and would make up what it lacks."""
+    from sentence_transformers import CrossEncoder
+
+    task = Ranking(text_columns=("a", "b", "c"))
+    LabelledDataset([], task).save_model(
+        random_model(task, tokenizer_of("char"), **SIZES, pooling="mean"), tmp_path / "model"
+    )
+    for open_it in (
+        lambda x: transformers.pipeline("text-classification", model=x),
+        lambda x: CrossEncoder(x, device="cpu"),
+    ):
+        with pytest.raises(ValueError, match="model type `roformer_tf`"):
+            open_it(str(tmp_path / "model"))
+
+
+def test_a_classifier_of_the_mean_is_not_converted(tmp_path, capsys):
+    task = Ranking(text_columns=("a", "b", "c"))
+    LabelledDataset([], task).save_model(random_model(task, pooling="mean"), tmp_path / "model")
+    command = ["checkpoints", "convert", str(tmp_path / "model"), str(tmp_path / "other")]
+    assert main([*command, "--to", "huggingface"]) == 2
+    assert "has no model with pooling 'mean'" in capsys.readouterr().err
+    assert main([*command, "--to", "own"]) == 0
