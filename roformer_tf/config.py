@@ -106,6 +106,11 @@ class RoFormerConfig:
     crf: bool = False
     """Whether a classification of tokens scores labels behind each other, too: a conditional random
     field. A checkpoint's tensors say so."""
+    label_mean: float = 0.0
+    """Mean of the numbers that a regression was trained on. The model's output is in deviations
+    from it; a saved head gives the number itself, for programs that know nothing of this."""
+    label_deviation: float = 1.0
+    """Standard deviation of these numbers."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the file it was read from that mean nothing here; kept, and written back."""
 
@@ -130,6 +135,14 @@ class RoFormerConfig:
             if wrong or not 0 < value <= _LARGEST:  # which is no NaN either
                 raise InputError(
                     f"{name} is {value!r}, but must be a number above 0 and finite in float32."
+                )
+        for name, smallest in (("label_mean", -_LARGEST), ("label_deviation", 1 / _LARGEST)):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and smallest <= value <= _LARGEST):
+                raise InputError(
+                    f"{name} is {value!r}, but must be a number that is finite in float32, and a "
+                    "deviation above 0. Give the config.json that the model came with."
                 )
         if self.max_position_embeddings > _MOST_POSITIONS:
             raise InputError(
@@ -253,6 +266,11 @@ class RoFormerConfig:
         return next((f"{name} {x!r}" for name, x in chosen.items()), None)
 
     @property
+    def has_label_scale(self) -> bool:
+        """Whether outputs are in deviations from a mean, and not the numbers themselves."""
+        return (self.label_mean, self.label_deviation) != (0.0, 1.0)
+
+    @property
     def is_v2(self) -> bool:
         """Whether this is a RoFormerV2: no biases, norms without weights, no head transform."""
         return not self.use_bias
@@ -311,6 +329,8 @@ class RoFormerConfig:
         chosen = self.chosen_forms()
         values = dataclasses.asdict(self)
         values = {key: x for key, x in values.items() if key not in _FORMS or key in chosen}
+        if not self.has_label_scale:
+            del values["label_mean"], values["label_deviation"]
         if self.unknown.get("model_type") == "bert":  # which else would mean learned positions
             values["position_embedding_type"] = self.position_embedding_type
         return dict(values.pop("unknown")) | values
@@ -431,7 +451,7 @@ _HUGGING_FACE_KEYS = frozenset(
     _name_or_path add_cross_attention architectures bos_token_id classifier_dropout directionality
     dtype eos_token_id gradient_checkpointing id2label is_decoder label2id model_type pad_token_id
     pooler_activation pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type problem_type tie_word_embeddings torch_dtype
-    transformers_version use_cache
+    pooler_size_per_head pooler_type problem_type sentence_transformers tie_word_embeddings
+    torch_dtype transformers_version use_cache
     """.split()  # noqa: SIM905
 )

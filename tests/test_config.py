@@ -157,6 +157,10 @@ def test_a_missing_key_is_named(name):
         ({"pooling": "max"}, r"pooling is 'max', but must be one of \['cls', 'mean', 'pooler'\]"),
         ({"num_labels": -1}, "num_labels is -1, but must be a whole number of at least 0"),
         ({"num_labels": True}, "num_labels is True"),
+        ({"label_mean": math.nan}, "label_mean is nan, but must be a number"),
+        ({"label_mean": "3"}, "label_mean is '3'"),
+        ({"label_deviation": 0}, "label_deviation is 0, .* above 0"),
+        ({"label_deviation": math.inf}, "label_deviation is inf"),
         ({"rotary_base": 0}, "rotary_base is 0, but must be a number above 0"),
         ({"rotary_base": "10000"}, "rotary_base is '10000'"),
         ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'"),
@@ -218,9 +222,21 @@ def test_transformers_rope_parameters_say_what_we_have_keys_for():
     assert given["rope_theta"] == 500.0  # what is the caller's stays so
 
 
+SCALE = ("label_mean", "label_deviation")
+
+
+def test_the_scale_of_labels_is_written_where_there_is_one():
+    config = RoFormerConfig(**SIZES, label_mean=-3, label_deviation=1.5)
+    assert {name: config.to_dict()[name] for name in SCALE} == {
+        "label_mean": -3,
+        "label_deviation": 1.5,
+    }
+    assert RoFormerConfig.from_dict(config.to_dict()) == config
+
+
 def test_keys_of_other_forms_are_written_where_they_were_chosen():
     assert RoFormerConfig(**SIZES).to_dict().keys() == {
-        *(f.name for f in fields(RoFormerConfig) if f.name not in _FORMS and f.name != "unknown")
+        *(f.name for f in fields(RoFormerConfig) if f.name not in (*_FORMS, *SCALE, "unknown"))
     }
     chosen = RoFormerConfig(**SIZES, position_embedding_type="t5", local_attention=4)
     assert (

@@ -3,7 +3,7 @@
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,9 +29,11 @@ CAUSAL = "RoFormerForCausalLM"
 """The class of transformers that writes text."""
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 CRF_TYPE, FORM_TYPE = "roformer_crf", "roformer_tf"
-"""The `model_type` of a tagger with a conditional random field, and of a form of positions or
-attention that transformers has no class for, neither of which it knows: it would take each label by
-itself, or every model for a RoFormer, and say nothing."""
+"""The `model_type` of a tagger with a conditional random field, and of a form of positions,
+attention or head that transformers has no class for, neither of which it knows: it would take each
+label by itself, or every model for a RoFormer, and say nothing."""
+SCALED_HEAD = ("classifier/out_proj/kernel", "classifier/out_proj/bias")
+"""The last layer of a classifier of texts."""
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -85,6 +87,8 @@ def write(
     architecture: str,
     dtype: str | None = None,
     special_ids: Mapping[str, int] | None = None,
+    *,
+    scale_head: bool = True,
 ) -> None:
     """Write a config and arrays under our names, as transformers reads them.
 
@@ -94,12 +98,21 @@ def write(
     Each file is replaced whole; the config comes last, so that a folder with one has its weights.
     A RoFormerV2 gets a model card, for transformers would misread it; and with a conditional
     random field the config has another `model_type`, at which transformers' pipelines stop: they
-    would leave it out. So has a form that transformers has no class for. A model with learned
+    would leave it out. So has a form that transformers has no class for, such as a classifier of
+    the mean of all tokens. A model with learned
     positions and the rest a BERT's is written as one.
+    A regression's head is written such that it gives the number itself, unless `scale_head` is
+    False, for a training that goes on with exactly these weights.
     """
     folder = Path(folder)
     tensors = dict(tensors_of_file(arrays, config, "huggingface", dtype))
     dtypes = {str(tensor.dtype) for tensor in tensors.values()}
+    if scale_head and has_scaled_head(config, arrays):
+        # float32 in files of every dtype: in bfloat16 the years 2017 and 2023 are one number
+        head = {name: scale_head_array(arrays[name], name, config) for name in SCALED_HEAD}
+        tensors |= tensors_of_file(head, config, "huggingface", "float32")
+    else:
+        config = config.replace(label_mean=0.0, label_deviation=1.0)
     config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     kind = model_type(config, arrays)
     if kind == "bert":
@@ -120,6 +133,27 @@ def write(
     else:
         remove(folder / GENERATION_CONFIG)  # of an earlier model in its place
     write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+
+def has_scaled_head(config: RoFormerConfig, names: Container[str]) -> bool:
+    """Whether a saved head gives numbers where the model's gives deviations from their mean.
+
+    names: ours, of all weights. RoFormerV2's head has no bias that could add the mean.
+    """
+    held = all(name in names for name in SCALED_HEAD)
+    return config.has_label_scale and config.num_labels == 1 and held
+
+
+def scale_head_array(array: np.ndarray, name: str, config: RoFormerConfig) -> np.ndarray:
+    """A weight of the head, kernel (H, 1) or bias (1,), such that it gives the number: float32."""
+    mean = config.label_mean if name == SCALED_HEAD[1] else 0.0
+    return (array.astype("float64") * config.label_deviation + mean).astype("float32")
+
+
+def unscale_head_array(array: np.ndarray, name: str, config: RoFormerConfig) -> np.ndarray:
+    """The inverse of `scale_head_array`: float32."""
+    mean = config.label_mean if name == SCALED_HEAD[1] else 0.0
+    return ((array.astype("float64") - mean) / config.label_deviation).astype("float32")
 
 
 def bert_class(name: str) -> str:
@@ -230,14 +264,20 @@ def model_type(config: RoFormerConfig, arrays: Iterable[str]) -> str:
     """
     if config.crf:
         return CRF_TYPE
-    if config.unusual_form(learned=True, value=True):
+    classifies = any(name.startswith("classifier/") for name in arrays)
+    # transformers would give a head on the mean of all tokens a new, random layer
+    if config.unusual_form(learned=True, value=True) or (classifies and config.pooling == "mean"):
         return FORM_TYPE
     if config.position_embedding_type == "rotary":
         return "roformer"
     # BERT has one size for embeddings and layers, norms with weights, and another head for texts.
     other = config.embedding_size != config.hidden_size or config.is_v2 or config.rotary_value
-    other |= any(name.startswith("classifier/") for name in arrays)
-    return FORM_TYPE if other else "bert"
+    return FORM_TYPE if other or classifies else "bert"
+
+
+def classifier_opens_in_transformers(config: RoFormerConfig) -> bool:
+    """Whether transformers computes what we do of a classifier of texts with this config."""
+    return not config.is_v2 and model_type(config, SCALED_HEAD) == "roformer"
 
 
 def _config_values(

@@ -153,6 +153,8 @@ def _in_our_names(
                 f"{row.shape_in(layout)}. Give the config that belongs to the weights."
             )
     held = {row.name: (name, row) for name, row in rows.items() if name in tensors}
+    is_scaled = layout == "huggingface" and huggingface.has_scaled_head(config, held)
+    scaled = huggingface.SCALED_HEAD if is_scaled else ()
 
     def read(ours: str) -> np.ndarray:
         name, row = held[ours]
@@ -164,7 +166,8 @@ def _in_our_names(
                 "numbers are NaN or infinite. The weights are damaged, or their training has "
                 "diverged. Give another model."
             )
-        return row.from_file(tensor, layout, config.rotary_style)
+        array = row.from_file(tensor, layout, config.rotary_style)
+        return huggingface.unscale_head_array(array, ours, config) if ours in scaled else array
 
     arrays = LazyArrays(
         {ours: row.shape for ours, (_, row) in held.items()},

@@ -1,5 +1,6 @@
 """A checkpoint into another layout, every weight that it holds; read back and compared."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from roformer_tf.checkpoints.detection import (
 )
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import InputError
@@ -145,7 +147,7 @@ def convert_checkpoint(
     config, dtype = checkpoint.config, output.dtype
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
-        form = config.unusual_form(learned=True) or config.unusual_form()
+        form = config.unusual_form(learned=True) or config.unusual_form() or "pooling 'mean'"
         raise InputError(
             f"{target} would be for transformers, which has no model with {form} and the rest of "
             "this one: it would leave out what it does not know. Convert --to own."
@@ -160,7 +162,11 @@ def convert_checkpoint(
                 ids = None if tokenizer is None else tokenizer.special_ids
                 huggingface.write(folder, config, arrays, architecture, dtype, ids)
                 if tokenizer is not None:
-                    tokenizer.save_pretrained(folder)
+                    tokenizer.save_pretrained(
+                        folder,
+                        max_length=_max_length(config, files or {}),
+                        causal=architecture == huggingface.CAUSAL,
+                    )
                 for name, content in (files or {}).items():
                     (folder / name).write_bytes(content)
                 if tokenizer is not None and set(_OF_VECTORS) & set(files or {}):
@@ -196,6 +202,19 @@ def _notes(
             f"of its files says so: {config.target} is written as RoFormerForMaskedLM, which sees "
             "all tokens. For RoFormerForCausalLM convert with --attention-type causal."
         )
+
+
+def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
+    """Most tokens of a text: what the model was fine-tuned for, or as many as it has positions."""
+    limits = [config.max_position_embeddings]
+    for name in sorted(files.keys() & {TASK_FILE, embedding_config.FILE}):
+        try:
+            limits.append(int(json.loads(files[name])["max_length"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise InputError(
+                f"{name} is damaged: put back the file that the model came with."
+            ) from None
+    return min(limits)
 
 
 def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | None:

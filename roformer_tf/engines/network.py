@@ -253,6 +253,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
             # these say nothing without the fields that they belong to
             *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
             "relative_attention_max_distance",
+            # and these are what the network's output is multiplied with later
+            *("label_mean", "label_deviation"),
         ),
         ANY,
     ),

@@ -21,6 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
@@ -131,7 +132,12 @@ def _finetune(config: FinetuneConfig) -> None:
     given = given_settings(dataclasses.replace(config, epochs=asked.epochs))
     report["advice"] = advise(report, given, start.architecture.hidden_size)
     language = choose_language(config.language, sets.train)
-    results.save(model_card(report, results.best.task, language, start.architecture.is_v2))
+    results.save(
+        model_card(
+            *(report, results.best.task, language, start.architecture.is_v2),
+            opens_elsewhere=classifier_opens_in_transformers(start.architecture),
+        )
+    )
     write_report(output, report, language)
     say(output, report)
     for to in config.export:

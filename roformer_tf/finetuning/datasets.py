@@ -141,9 +141,8 @@ class LabelledDataset:
 
     def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""
-        unknown = {**model.config.unknown, **self.task.config_values()}
-        model.config = model.config.replace(unknown=unknown)
+        model.config = self.task.described_in(model.config)
         if model.tokenizer is not None:
             model.tokenizer = model.tokenizer.with_units(self.task.units)
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, max_length=self.task.max_length)
         self.task.save(folder)

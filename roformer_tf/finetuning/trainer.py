@@ -37,12 +37,8 @@ class Start:
 
     def model(self, task: Task) -> PretrainedModel:
         """A model for the task, its head new, its encoder the checkpoint's."""
-        architecture = self.architecture.replace(
-            num_labels=task.outputs,
-            crf=task.crf,
-            unknown={**self.architecture.unknown, **task.config_values()},
-        )
-        model = task.model_class()(architecture, dtype=self.precision)
+        architecture = self.architecture.replace(num_labels=task.outputs, crf=task.crf)
+        model = task.model_class()(task.described_in(architecture), dtype=self.precision)
         variables = model.named_variables()
         for name, array in {**task.first_weights(), **self.weights}.items():
             variables[name].assign(array)

@@ -307,7 +307,7 @@ def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
 def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
     """Write a fine-tuned model's folder."""
     with folder_beside(folder) as beside:
-        model.save_pretrained(beside)
+        model.save_pretrained(beside, max_length=task.max_length)
         task.save(beside)
         task.save_beside(beside, model.config)
 

@@ -90,7 +90,7 @@ def export(
                     write_onnx(network, model, folder / ONNX)
                 else:
                     _write_int8(network, model, tokenizer, task, folder / ONNX, examples)
-        tokenizer.with_units(task.units).save_pretrained(folder)
+        tokenizer.with_units(task.units).save_pretrained(folder, max_length=task.max_length)
         task.save(folder)
         if scores := task.order_scores():
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")

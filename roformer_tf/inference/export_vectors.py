@@ -72,7 +72,8 @@ def export_vectors(
         else:
             with OpenedSource(source) as opened:
                 _write_graph(opened, embedder, to, folder, data)
-        embedder.tokenizer.with_units(None).save_pretrained(folder)
+        limit = embedder.config.max_length
+        embedder.tokenizer.with_units(None).save_pretrained(folder, max_length=limit)
         embedder.config.save(folder)
         write_text(folder / MODEL_CARD, vector_card(to, embedder.tokenizer, embedder.config))
     size = sum(path.stat().st_size for path in Path(output).rglob("*") if path.is_file())

@@ -133,13 +133,19 @@ class PretrainedModel(keras.Model):
                 variable.assign(arrays[name])
 
     def save_pretrained(
-        self, folder: str | Path, arrays: Mapping[str, np.ndarray] | None = None
+        self,
+        folder: str | Path,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        max_length: int | None = None,
     ) -> None:
         """Write our own format: a folder that transformers reads unchanged.
 
-        `arrays`: the weights to write, by name; unset, the model's own, those of LoRA merged.
+        `arrays`: the weights of a training that goes on with them, by name, which are written as
+        they are. Default: the model's own, those of LoRA merged. `max_length`: tokens to which
+        other programs truncate a text. Default: as many as the config has positions.
         Raises InputError for a quantized model, whose weights the format has no place for.
         """
+        unfinished = arrays is not None
         if arrays is None:
             if any(layer.quantization_mode for layer in all_layers(self)):
                 raise InputError(
@@ -151,12 +157,20 @@ class PretrainedModel(keras.Model):
                 for name, value in self._merged_variables().items()
             }
         ids = None if self.tokenizer is None else self.tokenizer.special_ids
-        huggingface.write(folder, self.config, arrays, self.architecture, "float32", ids)
+        huggingface.write(
+            *(folder, self.config, arrays, self.architecture, "float32", ids),
+            scale_head=not unfinished,
+        )
         if self.tokenizer is not None:
             # Units are a tagging model's: one read from its folder for another task has none.
             tagging = self.architecture == "RoFormerForTokenClassification"
             units = self.tokenizer.units if tagging else None
-            self.tokenizer.with_units(units).save_pretrained(folder)
+            positions = self.config.max_position_embeddings
+            self.tokenizer.with_units(units).save_pretrained(
+                folder,
+                max_length=min(max_length or positions, positions),
+                causal=self.architecture == huggingface.CAUSAL,
+            )
 
     def parts(self) -> dict[str, keras.layers.Layer]:
         """The layers that hold the weights, under the first word of the table's names."""

@@ -290,13 +290,32 @@ class Task(ABC):
     def config_values(self) -> dict[str, Any]:
         """What the model's `config.json` tells transformers of the task: names and kind of labels.
 
-        With them its pipelines say what is meant: each logit's label, and what scores are.
+        With them its pipelines say what is meant: each logit's label, and what scores are. None
+        stands for a key that is not written, whatever the checkpoint has there.
         """
         names = self.labels_outside()
         return {
+            "problem_type": None,
+            "sentence_transformers": None,
             "id2label": {str(number): label for number, label in enumerate(names)},
             "label2id": {label: number for number, label in enumerate(names)},
         }
+
+    def described_in(self, config: "RoFormerConfig") -> "RoFormerConfig":
+        """The config of a model for the task, with all that other programs need to know of it.
+
+        transformers has a table of rotary positions: here it has as many as a row has tokens.
+        """
+        unknown = {**config.unknown, **self.config_values()}
+        positions = config.max_position_embeddings
+        if config.unusual_form() is None:
+            positions = max(positions, self.max_length)
+        return config.replace(
+            unknown={key: value for key, value in unknown.items() if value is not None},
+            max_position_embeddings=positions,
+            label_mean=self.mean,
+            label_deviation=self.deviation,
+        )
 
     def labels_outside(self) -> tuple[str, ...]:
         """The labels as a pipeline of transformers is to read them, in the order of the logits."""

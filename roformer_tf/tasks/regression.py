@@ -104,12 +104,16 @@ class Regression(Task):
         return number_strata([example.label for example in examples])
 
     def config_values(self) -> dict[str, Any]:
-        """And that the score is no probability."""
-        return super().config_values() | {"problem_type": "regression"}
+        """And that the score is no probability, but the number itself."""
+        return super().config_values() | {
+            "problem_type": "regression",
+            # A CrossEncoder would put a single output through a sigmoid.
+            "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+        }
 
     def labels_outside(self) -> tuple[str, ...]:
-        """How the number is made of the score that a pipeline gives."""
-        return (f"{self.mean:g} + {self.deviation:g} * score",)
+        """The number's name, as in other answers."""
+        return ("value",)
 
     @classmethod
     def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Self":

@@ -135,24 +135,30 @@ class RoFormerTokenizer:
             return self
         return type(self)(self.vocabulary, self.tokenization, self.lower_case, units)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(
+        self, folder: str | Path, *, max_length: int | None = None, causal: bool = False
+    ) -> None:
         """Write `vocab.txt`, `tokenizer_config.json` and, where one can be, `tokenizer.json`.
 
         transformers' AutoTokenizer reads them, too. `tokenizer.json` is what the library
         `tokenizers` reads: it gives our ids for a char-level vocabulary, and there is none for a
         word-level one, whose words jieba finds. Where `units` are characters, both give their ids,
         and where they are words, both refuse, with the reason.
+        max_length: most tokens of a sequence, to which transformers truncates. causal: whether the
+        folder holds a causal language model, after whose prompts no [SEP] may come; a word-level
+        one is refused there, with the reason.
         Raises InputError as `vocabulary_text` does.
         """
         lines = self.vocabulary_text()
         settings = (self.vocabulary, self.tokenization, self.lower_case, self.units)
         write_text(Path(folder) / VOCABULARY, lines)
-        content = tokenizer_json(*settings)
+        content = tokenizer_json(*settings, causal=causal)
         if content is None:
             remove(Path(folder) / TOKENIZER)  # of an earlier model in its place
         else:
             write_text(Path(folder) / TOKENIZER, _json_text(content))
-        write_text(Path(folder) / TOKENIZER_CONFIG, _json_text(tokenizer_config(*settings)))
+        config = tokenizer_config(*settings, max_length=max_length, causal=causal)
+        write_text(Path(folder) / TOKENIZER_CONFIG, _json_text(config))
 
     @property
     def special_ids(self) -> dict[str, int]:

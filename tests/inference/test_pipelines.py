@@ -18,8 +18,6 @@ from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
 )
 from roformer_tf.tasks.entities import spans
-from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import read_vocabulary
@@ -148,24 +146,6 @@ def test_ner_of_words_is_refused_with_the_reason(tuned, transformers):
     folder = tuned(Tagging(labels=BIO, spaced_units=True), "word")
     with pytest.raises(Exception, match="labels words that are given apart"):
         transformers.pipeline("ner", model=str(folder))
-
-
-@pytest.mark.hf
-def test_every_label_of_several_has_its_own_probability(tuned, texts, transformers):
-    folder = tuned(Multilabel(labels=("甲", "乙", "丙")), "word")
-    classify = transformers.pipeline("text-classification", model=str(folder), top_k=None)
-    for found, answer in zip(classify(texts), answers(folder, texts), strict=True):
-        got = {one["label"]: one["score"] for one in found}
-        assert got == pytest.approx(answer["probabilities"], abs=1e-4)
-
-
-@pytest.mark.hf
-def test_a_number_comes_with_its_formula(tuned, texts, transformers):
-    folder = tuned(Regression(mean=3.25, deviation=1.5), "char")
-    classify = transformers.pipeline("text-classification", model=str(folder))
-    for found, answer in zip(classify(texts), answers(folder, texts), strict=True):
-        assert found["label"] == "3.25 + 1.5 * score"
-        assert 3.25 + 1.5 * found["score"] == pytest.approx(answer["value"], abs=1e-4)
 
 
 def test_a_tagging_folder_trained_on_as_something_else_tokenizes_by_word(tuned, tmp_path):

@@ -37,7 +37,7 @@ def test_transformers_gives_our_ids(tmp_path, tokenization, lower_case, transfor
     assert differing == []
     for name in ("pad", "unk", "cls", "sep", "mask"):
         assert getattr(theirs, f"{name}_token_id") == getattr(ours, f"{name}_id")
-    pair = theirs("今天", "天气 Good", return_token_type_ids=True)
+    pair = theirs("今天", "天气 Good")
     assert (pair["input_ids"], pair["token_type_ids"]) == ours.encode("今天", "天气 Good")
     theirs.save_pretrained(tmp_path / "again")  # as after a training in transformers
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
@@ -105,4 +105,72 @@ def test_files_hold_the_vocabulary_and_the_special_ids(tmp_path):
     assert content["model"]["vocab"] == ours.vocabulary
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
     assert added == {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
-    assert content["normalizer"]["lowercase"] is False
+    assert content["normalizer"]["normalizers"][-1]["lowercase"] is False
+
+
+@pytest.mark.parametrize("tokenization", ["word", "char"])
+@pytest.mark.parametrize("units", [None, "characters"])
+def test_other_programs_are_given_segments_and_the_longest_sequence(tokenization, units, tmp_path):
+    ours = saved(tmp_path, tokenization, True, units)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert config["model_input_names"] == ["input_ids", "token_type_ids", "attention_mask"]
+    assert "model_max_length" not in config  # of a vocabulary without a model
+    ours.save_pretrained(tmp_path, max_length=96)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert config["model_max_length"] == 96
+
+
+def last_of_templates(folder):
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    return [list(content["post_processor"][name][-1]) for name in ("single", "pair")]
+
+
+def test_no_sep_follows_what_a_causal_model_continues(tmp_path):
+    ours = saved(tmp_path, "char", True)
+    assert last_of_templates(tmp_path) == [["SpecialToken"], ["SpecialToken"]]
+    ours.save_pretrained(tmp_path, causal=True)
+    assert last_of_templates(tmp_path) == [["Sequence"], ["Sequence"]]
+
+
+def test_a_causal_model_of_words_is_refused_elsewhere_with_the_reason(tmp_path):
+    saved(tmp_path, "word", True).save_pretrained(tmp_path, causal=True)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert "always appends [SEP]" in content["version"]
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+@pytest.mark.hf
+def test_the_reason_is_what_transformers_shows(tmp_path, transformers):
+    saved(tmp_path, "word", True).save_pretrained(tmp_path, causal=True)
+    with pytest.raises(Exception, match=r"always appends \[SEP\]"):
+        transformers.AutoTokenizer.from_pretrained(tmp_path)
+
+
+ODD = [  # BERT's own cleaning keeps private use, and drops controls
+    "价格\ue5e5元",
+    "\ue000私",
+    "\uf8ff",
+    "a\ue123b \U000f0000\U0010fffd 北京\U00100000",
+    "今\u200b天\x00\x1f\x7f\x85很\xad好\ufeff\ufffd\tx\r\ny\u2028z\u3000",
+    "\U0002b820\U0002b900x\U0002ceb0",
+    "",
+    " \n",
+]
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("units", [None, "characters"])
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_odd_characters_have_our_ids(units, lower_case, tmp_path, transformers):
+    from tokenizers import Tokenizer
+
+    ours = saved(tmp_path, "char", lower_case, units)
+    alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ODD:
+        parts = list(text) if units else [text]
+        ids = [number for part in parts for number in ours.ids(part) or [ours.unk_id] * bool(units)]
+        want = [ours.cls_id, *ids, ours.sep_id]
+        assert alone.encode(text).ids == want, text
+        assert auto(text)["input_ids"] == want, text

@@ -31,15 +31,22 @@ EXAMPLES = ("今天天气很好", "天气不错", "今天下雨")
 SHOWN_SETTINGS = ("epochs", "batch_size", "learning_rate", "max_length", "seed", "precision")
 
 
-def model_card(report: Report, task: Task, language: Language, is_v2: bool = False) -> str:
+def model_card(
+    report: Report,
+    task: Task,
+    language: Language,
+    is_v2: bool = False,
+    opens_elsewhere: bool = True,
+) -> str:
     """The text of a card: what the model does, how good it is, of what it was made, its limits.
 
-    `is_v2`: whether it is a RoFormerV2, which transformers would misread.
+    `is_v2`: whether it is a RoFormerV2, which transformers would misread; `opens_elsewhere`:
+    whether transformers has a class with all of the model's layers.
     """
     title = _title(report)
     parts: list[Wording] = [f"# {title}", _about(report, task), *[phrases.CARD_V2] * is_v2]
     for head, lines in (
-        (phrases.CARD_USE, _use(task)),
+        (phrases.CARD_USE, [*_use(task), *(_use_elsewhere(task) if opens_elsewhere else ())]),
         (phrases.RESULTS, _results(report)),
         (phrases.CARD_INTENDED, _intended(task)),
         (phrases.CARD_LIMITS, _limits(report, task)),
@@ -137,6 +144,38 @@ def _use(task: Task) -> Iterator[Wording]:
         "```\nroformer-tf predict path/to/this/folder --input texts.txt --output answers.tsv\n"
         "roformer-tf serve path/to/this/folder\n```"
     )
+
+
+def _use_elsewhere(task: Task) -> Iterator[Wording]:
+    """Lines that run where transformers or sentence-transformers are installed.
+
+    Only for classifiers of texts: other cards say what differs there among their limits.
+    """
+    if task.pipeline_tag != Task.pipeline_tag:
+        return
+    if len(task.text_columns) == 1:
+        yield phrases.CARD_TRANSFORMERS
+        yield (
+            "```python\nfrom transformers import pipeline\n\n"
+            'classify = pipeline("text-classification", model="path/to/this/folder")\n'
+            f'classify(["{EXAMPLES[0]}"], truncation=True)\n```'
+        )
+        return
+    yield phrases.CARD_CROSS_ENCODER
+    load = (
+        "```python\nfrom sentence_transformers import CrossEncoder\n\n"
+        'model = CrossEncoder("path/to/this/folder")\n'
+    )
+    if not task.labels:
+        yield f'{load}model.rank("{EXAMPLES[0]}", ["{EXAMPLES[2]}", "{EXAMPLES[1]}"])\n```'
+        return
+    pairs = ", ".join(f'("{EXAMPLES[0]}", "{text}")' for text in (EXAMPLES[2], EXAMPLES[1]))
+    yield (
+        f"{load}scores = model.predict([{pairs}], apply_softmax=True)\n"
+        f"scores[:, {task.outputs - 1}].argsort()[::-1]"
+        "  # indices of the pairs, by the probability of the last label\n```"
+    )
+    yield phrases.CARD_NO_RANK
 
 
 def _results(report: Report) -> Iterator[Wording]:

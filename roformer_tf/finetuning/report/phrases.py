@@ -284,6 +284,17 @@ CARD_ABOUT = Words(
 CARD_LABELS = Words("Labels: {labels}{more}.", "标签：{labels}{more}。")
 CARD_USE = Words("How to use", "使用方法")
 CARD_COMMANDS = Words("Or on the command line:", "或者在命令行里：")
+CARD_TRANSFORMERS = Words(
+    "Or in `transformers`, which truncates long texts only with `truncation=True`:",
+    "也可以用 `transformers`，长文本需加 `truncation=True` 才会截断：",
+)
+CARD_CROSS_ENCODER = Words("Or in `sentence-transformers`:", "也可以用 `sentence-transformers`：")
+CARD_NO_RANK = Words(
+    "`CrossEncoder.rank` takes models with one score and refuses this one, which has one for each "
+    "label. Rank by the column of a label instead.",
+    "`CrossEncoder.rank` 只支持输出单个分数的模型；本模型每个标签各有一个分数，"
+    "请按某个标签那一列自行排序。",
+)
 CARD_FIGURE = Words("figure", "指标值")
 CARD_INTERVAL = Words("95% confidence interval", "95% 置信区间")
 CARD_BASELINE = Words("baseline", "基线")

@@ -101,7 +101,20 @@ def test_labels_and_names_mean_nothing_in_markdown():
 def test_a_v2_model_is_kept_from_transformers():
     assert "Not for `transformers`" in card_of("classification", is_v2=True)[1]
     assert "不要用 `transformers` 加载" in card_of("classification", "zh", is_v2=True)[1]
-    assert "transformers" not in card_of("classification")[1]
+    assert "Not for `transformers`" not in card_of("classification")[1]
+
+
+def test_it_says_how_other_programs_use_it():
+    one, pair, number = (
+        card_of(name, opens_elsewhere=True)[1] for name in ("classification", "pair", "regression")
+    )
+    assert "truncation=True)" in one
+    assert "CrossEncoder" not in one
+    assert "apply_softmax=True)" in pair
+    assert "`CrossEncoder.rank` takes models with one score" in pair
+    assert ("model.rank(" in number) == (len(make_run("regression").task.text_columns) == 2)
+    for name in TASKS:
+        assert "CrossEncoder" not in card_of(name, opens_elsewhere=False)[1]
 
 
 @pytest.mark.hf

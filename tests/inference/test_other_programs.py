@@ -1,0 +1,266 @@
+"""Every kind of folder that we write, opened in transformers and sentence-transformers.
+
+Each in that program's usual way: no setting of ours, and no argument but the program's own
+`truncation=True` for a pipeline that truncates nothing unless asked. What it computes is compared
+with `roformer_tf.load` of the same folder.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.finetuning.datasets import LabelledDataset
+from roformer_tf.models.generation import GenerationConfig
+from roformer_tf.models.heads import (
+    RoFormerForCausalLM,
+    RoFormerForMaskedLM,
+    RoFormerForSentenceSimilarity,
+)
+from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.embedding import Embedding
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.random_model import random_model
+
+GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "initializer_range": 0.3,
+}
+TWO = ("text_a", "text_b")
+LONG = "今天天气很好，我们去公园学习中国经济。" * 106  # over 2,000 characters
+TEXTS = [
+    "好",
+    "今天天气很好，我们去公园。",
+    LONG[:90],
+    LONG,
+    "Hello 2023年 iPhone15，Ｆull wi̇dth É!",
+    " 前后 有 空白\t和\n换行 ",
+    "😀👨‍👩‍👧 emoji，，。。！！",
+]
+PRIVATE = "价格\ue5e5元，\ue000私\U0010fffd"
+"""Private use: transformers' tokenizer of words, which no file of ours reaches, drops it."""
+PAIRS = [
+    ("今天天气很好", "天气不错"),
+    ("好", "坏"),
+    ("好", LONG),  # the longer one is cut
+    (LONG, "好"),
+    ("北京" * 40, "上海" * 60),
+    ("Hello world", "2023年 café"),
+]
+
+
+def tokenizer_of(tokenization):
+    return RoFormerTokenizer(read_vocabulary(GOLDENS / tokenization), tokenization)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """folder(task or model class, "word") → a random model's folder, written as commands write."""
+
+    @cache
+    def make(kind, tokenization, **settings):
+        keras.utils.set_random_seed(7)
+        tokenizer = tokenizer_of(tokenization)
+        target = tmp_path_factory.mktemp("other") / "model"
+        if isinstance(kind, Embedding):
+            config = RoFormerConfig(**SIZES, vocab_size=tokenizer.vocab_size, pooling="mean")
+            model = RoFormerForSentenceEmbedding(kind.described_in(config))
+            model.tokenizer = tokenizer
+            LabelledDataset([], kind).save_model(model, target)
+            kind.save_beside(target, model.config)
+        elif isinstance(kind, type):
+            model = kind(RoFormerConfig(**SIZES, vocab_size=tokenizer.vocab_size, **settings))
+            model.tokenizer = tokenizer
+            model.save_pretrained(target.with_name("own"))
+            command = ["checkpoints", "convert", str(target.with_name("own")), str(target)]
+            assert main([*command, "--to", "huggingface"]) == 0
+        else:
+            model = random_model(kind, tokenizer, **SIZES)
+            LabelledDataset([], kind).save_model(model, target)
+        return target
+
+    return make
+
+
+@pytest.fixture(params=["word", "char"])
+def tokenization(request):
+    return request.param
+
+
+def texts_for(tokenization):
+    return [*TEXTS, *[PRIVATE] * (tokenization == "char")]
+
+
+def as_inputs(examples):
+    return [{"text": x[0], "text_pair": x[1]} if isinstance(x, tuple) else x for x in examples]
+
+
+CLASSIFIERS = {
+    "classification": Classification(labels=("坏", "中", "好"), max_length=64),
+    "classification of long texts": Classification(labels=("坏", "好"), max_length=1800),
+    "pair": Pair(labels=("0", "1"), text_columns=TWO, max_length=63),
+    "multilabel": Multilabel(labels=("甲", "乙", "丙"), max_length=64),
+    "regression": Regression(mean=3.25, deviation=1.5, max_length=64),
+    "regression of pairs": Regression(mean=2020.5, deviation=4, text_columns=TWO, max_length=63),
+}
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_the_pipeline_of_text_classification(name, tokenization, folder, transformers):
+    task = CLASSIFIERS[name]
+    source = folder(task, tokenization)
+    examples = PAIRS if len(task.text_columns) > 1 else texts_for(tokenization)
+    ours = roformer_tf.load(source, engine="keras")(examples)
+    classify = transformers.pipeline("text-classification", model=str(source))
+    found = classify(as_inputs(examples), top_k=None, truncation=True)
+    for example, got, want in zip(examples, found, ours, strict=True):
+        scores = {one["label"]: one["score"] for one in got}
+        expected = want.get("scores", {"value": want.get("score")})
+        assert scores == pytest.approx(expected, abs=1e-3 if "score" in want else 2e-5), example
+    spread = np.ptp([[one["score"] for one in sorted(x, key=str)] for x in found], axis=0)
+    assert spread.max() > 0.01
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("name", ["pair", "regression of pairs"])
+def test_the_cross_encoder(name, tokenization, folder, torch):
+    from sentence_transformers import CrossEncoder
+
+    source = folder(CLASSIFIERS[name], tokenization)
+    ours = roformer_tf.load(source, engine="keras")
+    model = CrossEncoder(str(source), device="cpu")
+    if name == "pair":  # two logits: the lines of the model card
+        found = model.predict(PAIRS, apply_softmax=True)
+        want = [[one["scores"][label] for label in ("0", "1")] for one in ours(PAIRS)]
+        np.testing.assert_allclose(found, want, atol=2e-5)
+        with pytest.raises(ValueError, match="num_labels=1"):
+            model.rank("好", ["坏", "今天天气很好"])
+        return
+    want = [one["score"] for one in ours(PAIRS)]
+    np.testing.assert_allclose(model.predict(PAIRS), want, atol=1e-3)
+    documents = ["坏", "今天天气很好", LONG, "公园 2023"]
+    scores = [one["score"] for one in ours([("去公园学习", text) for text in documents])]
+    ranked = model.rank("去公园学习", documents)
+    assert [one["corpus_id"] for one in ranked] == np.argsort(scores)[::-1].tolist()
+    np.testing.assert_allclose([one["score"] for one in ranked], sorted(scores)[::-1], atol=1e-3)
+
+
+@pytest.mark.hf
+def test_the_pipeline_of_token_classification(tokenization, folder, transformers):
+    labels = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    source = folder(Tagging(labels=labels, max_length=64), tokenization)
+    ours = roformer_tf.load(source, engine="keras")
+    tag = transformers.pipeline(
+        "token-classification", model=str(source), aggregation_strategy="simple"
+    )
+
+    def entities(found):
+        return [(x["start"], x["end"], x.get("entity_group") or x["label"]) for x in found]
+
+    texts = texts_for(tokenization)
+    # A pipeline without a stride reads the beginning; we read all, in windows.
+    want = [entities(ours(text[:62])["entities"]) for text in texts]
+    assert [entities(found) for found in tag(texts)] == want
+    assert sum(map(len, want)) > 10
+    with_stride = transformers.pipeline(
+        "token-classification", model=str(source), aggregation_strategy="simple", stride=16
+    )
+    last = max(one["end"] for one in with_stride(LONG))
+    assert last > 1900
+
+
+@pytest.mark.hf
+def test_the_pipeline_that_fills_masks(tokenization, folder, transformers):
+    source = folder(RoFormerForMaskedLM, tokenization)
+    texts = ["今天[MASK]气很好。", "[MASK]", "Hello [MASK] 2023年", LONG[:480] + "[MASK]"]
+    model = RoFormerForMaskedLM.from_pretrained(source)
+    fill = transformers.pipeline("fill-mask", model=str(source))
+    for text, found in zip(texts, fill(texts), strict=True):
+        before, after = map(model.tokenizer.ids, text.split("[MASK]"))
+        special = (model.tokenizer.cls_id, model.tokenizer.mask_id, model.tokenizer.sep_id)
+        ids = np.array([[special[0], *before, special[1], *after, special[2]]])
+        logits = np.asarray(model({"token_ids": ids}), np.float64)[0, len(before) + 1]
+        scores = np.exp(logits) / np.exp(logits).sum()
+        # Special tokens are among them here; `roformer_tf.load` gives none of these.
+        assert [one["token"] for one in found] == scores.argsort()[::-1][:5].tolist(), text
+        np.testing.assert_allclose([one["score"] for one in found], np.sort(scores)[::-1][:5], 1e-3)
+    cut = fill("[MASK]" + LONG, tokenizer_kwargs={"truncation": True})
+    assert len(cut) == 5
+
+
+@pytest.mark.hf
+def test_the_pipeline_that_generates_text(folder, transformers):
+    source = folder(RoFormerForCausalLM, "char")
+    model = RoFormerForCausalLM.from_pretrained(source)
+    generate = transformers.pipeline("text-generation", model=str(source))
+    for prompt in ("今天天气很好，", "好", PRIVATE, "Hello 2023年"):
+        start = model.encode_prompt(prompt)
+        ((ours,),) = model.generate_ids([start], GenerationConfig(max_tokens=12))
+        (found,) = generate(prompt, do_sample=False, max_new_tokens=12, return_tensors=True)
+        end = [model.tokenizer.sep_id] * ours.ended
+        assert list(found["generated_token_ids"]) == [*start, *ours.token_ids, *end]
+
+
+@pytest.mark.hf
+def test_a_causal_model_of_words_is_refused(folder, transformers):
+    source = folder(RoFormerForCausalLM, "word")
+    with pytest.raises(Exception, match=r"always appends \[SEP\]"):
+        transformers.pipeline("text-generation", model=str(source))
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("kind", ["sim", "embedding"])
+def test_sentence_transformers(kind, tokenization, folder, torch):
+    from sentence_transformers import SentenceTransformer
+
+    made = RoFormerForSentenceSimilarity if kind == "sim" else Embedding(max_length=64)
+    source = folder(made, tokenization)
+    texts = texts_for(tokenization)
+    ours = np.stack([one["vector"] for one in roformer_tf.load(source, engine="keras")(texts)])
+    model = SentenceTransformer(str(source), device="cpu")
+    np.testing.assert_allclose(model.encode(texts), ours, atol=1e-5)
+    products = ours @ ours.T
+    assert products.min() < 0.99
+
+
+@pytest.mark.hf
+def test_a_classifier_of_the_mean_is_refused(tmp_path, transformers):
+    """transformers has a head on the first token alone, and would make up what it lacks."""
+    from sentence_transformers import CrossEncoder
+
+    task = Ranking(text_columns=("a", "b", "c"))
+    LabelledDataset([], task).save_model(
+        random_model(task, tokenizer_of("char"), **SIZES, pooling="mean"), tmp_path / "model"
+    )
+    for open_it in (
+        lambda x: transformers.pipeline("text-classification", model=x),
+        lambda x: CrossEncoder(x, device="cpu"),
+    ):
+        with pytest.raises(ValueError, match="model type `roformer_tf`"):
+            open_it(str(tmp_path / "model"))
+
+
+def test_a_classifier_of_the_mean_is_not_converted(tmp_path, capsys):
+    task = Ranking(text_columns=("a", "b", "c"))
+    LabelledDataset([], task).save_model(random_model(task, pooling="mean"), tmp_path / "model")
+    command = ["checkpoints", "convert", str(tmp_path / "model"), str(tmp_path / "other")]
+    assert main([*command, "--to", "huggingface"]) == 2
+    assert "has no model with pooling 'mean'" in capsys.readouterr().err
+    assert main([*command, "--to", "own"]) == 0
