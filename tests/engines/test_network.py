@@ -9,7 +9,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Meaning, Network, unsupported
+from roformer_tf.engines.network import Meaning, Network, rounded, unsupported
 from roformer_tf.errors import InputError
 from roformer_tf.models.embedder import SentenceEmbedder
 from roformer_tf.models.heads import (
@@ -299,3 +299,15 @@ def test_int8_is_near_and_does_not_depend_on_neighbours(part, engine, rows_of):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
         want = run_rows(exact, [row])[0]
         assert 0 < np.abs(one - want).max() < 0.2 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("largest", [63, 127])
+def test_each_column_of_a_kernel_is_rounded_by_its_own_scale(largest):
+    """By one scale for the whole kernel, a column of small weights would be lost."""
+    sizes = np.float32([1e-3, 1, 50, 0])
+    kernel = np.random.default_rng(0).normal(size=(32, 4)).astype("float32") * sizes
+    integers, scales = rounded(kernel, largest)
+    assert integers.dtype == np.int8
+    assert np.abs(integers.astype(int)).max(axis=0).tolist() == [largest] * 3 + [0]
+    error = np.abs(integers * scales - kernel).max(axis=0)
+    assert (error <= 0.51 * np.abs(kernel).max(axis=0) / largest).all()

@@ -18,6 +18,7 @@ from roformer_tf.finetuning.command import (
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
@@ -116,6 +117,19 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, chang
     said = capsys.readouterr().out
     assert said.startswith(f"epochs {want}") == ("epochs" not in changes)
     assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (want < 3)
+
+
+@pytest.mark.parametrize("asked", [16, 200])  # fewer tokens than the texts have, and more
+def test_a_length_that_is_asked_for_is_taken(asked):
+    config = FinetuneConfig(
+        checkpoint="", train="", output="", precision="float32", max_length=asked
+    )
+    encoded = SimpleNamespace(lengths=np.full(9, 50))
+    task = SimpleNamespace(encode=lambda *_: encoded, longest=1024, long_texts="are cut")
+    sets = SimpleNamespace(train=range(9), valid=range(1), test=range(1))
+    start = SimpleNamespace(architecture=RoFormerConfig.from_file(DEMO), tokenizer=None)
+    assert choose_length(config, task, sets, start) == asked
+    assert asked != pick_max_length(encoded.lengths)
 
 
 @pytest.mark.parametrize(("form", "want"), [("learned", 40), ("rotary", 64), ("t5", 64)])

@@ -14,11 +14,9 @@ from roformer_tf.cli import main
 from roformer_tf.engines import choice as engine_choice
 from roformer_tf.engines import model as engine_model
 from roformer_tf.engines.choice import Choice, choose
-from roformer_tf.engines.model import TOKENS
+from roformer_tf.engines.model import TOKENS, GraphModel
 from roformer_tf.finetuning import results
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.inference import embed as embedding
-from roformer_tf.inference import engines
 from roformer_tf.inference import serve as serving
 from roformer_tf.inference.engines import COST, open_finetuned
 from roformer_tf.inference.fill_mask import FillMaskConfig, load_masked_lm
@@ -33,72 +31,9 @@ needs_both = pytest.mark.skipif(not all(BOTH), reason="needs the extras [onnx] a
 needs_onnx = pytest.mark.skipif(not all(BOTH[:2]), reason="needs the extra [onnx]")
 
 
-class AskedError(Exception):
-    """Raised in place of a choice: what it was asked for."""
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """asked(function) → (engine, precision, lossy) that the first choice within is asked for."""
-
-    def refuse(engine="auto", precision=None, *, unsupported="", lossy=False):
-        raise AskedError(engine, precision, lossy)
-
-    for module in (engines, embedding):
-        monkeypatch.setattr(module, "choose", refuse)
-
-    def ask(function):
-        with pytest.raises(AskedError) as error:
-            function()
-        return error.value.args
-
-    return ask
-
-
 def flags(name, engine, precision):
     given = {"engine": engine, "precision": precision}
     return [name, *(word for key, x in given.items() if x for word in (f"--{key}", x))]
-
-
-GIVEN = pytest.mark.parametrize("given", [("auto", None), ("openvino", "int8"), ("keras", None)])
-
-
-@GIVEN
-def test_labels_may_be_answered_in_bfloat16_and_as_is_asked(
-    given, asked, finetuned, released, tmp_path
-):
-    engine, precision = given
-    folder = finetuned("classification")
-    data = tmp_path / "data.tsv"
-    data.write_text("text\tlabel\n今天\t好\n", encoding="utf-8")
-    want = (engine, precision, True)
-    files = ["--input", str(data), "--output", str(tmp_path / "out.tsv")]
-    typed = flags("predict", *given)
-    assert asked(lambda: main([*typed, "--model", str(folder), *files])) == want
-    typed = flags("evaluate", *given)
-    assert asked(lambda: main([*typed, "--model", str(folder), "--data", str(data)])) == want
-    kept = {"engine": engine, "precision": precision}
-    for source in (folder, released("hf_word_seqcls")):
-        assert asked(lambda source=source: roformer_tf.load(source, **kept)) == want
-    assert asked(lambda: load_served(folder, precision=precision, engine=engine)) == want
-
-
-@GIVEN
-def test_vectors_and_shares_of_words_are_float32_unless_asked(given, asked, released, tmp_path):
-    engine, precision = given
-    want = (engine, precision or "float32", False)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("今天\n", encoding="utf-8")
-    char = str(released("hf_char"))
-    files = ["--model", char, "--input", str(texts), "--output", str(tmp_path / "out.npy")]
-    assert asked(lambda: main([*flags("embed", *given), *files])) == want
-    typed = [*flags("fill-mask", *given), "--model", char, "今天[MASK]"]
-    assert asked(lambda: main(typed)) == want
-    kept = {"engine": engine, "precision": precision}
-    for name in ("sim_char", "hf_char"):
-        assert asked(lambda name=name: roformer_tf.load(released(name), **kept)) == want, name
-    config = serving.ServeConfig(model=char, pooling="mean", **kept)
-    assert asked(lambda: serving.open_service(config)) == want
 
 
 @pytest.fixture
@@ -111,6 +46,66 @@ def processor(monkeypatch, automatic):
         monkeypatch.setattr(engine_choice, "has_accelerator", lambda: accelerator)
 
     return be
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """computed() → (engine, precision) of each graph that computed since it was last asked."""
+    seen, call = [], GraphModel.__call__
+
+    def watched(self, rows):
+        seen.append((self.engine, self.precision))
+        return call(self, rows)
+
+    def computed():
+        found = set(seen)
+        seen.clear()
+        return found
+
+    monkeypatch.setattr(GraphModel, "__call__", watched)
+    return computed
+
+
+LABELS, VECTORS = ("predict", "evaluate", "load", "serve"), ("embed", "load", "serve", "fill-mask", "load to fill")
+USUAL = {"labels": ("openvino", "bfloat16"), "vectors": ("onnx", "float32")}
+
+
+@needs_both
+@pytest.mark.usefixtures("eager_steps")
+@pytest.mark.parametrize("given", [("auto", None), ("openvino", "int8"), ("keras", None)])
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [*(("labels", way) for way in LABELS), *(("vectors", way) for way in VECTORS)],
+)
+def test_what_is_asked_for_computes(
+    kind, way, given, processor, computed, finetuned, released, tmp_path
+):
+    """Where nothing is asked for, labels may be in bfloat16, vectors and shares of words not."""
+    processor(True)
+    engine, precision = given
+    masked = "fill" in way
+    source = released("hf_char") if masked else released("sim_char")
+    folder = str(finetuned("classification") if kind == "labels" else source)
+    data = tmp_path / "data.tsv"
+    data.write_text("text\tlabel\n今天\t好\n天气\t坏\n", encoding="utf-8")
+    files = {
+        "predict": ["--input", data, "--output", tmp_path / "out.tsv"],
+        "evaluate": ["--data", data],
+        "embed": ["--input", data, "--text-columns", "text", "--output", tmp_path / "out.npy"],
+        "fill-mask": ["今天[MASK]"],
+    }
+    if way in files:
+        assert main([*flags(way, *given), "--model", folder, *map(str, files[way])]) == 0
+    elif "load" in way:
+        roformer_tf.load(folder, engine=engine, precision=precision)("今天[MASK]")
+    else:
+        pooling = None if kind == "labels" else "mean"
+        config = serving.ServeConfig(
+            model=folder, engine=engine, precision=precision, pooling=pooling
+        )
+        serving.open_service(config)  # it predicts once before anyone asks
+    wanted = {USUAL[kind]} if engine == "auto" else {given} if engine != "keras" else set()
+    assert computed() == wanted
 
 
 @needs_both

@@ -29,9 +29,9 @@ from roformer_tf.inference.serve import (
     listening,
     load_served,
     make_app,
+    open_service,
     serve,
 )
-from roformer_tf.inference.serve_generate import ServedWriter
 from roformer_tf.inference.writing_questions import WritingLimits
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
@@ -708,53 +708,54 @@ def test_loopback():
     assert serving.url("::1", 8000) == "http://[::1]:8000"
 
 
-def test_all_that_is_set_reaches_the_service(monkeypatch, tmp_path, capsys):
-    seen, kept = {}, gc.get_freeze_count()
-
-    def run(sockets):
-        seen["kept"] = gc.get_freeze_count()
-
-    served, server = Served("m", TASK, by_length), SimpleNamespace(run=run)
-    monkeypatch.setattr(serving, "load_served", lambda *given: seen.update(load=given) or served)
-    monkeypatch.setattr(serving, "make_app", lambda *given: seen.update(app=given))
-    monkeypatch.setattr(serving, "make_server", lambda *given: seen.update(server=given) or server)
-    limits = Limits(max_texts=5)
-    of_writing = WritingLimits(max_samples=7)
-    TASK.save(tmp_path)
-    monkeypatch.setattr(serving, "_only_gives_vectors", lambda source: source == "vectors")
-    given = {"port": 0, "batch_size": 3, "precision": "bfloat16", "limits": limits}
-    fast = {"engine": "openvino", "workers": 5}
-    serve(ServeConfig(model=str(tmp_path), top_k=2, **fast, **given))
-    assert seen["load"] == (tmp_path, 3, "bfloat16", 2, "openvino", 5)
-    assert seen["app"] == (served, 3, limits)
-    assert seen["server"] == (None, limits)
-    assert seen["kept"] > kept  # objects that no collection looks through
-    told = capsys.readouterr().out
-    assert re.fullmatch(r"serving m at http://127\.0\.0\.1:\d+ on the processor.*\n", told)
-    writer = ServedWriter("m", None)
-    monkeypatch.setattr(
-        serving, "load_served_writer", lambda *given: seen.update(load=given) or writer
+@pytest.mark.usefixtures("eager_steps")
+@pytest.mark.parametrize("kind", ["labels", "writer", "vectors"])
+def test_what_is_set_decides_on_what_is_served(kind, finetuned, released, running):
+    """Beside that, which models are served so: tests/wiring."""
+    settings = {
+        "labels": {"model": finetuned("classification"), "top_k": 1},
+        "writer": {"model": released("char"), "attention_type": "causal"},
+        "vectors": {"model": released("char"), "pooling": "cls"},
+    }[kind]
+    config = ServeConfig(
+        **settings | {"model": str(settings["model"])},
+        limits=Limits(max_texts=2),
+        writing_limits=WritingLimits(max_samples=3),
     )
-    monkeypatch.setattr(serving, "make_writing_app", lambda *given: seen.update(app=given))
-    serve(ServeConfig(model="name", attention_type="unilm", writing_limits=of_writing, **given))
-    assert seen["load"] == ("name", "unilm", "bfloat16")
-    assert seen["app"] == (writer, 3, limits, of_writing)
-    vectors = SimpleNamespace(name="m")
-    monkeypatch.setattr(
-        serving,
-        "load_served_vectors",
-        lambda *x, **named: seen.update(load=x, named=named) or vectors,
-    )
-    monkeypatch.setattr(serving, "make_vector_app", lambda *given: seen.update(app=given))
-    index = {"index": tmp_path, "hybrid": True, "rerank": "pairs"}
-    for model, of_vectors in (("name", index), ("name", {"pooling": "cls"}), ("vectors", {})):
-        serve(ServeConfig(model=model, **of_vectors, **given))
-        unset = {"pooling": None, "hybrid": False, "rerank": None}
-        assert seen["load"] == (model, of_vectors.get("index"))
-        wanted = unset | {key: x for key, x in of_vectors.items() if key != "index"}
-        wanted |= {"precision": "bfloat16", "engine": "auto", "batch_size": 3}
-        assert seen["named"] == wanted
-        assert seen["app"] == (vectors, 3, limits)
-    for wrong in ({"hybrid": True}, {"rerank": "pairs"}, {"pooling": "cls", "top_k": 2}):
-        with pytest.raises(InputError, match=r"about --index|--top-k lists labels"):
-            serve(ServeConfig(model="name", **wrong, **given))
+    _, app = open_service(config)
+    path = {"labels": "/predict", "writer": "/generate", "vectors": "/embed"}[kind]
+    with running(app) as at:
+        _, health = ask(at, "GET", "/health")
+        texts = [ask(at, path=path, body=json.dumps({"texts": ["今天"] * n})) for n in (2, 3)]
+        if kind == "writer":
+            drawn = {"text": "今天", "max_tokens": 1}
+            statuses = [
+                ask(at, path=path, body=json.dumps(drawn | {"samples": n}))[0] for n in (3, 4)
+            ]
+            assert statuses == [200, 422]
+            assert health["attention_type"] == "causal"
+    assert [status for status, _ in texts] == [200, 422]
+    assert health["limits"]["max_texts"] == 2
+    if kind == "labels":
+        assert [len(one["probabilities"]) for one in texts[0][1]["predictions"]] == [1, 1]
+    if kind == "vectors":
+        assert health["pooling"] == "cls"
+
+
+def test_a_service_that_listens_says_where(monkeypatch, finetuned, capsys):
+    """And what it has loaded is left out of garbage collection."""
+    seen, kept = [], gc.get_freeze_count()
+    server = SimpleNamespace(run=lambda sockets: seen.append(gc.get_freeze_count()))
+    monkeypatch.setattr(serving, "make_server", lambda app, limits: server)
+    serve(ServeConfig(model=str(finetuned("classification")), port=0))
+    assert seen[0] > kept
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"serving \S+ at http://127\.0\.0\.1:\d+ on the processor.*\n", said)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"hybrid": True}, {"rerank": "pairs"}, {"pooling": "cls", "top_k": 2}]
+)
+def test_flags_that_do_not_go_together_are_refused(wrong):
+    with pytest.raises(InputError, match=r"about --index|--top-k lists labels"):
+        serve(ServeConfig(model="name", port=0, **wrong))

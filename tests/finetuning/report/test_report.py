@@ -681,6 +681,31 @@ def test_both_languages_have_the_same_figures(name):
     assert set(en) & set(zh) == set()
 
 
+def test_precision_and_recall_have_their_chinese_names():
+    """In the figures of each label, and in those of the whole."""
+    row = {
+        "label": "甲",
+        "precision": 0.25,
+        "recall": 0.75,
+        "f1": 0.375,
+        "gold": 4,
+        "predicted": 12,
+    }
+    report = analysed("tagging") | {"per_class": [row]}
+    report["test"] = report["test"] | {"precision": 0.25, "recall": 0.75}
+    tables = [x for each in cells_of(markdown_page(report, "zh")).values() for x in each]
+    with_both = [table for table in tables if {"精确率", "召回率"} <= set(table[0])]
+    assert len(with_both) == 2
+    for head, *rows in with_both:
+        cells = next(
+            one
+            for one in map(dict, (zip(head, x, strict=True) for x in rows))
+            if "25.0%" in " ".join(one.values())
+        )
+        assert cells["精确率"].startswith("25.0%")
+        assert cells["召回率"].startswith("75.0%")
+
+
 def test_warnings_are_said_in_the_language_of_the_page():
     report = analyse(make_run(leaked=7))
     share = report["test_unseen"]["accuracy"]

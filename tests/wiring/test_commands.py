@@ -1,0 +1,222 @@
+"""What a command is given reaches the part that it is for, in every command that takes it."""
+
+from threading import Event
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoints.whitening import whitening_of
+from roformer_tf.cli import main
+from roformer_tf.engines.model import GraphModel
+from roformer_tf.inference import serve as serving
+from roformer_tf.inference.serve_generate import load_served_writer
+from roformer_tf.inference.serve_generate import write as write_texts
+from roformer_tf.inference.writing_questions import Draft
+from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.tasks.classification import Classification
+from tests.support.random_model import random_writer, save_random_models
+from tests.support.wiring import assert_wired, post
+from tests.wiring.test_vectors import QUERIES, Model, Vectors, finished, random_texts, write
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, eagerly):
+    """A folder of each kind of model, an index, and the weights of the one of vectors."""
+    room = tmp_path_factory.mktemp("models")
+    task = Classification(labels=("坏", "好"), label_column="label")
+    vectors = Model()
+    vectors.save(Vectors(), room / "vectors")
+    random_writer(room / "writer")
+    documents = write(room / "documents.txt", random_texts(5, 3))
+    made = ["--model", room / "vectors", "--documents", documents, "--index", room / "index"]
+    with eagerly():
+        assert main(["search", *map(str, made)]) == 0
+    return SimpleNamespace(
+        labels=save_random_models({"labels": task}, room)["labels"],
+        vectors=room / "vectors",
+        writer=room / "writer",
+        index=room / "index",
+        weights=vectors,
+    )
+
+
+COMMANDS = {  # the words of a command, the flag of its file, and what its output is called
+    "predict": lambda x: (["predict", x.labels, "--engine", "onnx"], "--input", "out.tsv"),
+    "evaluate": lambda x: (["evaluate", x.labels, "--engine", "onnx"], "--data", "out.json"),
+    "embed": lambda x: (["embed", x.vectors], "--input", "out.npy"),
+    "similarity": lambda x: (["similarity", "--model", x.vectors], "--input", "out.tsv"),
+    "search in": lambda x: (
+        ["search", "--model", x.vectors, "--queries", "今天"],
+        "--documents",
+        "out.tsv",
+    ),
+    "search for": lambda x: (
+        ["search", "--model", x.vectors, "--index", x.index],
+        "--queries",
+        "out.tsv",
+    ),
+    "generate": lambda x: (
+        ["generate", "--model", x.writer, "--max-tokens", 2],
+        "--input",
+        "out.tsv",
+    ),
+}
+
+
+def output_of(name, models, file, room, *flags):
+    """What a command writes about a file."""
+    words, flag, output = COMMANDS[name](models)
+    words = [*words, flag, file, "--output", room / output, *flags]
+    assert main(list(map(str, words))) == 0
+    if output.endswith(".npy"):
+        return np.load(room / output)
+    return (room / output).read_text("utf-8").replace(str(file), "")
+
+
+def columns(name, seed):
+    """A header and rows that the command takes."""
+    texts = random_texts(4, seed)
+    if name == "evaluate":
+        return [("text", "label"), *((text, "好") for text in texts)]
+    if name == "similarity":
+        return [("text_a", "text_b"), *zip(texts, texts[1:] + texts[:1], strict=True)]
+    return [("text",), *((text,) for text in texts)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_sheet_is_read_by_every_command(name, models, tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra [xlsx]")
+    book = openpyxl.Workbook()
+    results = []
+    for title, seed in (("一", 20), ("二", 21)):
+        sheet = book.active if title == "一" else book.create_sheet()
+        sheet.title = title
+        rows = columns(name, seed)
+        for row in rows:
+            sheet.append(row)
+        table = write(tmp_path / f"{title}.tsv", map("\t".join, rows))
+        results.append(output_of(name, models, table, tmp_path))
+    book.save(tmp_path / "book.xlsx")
+    found = output_of(name, models, tmp_path / "book.xlsx", tmp_path, "--sheet", "二")
+    assert_wired(found, results[1], {"the first sheet": results[0]})
+
+
+@pytest.fixture
+def largest(monkeypatch):
+    """largest() → the most rows that a graph was given at once since it was last asked."""
+    seen = [0]
+    call = GraphModel.__call__
+
+    def counted(self, rows):
+        seen.append(len(rows["token_ids"]))
+        return call(self, rows)
+
+    def largest():
+        most = max(seen)
+        seen[:] = [0]
+        return most
+
+    monkeypatch.setattr(GraphModel, "__call__", counted)
+    return largest
+
+
+BY_GRAPHS = [*(set(COMMANDS) - {"generate"}), "whiten", "load", "load vectors", "serve"]
+
+
+@pytest.mark.parametrize("name", sorted(BY_GRAPHS))
+def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path, largest):
+    """Of 24 texts of one length."""
+    pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
+    texts = random_texts(24, 4, 9, 10)
+
+    def rows(size):
+        if name.startswith("load"):
+            folder = models.vectors if "vectors" in name else models.labels
+            model = roformer_tf.load(folder, engine="onnx", batch_size=size)
+            largest()
+            model(texts)
+        elif name == "serve":
+            config = serving.ServeConfig(model=str(models.vectors), batch_size=size)
+            _, app = serving.open_service(config)
+            largest()
+            post(app, ("/embed", {"texts": texts}))
+        elif name == "whiten":
+            folder = tmp_path / f"model-{size}"
+            models.weights.save(Vectors(), folder)
+            file = write(tmp_path / "texts.txt", texts)
+            flags = ("--whiten", file, "--batch-size", size, "--dimensions", 4)
+            assert main(["embed", str(folder), *map(str, flags)]) == 0
+        else:
+            head = columns(name, 0)[0]
+            table = write(
+                tmp_path / "texts.tsv",
+                ["\t".join(head)]
+                + [
+                    "\t".join(
+                        [text] if len(head) == 1 else [text, "好" if "label" in head else text]
+                    )
+                    for text in texts
+                ],
+            )
+            output_of(name, models, table, tmp_path, "--batch-size", size)
+        return largest()
+
+    assert (rows(5), rows(64)) == (5, 24)
+
+
+@pytest.mark.parametrize("flags", [{"max_length": 6}, {"pooling": "cls"}, {}])
+def test_whitening_is_learnt_from_vectors_as_they_are_asked_for(flags, models, tmp_path):
+    texts = write(tmp_path / "texts.txt", random_texts(40, 5))
+    folder, model = tmp_path / "model", models.weights
+    model.save(Vectors(), folder)
+    typed = [word for key, x in flags.items() for word in (f"--{key.replace('_', '-')}", str(x))]
+    assert main(["embed", str(folder), "--whiten", str(texts), *typed]) == 0
+    found = np.stack([x["vector"] for x in roformer_tf.load(folder)(QUERIES)])
+
+    def whitened(learnt_as, read_as):
+        ids = [model.tokenizer.ids(x) for x in texts.read_text("utf-8").splitlines()]
+        raw = model.raw([one[: learnt_as.max_length - 2] for one in ids], learnt_as)
+        white = whitening_of([raw], learnt_as.pooling)
+        ids = [model.tokenizer.ids(x)[: read_as.max_length - 2] for x in QUERIES]
+        how = Vectors(white=(white.mean, white.matrix))
+        return finished(model.raw(ids, read_as), how)
+
+    asked, kept = Vectors(**flags), Vectors()
+    mistakes = {"not whitened": model.embed(QUERIES, asked)}
+    if flags:
+        mistakes |= {
+            "learnt otherwise": whitened(kept, asked),
+            "not kept": whitened(asked, kept),
+            "ignored": whitened(kept, kept),
+        }
+    # cosines, since the sign of a direction is chance
+    want = whitened(asked, asked)
+    assert_wired(
+        found @ found.T, want @ want.T, {k: x @ x.T for k, x in mistakes.items()}, atol=1e-3
+    )
+
+
+def test_paraphrases_are_decided_by_their_own_request(released):
+    """Of one batch, in which each asks for another number."""
+    served = load_served_writer(released("sim_char"))
+    texts, counts = ["今天天气很好", "我们去公园", "人民生活", "经济发展"], [2, 0, 5, 1]
+    config = GenerationConfig(max_tokens=3, temperature=2.0, samples=8, seed=8)
+
+    def write_batch(numbers):
+        drafts = [
+            Draft(texts[i], served.model.encode_prompt(texts[i]), config, 0, counts[i], Event())
+            for i in numbers
+        ]
+        told = {}
+        write_texts(served, drafts, told.__setitem__)
+        return [[one._asdict() for one in told[place]] for place in range(len(numbers))]
+
+    together = write_batch(range(4))
+    assert [len(each) for each in together] == [2, 8, 5, 1]
+    alone = [write_batch([number])[0] for number in range(4)]
+    others = [each[: len(alone[0])] for each in alone]
+    assert_wired(together, alone, {"the first one's number": others}, atol=1e-3)

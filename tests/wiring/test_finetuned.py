@@ -1,0 +1,255 @@
+"""What `finetune` reports is what the model then predicts, by whichever engine; and a training that
+was interrupted ends as one that was not."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+
+import keras
+import numpy as np
+import pytest
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines import choice
+from roformer_tf.finetuning import trial
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.encoder import RoFormerEncoder
+from tests.support.random_model import LETTERS, TINY, tokenizer_of
+from tests.support.wiring import alike, assert_wired
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+ENGINES = {"keras": None, "onnx": "onnxruntime", "openvino": "openvino"}
+
+
+@pytest.fixture(autouse=True)
+def plain_font(monkeypatch):
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """An encoder of random weights, with dropout."""
+    keras.utils.set_random_seed(3)
+    tokenizer = tokenizer_of()
+    encoder = RoFormerEncoder(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
+    encoder.tokenizer = tokenizer
+    folder = tmp_path_factory.mktemp("checkpoint") / "model"
+    encoder.save_pretrained(folder)
+    return folder
+
+
+def texts(count, seed):
+    rng = np.random.default_rng(seed)
+    return ["".join(rng.choice(list(LETTERS), rng.integers(3, 16))) for _ in range(count)]
+
+
+def labels(text):
+    """Several, each by a letter of the text."""
+    return tuple(label for label, letter in zip("丙甲乙", "今我学", strict=True) if letter in text)
+
+
+def tags(text):
+    """A word begins at each letter of the first half."""
+    first = [letter in LETTERS[: len(LETTERS) // 2] for letter in text]
+    seen = np.maximum.accumulate(first)
+    return tuple("B-词" if b else "I-词" if s else "O" for b, s in zip(first, seen, strict=True))
+
+
+def write(path, count, seed):
+    """Labelled texts, as the kind of the file has them."""
+    if path.suffix == ".conll":
+        units = [zip(text, tags(text), strict=True) for text in texts(count, seed)]
+        lines = ["".join(f"{unit}\t{tag}\n" for unit, tag in one) for one in units]
+        path.write_text("\n".join(lines), encoding="utf-8")
+    else:
+        lines = [f"{text}\t{';'.join(labels(text))}\n" for text in texts(count, seed)]
+        path.write_text("text\tlabels\n" + "".join(lines), encoding="utf-8")
+    return path
+
+
+TASKS = {  # flags, and the fields of the task as they are where a setting is not read
+    "thresholds": (
+        ["--task", "multilabel", "--label-separator", ";", "--class-weights", "balanced"],
+        {"thresholds": ()},
+    ),
+    "windows": (
+        [
+            *("--task", "multilabel", "--label-separator", ";"),
+            *("--max-length", "6", "--long-texts", "windows"),
+        ],
+        {"long_texts": "head"},
+    ),
+    "crf": (["--task", "tagging", "--crf"], {"crf": False}),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(checkpoint, tmp_path_factory):
+    """trained("crf") → its command, which is trained at the first call and then only reports."""
+
+    @cache
+    def make(name):
+        room = tmp_path_factory.mktemp("run")
+        suffix = ".conll" if name == "crf" else ".tsv"
+        sizes = {"train": 32, "valid": 16, "test": 16}
+        files = [
+            (f"--{part}", write(room / f"{part}{suffix}", count, seed))
+            for seed, (part, count) in enumerate(sizes.items())
+        ]
+        flags = [
+            *("--checkpoint", checkpoint, "--output", room / "run", "--epochs", 2),
+            *(
+                "--batch-size",
+                16,
+                "--learning-rate",
+                0.1,
+                "--layer-decay",
+                1.0,
+                "--precision",
+                "float32",
+            ),
+            *(word for pair in files for word in pair),
+        ]
+        return room, ["finetune", *map(str, flags), *TASKS[name][0], "--no-baseline"]
+
+    return make
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", TASKS)
+def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
+    case, engine, trained, monkeypatch
+):
+    if ENGINES[engine] and not find_spec(ENGINES[engine]):
+        pytest.skip(f"needs {ENGINES[engine]}")
+    monkeypatch.setattr(choice, "installed", lambda one: one == engine)
+    room, command = trained(case)
+    assert main(command) == 0
+    report = json.loads((room / "run" / "report.json").read_text("utf-8"))
+    assert report["answered_by"] == {"engine": engine, "precision": "float32"}
+    model, tokenizer, task = load_finetuned(room / "run" / "model")
+    task = task.with_weights(model)
+    with (room / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
+        rows = [plain(row) for row in csv.DictReader(file, delimiter="\t")]
+    want, wrong = (
+        figures_and_rows(model, tokenizer, one, case)
+        for one in (task, replace(task, **TASKS[case][1]))
+    )
+    figures = {
+        part: {name: report[part][name] for name in found} for part, found in want[0].items()
+    }
+    assert_wired([figures, rows], want, {f"{case} lost": wrong}, atol=1e-5)
+
+
+def figures_and_rows(model, tokenizer, task, case):
+    """The figures of validation and test set, and the predictions for the test set."""
+    figures = {}
+    for part, seed in (("valid", 1), ("test", 2)):
+        asked = [task.for_prediction(Example((x,), None, "")) for x in texts(16, seed)]
+        gold = [tags(x) if case == "crf" else labels(x) for x in texts(16, seed)]
+        found = predict(model, tokenizer, task, asked)
+        figures[part] = task.compute_metrics(gold, found)
+    if case == "crf":
+        return [figures, [" ".join(one.label) for one in found]]
+    return [figures, [[";".join(one.label), *map(float, one.scores)] for one in found]]
+
+
+def plain(row):
+    """The tags of a row of predictions.tsv, or its labels and the probability of each."""
+    if "tags" in row:
+        return row["tags"]
+    return [row["labels"], *(float(x) for name, x in row.items() if name.startswith("p("))]
+
+
+@pytest.fixture(scope="module")
+def flags(checkpoint, tmp_path_factory):
+    """flags(output) of a training of two epochs of four steps, saved every other step."""
+    train = write(tmp_path_factory.mktemp("data") / "train.tsv", 32, 0)
+    valid = write(train.with_name("valid.tsv"), 16, 1)
+    settings = {
+        "checkpoint": checkpoint,
+        "train": train,
+        "valid": valid,
+        "label-separator": ";",
+        "task": "multilabel",
+        "epochs": 2,
+        "batch-size": 8,
+        "learning-rate": 1e-2,
+        "precision": "float32",
+        "ema": 0.9,
+        "save-every": 2,
+        "log-every": 1,
+    }
+    given = [word for key, x in settings.items() for word in (f"--{key}", str(x))]
+    return lambda output: ["finetune", *given, "--no-baseline", "--output", str(output)]
+
+
+def result(run, untimed):
+    """What a training leaves: the loss of each step, the figures of each epoch, the weights."""
+    losses = [line["loss"] for line in untimed(run / "metrics.jsonl")]
+    figures = untimed(run / "evaluations.jsonl")
+    return losses, figures, (run / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
+    flags, tmp_path, monkeypatch, untimed
+):
+    whole, run, mistaken = (tmp_path / name for name in ("whole", "run", "mistaken"))
+    assert main(flags(whole)) == 0
+    save = trial.save_checkpoint
+
+    def interrupt(at):
+        def interrupted(folder, state, *rest, **settings):
+            save(folder, state, *rest, **settings)
+            if state.step == at:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(trial, "save_checkpoint", interrupted)
+
+    interrupt(2)
+    assert main(flags(run)) == 130
+    assert not (run / "model").exists()
+    shutil.copytree(run, mistaken)
+    monkeypatch.setattr(trial, "save_checkpoint", save)
+    assert main(flags(run)) == 0
+    assert result(run, untimed) == result(whole, untimed)
+
+    batches = trial.training_batches
+
+    class FromTheStart:
+        """Batches of which the first are given again."""
+
+        def __init__(self, *settings):
+            self.batches = batches(*settings)
+
+        def __getitem__(self, _):
+            return self.batches
+
+    monkeypatch.setattr(trial, "training_batches", FromTheStart)
+    interrupt(4)
+    assert main(flags(mistaken)) == 130
+    losses, right = (
+        [x["loss"] for x in untimed(run / "metrics.jsonl")] for run in (mistaken, whole)
+    )
+    assert losses[:2] == right[:2]
+    assert not alike(losses[2:4], right[2:4], 1e-4)
+
+
+def test_the_model_that_is_kept_has_the_averaged_weights(flags, tmp_path, untimed):
+    """Of two trainings with the same steps, one without an average."""
+    weights, losses = [], []
+    for ema in ("0.9", "0"):
+        run = tmp_path / ema
+        assert main([*flags(run), "--epochs", "1", "--ema", ema]) == 0
+        found, _, model = result(run, untimed)
+        losses.append(found)
+        weights.append(model)
+    assert losses[0] == losses[1]
+    assert weights[0] != weights[1]

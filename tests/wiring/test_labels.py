@@ -1,0 +1,332 @@
+"""What is kept with a fine-tuned model × every way to have it answer: all give the same answers.
+
+Each model has one setting on which its answers to these texts depend. The reference is the model as
+it was before it was saved; the same model without the setting gives other answers.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.engines.model import GraphModel
+from roformer_tf.finetuning.datasets import LabelledDataset
+from roformer_tf.inference import serve as serving
+from roformer_tf.inference.predict import predict
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.random_model import LETTERS, random_model
+from tests.support.wiring import WorkersInThisProcess, assert_wired, post
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+
+def random_texts(count, seed):
+    rng = np.random.default_rng(seed)
+    letters = list(LETTERS + "AaBb")
+    return ["".join(rng.choice(letters, rng.integers(2, 24))) for _ in range(count)]
+
+
+TEXTS = random_texts(16, 0)
+PAIRS = list(zip(TEXTS, random_texts(16, 1), strict=True))
+SPACED = [" ".join(text[i : i + 2] for i in range(0, len(text), 2)) for text in TEXTS]
+TOKENS = [*SPECIAL_TOKENS, *LETTERS, *"AaBb"]
+ABC, BIO = ("丙", "甲", "乙"), ("O", "B-LOC", "I-LOC")
+
+
+def tokenizer(lower_case=True):
+    return RoFormerTokenizer({x: i for i, x in enumerate(TOKENS)}, "char", lower_case=lower_case)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and the mistake that the table is about."""
+
+    task: Any
+    lost: dict = field(default_factory=dict)
+    """Fields of the task as they are where the setting is not read."""
+    config: dict = field(default_factory=dict)
+    lost_model: Any = None
+    """model → what answers in its place where the setting is not read."""
+    tokenizer: Any = field(default_factory=tokenizer)
+    lost_tokenizer: Any = None
+    texts: list = field(default_factory=lambda: TEXTS)
+
+
+def by_first_token(model):
+    """A classifier whose pooling is the mean, as if it were the first token."""
+    head = model.parts()["classifier"].out_proj
+
+    def logits(rows):
+        hidden = keras.ops.convert_to_numpy(model.parts()["encoder"](rows))[:, 0]
+        return keras.ops.convert_to_numpy(head(hidden))
+
+    return GraphModel(logits, "onnx", "float32")
+
+
+SHORT = {"labels": ABC, "max_length": 8}
+CASES = {
+    "thresholds": Case(
+        Multilabel(labels=ABC, thresholds=(0.9, 0.1, 0.35)), lost={"thresholds": ()}
+    ),
+    "max_length": Case(Classification(**SHORT), lost={"max_length": 512}),
+    "windows": Case(Classification(**SHORT, long_texts="windows"), lost={"long_texts": "head"}),
+    "head-tail": Case(Classification(**SHORT, long_texts="head-tail"), lost={"long_texts": "head"}),
+    "label order": Case(Classification(labels=ABC), lost={"labels": tuple(sorted(ABC))}),
+    "order of tags": Case(
+        Tagging(labels=("I-LOC", "O", "B-LOC")), lost={"labels": tuple(sorted(BIO))}
+    ),
+    "scheme": Case(Tagging(labels=BIO, scheme="IOB2"), lost={"scheme": ""}),
+    "crf": Case(
+        Tagging(labels=BIO, scheme="IOB2", crf=True), lost={"crf": False}, config={"crf": True}
+    ),
+    "words are units": Case(
+        Tagging(labels=BIO, spaced_units=True), lost={"spaced_units": False}, texts=SPACED
+    ),
+    "mean and deviation": Case(
+        Regression(mean=3.0, deviation=1.5), lost={"mean": 0.0, "deviation": 1.0}
+    ),
+    "text columns": Case(
+        Pair(labels=("1", "0"), text_columns=("问", "答")), lost={"text_columns": ("答", "问")}
+    ),
+    "pooling": Case(
+        Classification(labels=ABC), config={"pooling": "mean"}, lost_model=by_first_token
+    ),
+    "lower case": Case(
+        Classification(labels=ABC), tokenizer=tokenizer(False), lost_tokenizer=tokenizer(True)
+    ),
+}
+NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]}
+
+
+def way(name, engine):
+    missing = [one for one in NEEDED[engine] if not find_spec(one)]
+    served = name.startswith("serve") and not find_spec("fastapi")
+    skipped = pytest.mark.skipif(bool(missing or served), reason="needs extras")
+    return pytest.param(name, engine, marks=skipped, id=f"{name}-{engine}")
+
+
+WAYS = [
+    *(way(name, engine) for name in ("load", "predict", "serve") for engine in NEEDED),
+    *(way("evaluate", engine) for engine in ("keras", "onnx")),
+    *(way("serve --workers", engine) for engine in ("onnx", "openvino")),
+    *(way(f"export, {name}", "onnx") for name in ("load", "predict", "serve", "evaluate")),
+]
+
+
+class Answers(NamedTuple):
+    """What a model predicts for the examples of a case."""
+
+    predictions: list
+    plain: list
+    """The same as `plain` gives it."""
+
+
+@dataclass
+class Made:
+    """A model's folder, its reference, and what the mistake would give."""
+
+    folder: Path
+    task: Any
+    examples: list
+    want: Answers
+    wrong: Answers
+
+    @cached_property
+    def export(self):
+        """The folder of its export to ONNX."""
+        folder = self.folder.with_name("export")
+        assert main(["export", str(self.folder), "--to", "onnx", "--output", str(folder)]) == 0
+        return folder
+
+    def figure(self, answers):
+        """How good predictions are where the right ones are the labels."""
+        gold = [one.label for one in self.want.predictions]
+        return self.task.compute_metrics(gold, answers.predictions)[self.metric]
+
+    @property
+    def metric(self):
+        """One that depends on the setting."""
+        known = {"multilabel": "micro_f1", "tagging": "f1", "regression": "mae"}
+        return known.get(self.task.name, "accuracy")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, eagerly):
+    """made("crf") → the case with its answers, each computed once."""
+
+    @cache
+    def make(name):
+        case = CASES[name]
+        task = case.task
+        keras.utils.set_random_seed(4)
+        model = random_model(task, case.tokenizer, **case.config)
+        texts = PAIRS if len(task.text_columns) > 1 else [(text,) for text in case.texts]
+        with eagerly():
+            make_labels_vary(model, case, texts)
+        folder = tmp_path_factory.mktemp("kept") / "model"
+        LabelledDataset([], task).save_model(model, folder)
+        other = case.lost_model(model) if case.lost_model else model
+        lost = replace(task, **case.lost)
+        swapped = "text_columns" in case.lost
+        with eagerly():
+            want = answers_of(model, case.tokenizer, task.with_weights(model), texts)
+            taken = [pair[::-1] for pair in texts] if swapped else texts
+            wrong = answers_of(other, case.lost_tokenizer or case.tokenizer, lost, taken)
+        examples = [task.for_prediction(Example(one, None, "")) for one in texts]
+        return Made(folder, task, examples, want, wrong)
+
+    return make
+
+
+def make_labels_vary(model, case, texts):
+    """Set the head's bias such that all labels are predicted, and all weights of a CRF."""
+    rng = np.random.default_rng(1)
+    weights = model.named_variables()
+    for key, variable in weights.items():
+        if "crf" in key:
+            variable.assign(2 * rng.normal(size=variable.shape))
+    examples = [case.task.for_prediction(Example(one, None, "")) for one in texts]
+    encoded = case.task.encode(examples, case.tokenizer)
+    logits = case.task.combine(case.task.run(model, encoded, 32), encoded)
+    (bias,) = (
+        x
+        for key, x in weights.items()
+        if "classifier" in key and key.endswith("bias") and x.shape == (case.task.outputs,)
+    )
+    bias.assign(
+        bias - np.concatenate([one.reshape(-1, case.task.outputs) for one in logits]).mean(0)
+    )
+
+
+def answers_of(model, tokenizer, task, texts):
+    examples = [task.for_prediction(Example(one, None, "")) for one in texts]
+    found = predict(model, tokenizer, task, examples)
+    answers = [task.as_json(*each) for each in zip(examples, found, strict=True)]
+    return Answers(found, list(map(plain, answers)))
+
+
+def plain(answer):
+    """An answer of any of the ways: tags, a number, or the labels and the probabilities."""
+    if "tags" in answer:
+        return [tag if isinstance(tag, str) else tag["label"] for tag in answer["tags"]]
+    if "value" in answer or "score" in answer:
+        return answer.get("value", answer.get("score"))
+    scores = answer.get("scores") or answer.get("probabilities")
+    scores = scores or {key[2:-1]: x for key, x in answer.items() if key.startswith("p(")}
+    label = answer.get("label", answer.get("labels"))
+    return [label if isinstance(label, str) else sorted(label), scores]
+
+
+def exact(folder):
+    """The precision to ask for: an export has its own."""
+    return None if (folder / "model.onnx").exists() else "float32"
+
+
+def computing(folder, engine):
+    precision = exact(folder)
+    return ["--engine", engine, *(["--precision", precision] if precision else [])]
+
+
+def loaded(made, folder, engine, **_):
+    texts = [one.texts if len(one.texts) > 1 else one.texts[0] for one in made.examples]
+    return roformer_tf.load(folder, engine=engine, precision=exact(folder))(texts)
+
+
+def predicted(made, folder, engine, tmp_path, **_):
+    source, out = tmp_path / "texts.tsv", tmp_path / "answers.jsonl"
+    write_table(source, made)
+    flags = ["--input", source, "--output", out, *computing(folder, engine)]
+    assert main(["predict", str(folder), *map(str, flags)]) == 0
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+def served(made, folder, engine, workers=1, **_):
+    config = serving.ServeConfig(
+        model=str(folder), engine=engine, precision=exact(folder), workers=workers
+    )
+    texts = [list(one.texts) if len(one.texts) > 1 else one.texts[0] for one in made.examples]
+    _, app = serving.open_service(config)
+    (found,) = post(app, ("/predict", {"texts": texts}))
+    return found["predictions"]
+
+
+def evaluated(made, folder, engine, tmp_path, **_):
+    """The figure of `evaluate` on a file whose labels are the right answers."""
+    gold = [one.label for one in made.want.predictions]
+    if made.task.name == "tagging":
+        data = tmp_path / "data.conll"
+        rows = [zip(one.units, x, strict=True) for one, x in zip(made.examples, gold, strict=True)]
+        lines = ["".join(f"{unit}\t{tag}\n" for unit, tag in row) for row in rows]
+        data.write_text("\n".join(lines), encoding="utf-8")
+    else:
+        data = tmp_path / "data.tsv"
+        write_table(data, made, [",".join(x) if isinstance(x, tuple) else str(x) for x in gold])
+    out = tmp_path / "figures.json"
+    flags = ["--data", data, "--output", out, *computing(folder, engine)]
+    assert main(["evaluate", str(folder), *map(str, flags)]) == 0
+    return json.loads(out.read_text("utf-8"))["test"][made.metric]
+
+
+def write_table(path, made, labels=None):
+    """A file of the examples, its columns of texts in another order than in training."""
+    names = made.task.text_columns
+    lines = [[*names[::-1], *(["label"] if labels else [])]]
+    for number, one in enumerate(made.examples):
+        lines.append([*one.texts[::-1], *([labels[number]] if labels else [])])
+    path.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+
+
+WAYS = {"load": loaded, "predict": predicted, "serve": served, "evaluate": evaluated}
+WAYS["serve --workers"] = partial(served, workers=2)
+NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]}
+
+
+def cell(way, engine, exported=False):
+    """A column of the table."""
+    missing = [one for one in NEEDED[engine] if not find_spec(one)]
+    if way.startswith("serve") and not find_spec("fastapi"):
+        missing.append("fastapi")
+    skipped = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+    name = f"{way}-{'export' if exported else engine}"
+    return pytest.param(way, engine, exported, marks=skipped, id=name)
+
+
+TABLE = [
+    *(cell(way, engine) for way in ("load", "predict", "serve") for engine in ("keras", "onnx")),
+    *(cell("evaluate", engine) for engine in ("keras", "onnx")),
+    *(cell(way, "openvino") for way in ("load", "serve --workers")),
+    cell("serve --workers", "onnx"),
+    *(cell(way, "onnx", exported=True) for way in ("load", "predict", "serve", "evaluate")),
+]
+
+
+@pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_kept_with_a_model_decides_on_its_answers(
+    case, way, engine, exported, made, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(serving, "ServiceWorkers", WorkersInThisProcess)
+    one = made(case)
+    folder = one.folder
+    if exported:
+        folder = one.export
+    found = WAYS[way](one, folder, engine, tmp_path=tmp_path)
+    if way != "evaluate":
+        assert_wired(list(map(plain, found)), one.want.plain, {f"{case} lost": one.wrong.plain})
+    elif case != "words are units":  # a labelled file has its units
+        assert_wired(found, one.figure(one.want), {f"{case} lost": one.figure(one.wrong)})

@@ -1,0 +1,428 @@
+"""What is kept with a model of vectors × every way to use it: all give the same vectors.
+
+The reference is computed here from the encoder's hidden states, with the setting and without it.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.model import onnx_session
+from roformer_tf.finetuning.datasets import LabelledDataset
+from roformer_tf.inference import serve as serving
+from roformer_tf.inference.predict import predict
+from roformer_tf.labelled.encoding import windows
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.regression import Regression
+from tests.support.random_model import LETTERS, TINY, random_model, tokenizer_of
+from tests.support.wiring import assert_wired, post
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+H = TINY["hidden_size"]
+
+
+def random_texts(count, seed, shortest=2, longest=24):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(shortest, longest, count)
+    return ["".join(rng.choice(list(LETTERS), length)) for length in lengths]
+
+
+QUERIES, DOCUMENTS = random_texts(4, 0), random_texts(6, 1)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """How vectors are made of texts."""
+
+    pooling: str = "mean"
+    max_length: int = 64
+    white: Any = None
+    """(mean, matrix)."""
+    dimensions: int | None = None
+    attention_type: str = "bidirectional"
+
+
+RNG = np.random.default_rng(5)
+WHITE = (RNG.normal(size=H).astype("float32"), RNG.normal(size=(H, H - 4)).astype("float32"))
+CASES = {  # the vectors that a folder is to give, and those without the setting
+    "pooling": (Vectors(pooling="cls"), Vectors()),
+    "max_length": (Vectors(max_length=8), Vectors(max_length=512)),
+    "whitening": (Vectors(white=WHITE), Vectors()),
+    "attention": (Vectors(attention_type="causal"), Vectors()),
+}
+
+
+class Model:
+    """An encoder of random weights, which gives vectors in any of these ways."""
+
+    def __init__(self):
+        self.tokenizer = tokenizer_of()
+        keras.utils.set_random_seed(6)
+        self.encoders = {}
+        for attention in ("bidirectional", "causal"):
+            config = RoFormerConfig(
+                **TINY, vocab_size=self.tokenizer.vocab_size, attention_type=attention
+            )
+            self.encoders[attention] = RoFormerEncoder(config)
+            self.encoders[attention].tokenizer = self.tokenizer
+        self.encoders["causal"].set_weights(self.encoders["bidirectional"].get_weights())
+
+    def save(self, vectors, folder):
+        self.encoders[vectors.attention_type].save_pretrained(folder)
+        EmbeddingConfig(vectors.pooling, vectors.max_length).save(folder)
+        if vectors.white is not None:
+            Whitening(*vectors.white, vectors.pooling).save(folder)
+
+    def embed(self, texts, how):
+        """Vectors (texts, D) of length 1; of a text that is too long its beginning is read."""
+        ids = [self.tokenizer.ids(text)[: how.max_length - 2] for text in texts]
+        return finished(self.raw(ids, how), how)
+
+    def raw(self, ids, how):
+        """Vectors (rows, H) of ids without special tokens, neither whitened nor of length 1."""
+        rows = [[self.tokenizer.cls_id, *one, self.tokenizer.sep_id] for one in ids]
+        padded = np.zeros((len(rows), max(map(len, rows))), "int32")
+        for row, one in zip(padded, rows, strict=True):
+            row[: len(one)] = one
+        hidden = self.encoders[how.attention_type]({"token_ids": padded})
+        hidden = keras.ops.convert_to_numpy(hidden)
+        if how.pooling == "cls":
+            return hidden[:, 0]
+        return np.stack([x[: len(row)].mean(axis=0) for x, row in zip(hidden, rows, strict=True)])
+
+    def cosines(self, how):
+        """Of each query and each document by their texts: that of its nearest passage."""
+        queries = self.embed(QUERIES, how)
+        return by_texts([(queries @ self._passages(x, how).T).max(axis=1) for x in DOCUMENTS])
+
+    def _passages(self, text, how):
+        ids = self.tokenizer.ids(text)
+        room = how.max_length - 2
+        spans = windows(np.arange(len(ids) + 1), room) if len(ids) > room else [(0, len(ids))]
+        return finished(self.raw([ids[first:last] for first, last in spans], how), how)
+
+
+def finished(vectors, how):
+    if how.white is not None:
+        mean, matrix = how.white
+        vectors = (vectors - mean) @ matrix
+    vectors = vectors[:, : how.dimensions]
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def by_texts(columns):
+    """Scores of documents (documents, queries) → {query: {document: score}}."""
+    return {
+        query: {text: float(column[i]) for text, column in zip(DOCUMENTS, columns, strict=True)}
+        for i, query in enumerate(QUERIES)
+    }
+
+
+@dataclass
+class Made:
+    """A folder that keeps a setting."""
+
+    folder: Path
+    want: Vectors
+    lost: Vectors
+
+    @property
+    def documents(self):
+        """A file of the documents."""
+        return write(self.folder.with_name("documents.txt"), DOCUMENTS)
+
+    @cached_property
+    def index(self):
+        """An index that was made with the model."""
+        index = self.folder.with_name("index")
+        flags = ("--documents", self.documents, "--index", index)
+        assert main(["search", "--model", str(self.folder), *map(str, flags)]) == 0
+        return index
+
+
+def write(path, texts):
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def made(model, tmp_path_factory):
+    """made("whitening") → its folder, written once."""
+
+    @cache
+    def make(name):
+        want, lost = CASES[name]
+        folder = tmp_path_factory.mktemp("kept") / "model"
+        model.save(want, folder)
+        return Made(folder, want, lost)
+
+    return make
+
+
+def loaded(made, engine, **_):
+    return np.stack([x["vector"] for x in roformer_tf.load(made.folder, engine=engine)(QUERIES)])
+
+
+def embedded(made, engine, tmp_path, **_):
+    flags = ("--input", write(tmp_path / "texts.txt", QUERIES), "--output", tmp_path / "out.npy")
+    assert main(["embed", str(made.folder), *map(str, flags), "--engine", engine]) == 0
+    return np.load(tmp_path / "out.npy")
+
+
+def served(made, engine, **_):
+    _, app = serving.open_service(serving.ServeConfig(model=str(made.folder), engine=engine))
+    (found,) = post(app, ("/embed", {"texts": QUERIES}))
+    return np.array(found["vectors"])
+
+
+def exported(made, engine, to, **_):
+    """The vectors of the graph, of rows as the export's own files have them made."""
+    folder = made.folder.with_name(to)
+    assert main(["export", str(made.folder), "--to", to, "--output", str(folder)]) == 0
+    length = embedding_config.load(folder).max_length
+    tokenizer = roformer_tf.RoFormerTokenizer.from_pretrained(folder)
+    rows = tokenizer(QUERIES, max_length=length)
+    if to == "onnx":
+        return onnx_session(folder / "model.onnx", "vectors").run(rows)
+    import tensorflow as tf
+
+    graph = tf.saved_model.load(str(folder)).signatures["serve"]
+    return graph(**{name: tf.constant(x) for name, x in rows.items()})["vectors"].numpy()
+
+
+VECTORS = {
+    "load": loaded,
+    "embed": embedded,
+    "serve": served,
+    "export onnx": partial(exported, to="onnx"),
+}
+
+
+def similar(made, tmp_path, **_):
+    """The cosines of each query and each document, of a file of pairs."""
+    pairs = write(tmp_path / "pairs.tsv", [f"{q}\t{d}" for q in QUERIES for d in DOCUMENTS])
+    out = tmp_path / "out.tsv"
+    flags = ("--input", pairs, "--first-line", "example", "--output", out)
+    assert main(["similarity", "--model", str(made.folder), *map(str, flags)]) == 0
+    return scores(out, ("text_a", "text_b"))
+
+
+def searched(made, tmp_path, **_):
+    return search(made.folder, tmp_path, "--documents", made.documents)
+
+
+def searched_by_index(made, tmp_path, **_):
+    return search(made.folder, tmp_path, "--index", made.index)
+
+
+def searched_by_service(made, **_):
+    return serve(model=str(made.folder), index=made.index)
+
+
+def search(folder, tmp_path, *flags):
+    """{query: {document: score}} by the command."""
+    out = tmp_path / "found.tsv"
+    flags = ("--output", out, *flags, "--queries", *QUERIES)
+    assert main(["search", "--model", str(folder), *map(str, flags)]) == 0
+    return scores(out, ("query", "document"))
+
+
+def serve(**settings):
+    """{query: {document: score}} by the service."""
+    _, app = serving.open_service(serving.ServeConfig(**settings))
+    (found,) = post(app, ("/search", {"texts": QUERIES}))
+    return {
+        query: {one["document"]: one["score"] for one in results}
+        for query, results in zip(QUERIES, found["results"], strict=True)
+    }
+
+
+def scores(path, names):
+    """The column score of a TSV, by two other columns."""
+    head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+    found = {}
+    for line in lines:
+        row = dict(zip(head, line, strict=True))
+        found.setdefault(row[names[0]], {})[row[names[1]]] = float(row["score"])
+    return found
+
+
+SEARCHES = {
+    "search": searched,
+    "search --index": searched_by_index,
+    "serve --index": searched_by_service,
+}
+NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]}
+
+
+def cell(way, engine):
+    """A column of the table."""
+    missing = [one for one in NEEDED[engine] if not find_spec(one)]
+    if way.startswith("serve") and not find_spec("fastapi"):
+        missing.append("fastapi")
+    skipped = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+    return pytest.param(way, engine, marks=skipped, id=f"{way}-{engine}")
+
+
+TABLE = [
+    *(cell(way, engine) for way in ("load", "embed", "serve") for engine in ("keras", "onnx")),
+    cell("load", "openvino"),
+    cell("export onnx", "onnx"),
+]
+
+
+@pytest.mark.parametrize(("way", "engine"), TABLE)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_kept_with_a_model_decides_on_its_vectors(case, way, engine, made, model, tmp_path):
+    one = made(case)
+    found = VECTORS[way](one, engine=engine, tmp_path=tmp_path)
+    want, wrong = (model.embed(QUERIES, how) for how in (one.want, one.lost))
+    assert_wired(found, want, {f"{case} lost": wrong})
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes it")
+@pytest.mark.parametrize("case", ["pooling", "attention"])  # whitening: test_export_vectors.py
+def test_it_decides_on_the_vectors_of_a_savedmodel(case, made, model):
+    one = made(case)
+    want, wrong = (model.embed(QUERIES, how) for how in (one.want, one.lost))
+    assert_wired(exported(one, "keras", "savedmodel"), want, {f"{case} lost": wrong})
+
+
+@pytest.mark.parametrize("way", SEARCHES)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_kept_with_a_model_decides_on_what_is_found(case, way, made, model, tmp_path):
+    one = made(case)
+    found = SEARCHES[way](one, tmp_path=tmp_path)
+    want, wrong = (model.cosines(how) for how in (one.want, one.lost))
+    assert_wired(found, want, {f"{case} lost": wrong})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_kept_with_a_model_decides_on_similarities(case, made, model, tmp_path):
+    one = made(case)
+    want, wrong = (
+        by_texts(model.embed(DOCUMENTS, how) @ model.embed(QUERIES, how).T)
+        for how in (one.want, one.lost)
+    )
+    assert_wired(similar(one, tmp_path), want, {f"{case} lost": wrong})
+
+
+# What an index keeps: flags of the command that made it, and its fields without them.
+INDEXES = {
+    "pooling": ({"pooling": "mean"}, {}),
+    "max_length": ({"max_length": 8}, {}),
+    "dimensions": ({"dimensions": 5}, {}),
+    "passage_length": ({"passage_length": 6}, {}),
+    "beginning_weight": ({"beginning_weight": 2, "passage_length": 6}, {"passage_length": 6}),
+    "hybrid_weight": ({"hybrid_weight": 0.5}, {}),
+}
+BY_WORDS = ("hybrid_weight",)
+
+
+def typed(flags):
+    return [word for key, x in flags.items() for word in (f"--{key.replace('_', '-')}", str(x))]
+
+
+@pytest.fixture(scope="module")
+def indexed(made, tmp_path_factory):
+    """indexed("pooling") → an index, what a search in one command finds, with and without it."""
+
+    @cache
+    def make(name):
+        folder, room = made("pooling").folder, tmp_path_factory.mktemp("index")
+        words = ["--hybrid"] * (name in BY_WORDS)
+        files = [write(room / f"{i}.txt", DOCUMENTS[i::2]) for i in (0, 1)]
+        both = ["--documents", write(room / "both.txt", DOCUMENTS)]
+        want, wrong = (
+            search(folder, room, *both, *typed(flags), *words) for flags in INDEXES[name]
+        )
+        index = room / "index"
+        for file, flags in zip(files, (typed(INDEXES[name][0]), []), strict=True):
+            made_by = ["--documents", file, "--index", index, *flags]
+            assert main(["search", "--model", str(folder), *map(str, made_by)]) == 0
+        return folder, index, words, want, wrong
+
+    return make
+
+
+@pytest.mark.parametrize("way", ["search", "serve"])
+@pytest.mark.parametrize("case", INDEXES)
+def test_what_an_index_keeps_decides_on_what_is_found(case, way, indexed, tmp_path):
+    """Also for documents that are added to it by a command without the flags."""
+    folder, index, words, want, wrong = indexed(case)
+    if way == "search":
+        found = search(folder, tmp_path, "--index", index, *words)
+    else:
+        pytest.importorskip("fastapi", reason="needs the extra [serve]")
+        found = serve(model=str(folder), index=index, hybrid=bool(words))
+    assert_wired(found, want, {f"{case} lost": wrong})
+
+
+PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
+RERANKERS = {  # a task, and the same as it is where a setting of its folder is not read
+    "label order": (replace(PAIR, labels=("1", "0")), PAIR),
+    "max_length": (replace(PAIR, max_length=12), PAIR),
+    "mean": (
+        Regression(mean=3.0, deviation=2.0, text_columns=PAIR.text_columns),
+        Regression(text_columns=PAIR.text_columns),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def reranking(tmp_path_factory, eagerly):
+    """reranking("mean") → a folder, the scores of all pairs, and those without the setting."""
+
+    @cache
+    def make(name):
+        tasks = RERANKERS[name]
+        keras.utils.set_random_seed(8)
+        reranker = random_model(tasks[0])
+        folder = tmp_path_factory.mktemp("rerank") / "model"
+        LabelledDataset([], tasks[0]).save_model(reranker, folder)
+        examples = [Example((q, d), None, "") for d in DOCUMENTS for q in QUERIES]
+        with eagerly():
+            found = [predict(reranker, reranker.tokenizer, task, examples) for task in tasks]
+        return folder, *(
+            by_texts(np.reshape([score_of(x, task) for x in each], (len(DOCUMENTS), -1)))
+            for each, task in zip(found, tasks, strict=True)
+        )
+
+    return make
+
+
+def score_of(prediction, task):
+    return prediction.scores[task.labels.index("1")] if task.labels else prediction.label
+
+
+@pytest.mark.parametrize("way", ["search", "serve"])
+@pytest.mark.parametrize("case", RERANKERS)
+def test_what_is_kept_with_a_reranker_decides_on_its_scores(case, way, reranking, made, tmp_path):
+    one = made("pooling")
+    folder, want, wrong = reranking(case)
+    if way == "search":
+        found = search(one.folder, tmp_path, "--documents", one.documents, "--rerank", folder)
+    else:
+        pytest.importorskip("fastapi", reason="needs the extra [serve]")
+        found = serve(model=str(one.folder), index=one.index, rerank=str(folder))
+    assert_wired(found, want, {f"{case} lost": wrong})
