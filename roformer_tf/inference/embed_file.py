@@ -138,7 +138,8 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         with Progress(desc="whiten", unit=" texts", total=min(len(texts), LEARNT_FROM)) as bar:
 
             def vectors() -> Iterator[np.ndarray]:
-                for block in embedder.raw_blocks(islice(texts.texts(), LEARNT_FROM)):
+                some = islice(texts.texts(), LEARNT_FROM)
+                for block in embedder.raw_blocks(some, config.batch_size):
                     yield block.vectors
                     bar.update(len(block.texts))
 

@@ -331,11 +331,12 @@ def make_server(app: "FastAPI", limits: Limits | None = None) -> "uvicorn.Server
         http=protocol,
         ws="none",
         backlog=accepted,
+        log_config=None,  # uvicorn's own would close every log handler that the process has
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=PATIENCE,
     )
-    for name in LOGGERS:  # now, for uvicorn sets up its own as its settings are made
+    for name in LOGGERS:
         logging.getLogger(name).addFilter(Sparing())
     return Server(config)
 

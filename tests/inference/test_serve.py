@@ -527,13 +527,22 @@ def test_a_log_grows_slowly(monkeypatch):
     assert sparing.filter(logging.makeLogRecord({"msg": "next"}))
 
 
-def test_nonsense_fills_no_log(running, capsys):
+def test_nonsense_fills_no_log(running, caplog):
     with running(make_app(Served("m", TASK, by_length))) as at:
         for _ in range(50):
             with socket.create_connection(at, timeout=30) as connection:
                 connection.sendall(b"nonsense\r\n\r\n")
                 assert http_answer(connection)[0] == 400
-    assert 0 < len(capsys.readouterr().err.splitlines()) <= 20
+    assert 0 < len(caplog.records) <= 20
+    assert "Invalid HTTP request" in caplog.text
+
+
+def test_a_server_closes_no_log_of_the_program(running, tmp_path):
+    handler = logging.FileHandler(tmp_path / "log")
+    stream = handler.stream
+    with running(make_app(Served("m", TASK, by_length))):
+        assert not stream.closed
+    handler.close()
 
 
 def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):

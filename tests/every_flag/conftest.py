@@ -1,0 +1,320 @@
+"""Tiny models and files that the tables name, and how a command of theirs is run."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.regression import Regression
+from tests.every_flag.service import ask_all
+from tests.support.download_server import make_zip
+from tests.support.random_model import (
+    TINY,
+    save_random_models,
+    tokenizer_of,
+)
+
+LETTERS = "今天气很好我们去公园学习中国经济发展人民生活北京上海的了甲乙丙ab"
+TEXTS = [
+    "今天天气很好",
+    "我们去公园学习",
+    "中国经济发展",
+    "人民生活很好，天气好，我们去学习",
+    "北京的公园",
+]
+MORE = ["上海的天气", "我们学习经济，去北京公园", "生活"]
+
+
+def _lines(rows, separator="\t"):
+    return "".join(separator.join(row) + "\n" for row in rows)
+
+
+def _book(path, **sheets):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(list(row))
+    book.save(path)
+
+
+def _masked(folder, seed):
+    keras.utils.set_random_seed(seed)
+    tokenizer = tokenizer_of(LETTERS)
+    model = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    model.save_pretrained(folder)
+
+
+def _writer(folder, seed):
+    """A causal model whose greedy text ends after a few tokens, and whose beams find another."""
+    keras.utils.set_random_seed(seed)
+    tokenizer = tokenizer_of(LETTERS)
+    sizes = TINY | {"num_hidden_layers": 2, "initializer_range": 0.9}
+    model = RoFormerForCausalLM(RoFormerConfig(**sizes, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    bias = np.zeros(tokenizer.vocab_size)
+    bias[:5] = -9  # no special token is written
+    bias[tokenizer.sep_id] = 4.5
+    model.mlm.bias.assign(bias)
+    model.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory, released):
+    """Files and models by the names that the tables have for them."""
+    folder = tmp_path_factory.mktemp("inputs")
+    tasks = {
+        "classifier": Classification(labels=("好", "坏", "平")),
+        "multilabel": Multilabel(labels=("甲", "乙")),
+        "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
+        "regression": Regression(mean=1.0, deviation=2.0),
+    }
+    found = save_random_models(tasks, folder, tokenizer_of(LETTERS))
+    others = {"other_classifier": tasks["classifier"]}
+    found |= save_random_models(others, folder, tokenizer_of(LETTERS), seed=3)
+    for seed, name in enumerate(("mlm", "other_mlm")):
+        _masked(folder / name, seed)
+        found[name] = folder / name
+    for seed, name in ((20, "writer"), (13, "other_writer")):
+        _writer(folder / name, seed)
+        found[name] = folder / name
+    found["sim"] = released("sim_char")
+    with socket.create_server(("127.0.0.1", 0)) as at:
+        found["port"] = at.getsockname()[1]
+
+    def write(name, file, content, encoding="utf-8"):
+        found[name] = folder / file
+        found[name].write_text(content, encoding)
+
+    write("texts", "texts.txt", _lines([x] for x in TEXTS))
+    write("more_texts", "more.txt", _lines([x] for x in MORE))
+    rng = np.random.default_rng(0)
+    write("many", "many.txt", _lines(["".join(rng.choice(list(LETTERS), 9))] for _ in range(40)))
+    write("holes", "holes.txt", "今天\n\n学习\n")
+    write("columns", "columns.tsv", _lines([("text", "乙"), *zip(TEXTS[:3], MORE, strict=True)]))
+    triples = [("甲", "乙", "丙"), *zip(TEXTS[:3], MORE, TEXTS[2:], strict=True)]
+    write("triples", "triples.tsv", _lines(triples))
+    write(
+        "pairs_file",
+        "pairs.tsv",
+        _lines([("text_a", "text_b"), *zip(TEXTS[:3], MORE, strict=True)]),
+    )
+    write("more_pairs", "more_pairs.tsv", "text_a\ttext_b\n天气\t公园\n")
+    write("pairs_big5", "pairs_big5.tsv", "text_a\ttext_b\n天氣很好\t我們學習\n", "big5")
+    _book(folder / "book.xlsx", 一=[("text",), ("天气",)], 二=[("text",), ("学习",)])
+    _book(
+        folder / "pairs.xlsx",
+        一=[("text_a", "text_b"), ("天气", "公园")],
+        二=[("text_a", "text_b"), ("学习", "生活")],
+    )
+    found |= {"book": folder / "book.xlsx", "pairs_book": folder / "pairs.xlsx"}
+    write("big5", "big5.tsv", _lines([("text",), ("a 天氣很好",), ("b 我們學習",)]), "big5")
+    labels = ["好", "坏", "平", "好", "坏"]
+    rows = [
+        ("text", "label", "另", "类"),
+        *zip(TEXTS, labels, [*MORE, "去", "好"], labels[::-1], strict=True),
+    ]
+    write("labelled", "labelled.tsv", _lines(rows))
+    flags = ("--model", found["mlm"], "--documents", found["texts"], "--index", folder / "index")
+    assert main(["search", *map(str, flags)]) == 0
+    found["index"] = folder / "index"
+    write("more_labelled", "more_labelled.tsv", _lines([rows[0], *rows[2:]]))
+    write("several", "several.tsv", "text\tlabels\n天气\t甲;乙\n学习\t甲\n公园\t乙\n")
+    write("labelled_holes", "labelled_holes.tsv", _lines([*rows, ("", "好", "", "")]))
+    write("headless", "headless.tsv", _lines([("text", "好"), *zip(TEXTS, labels, strict=True)]))
+    write("labelled_big5", "labelled_big5.tsv", "text\tscore\n天氣\t1\n學習\t2\n今天\t3\n", "big5")
+    _book(folder / "labelled.xlsx", 一=rows, 二=[rows[0], *rows[2:]])
+    found["labelled_book"] = folder / "labelled.xlsx"
+    write("long", "long.txt", _lines([["".join(TEXTS * 4)], ["".join(MORE * 30)], ["天气"]]))
+    write("damaged", "damaged.txt", _lines([x] for x in TEXTS))
+    documents = [{"text": x, "甲": x[::-1]} for x in TEXTS]
+    write("corpus", "corpus.jsonl", "".join(json.dumps(x) + "\n" for x in documents))
+    repeated = [{"text": f"{x}\n{x}\n生活"} for x in TEXTS]
+    write("repeated", "repeated.jsonl", "".join(json.dumps(x) + "\n" for x in repeated))
+    write("corpus_big5", "corpus_big5.txt", "今天天氣很好\n我們去公園學習\n人民生活", "big5")
+    for name, rate in (("run", 0.001), ("other_run", 0.0001)):
+        found[name] = folder / ("slow" if name == "other_run" else name)
+        found[name].mkdir()
+        line = {"step": 10, "loss": 4.0, "learning_rate": rate, "tokens_per_second": 1000}
+        (found[name] / "settings.yaml").write_text(f"steps: 20\nlearning_rate: {rate}\n")
+        (found[name] / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    sizes = {"vocab_size": 90, **TINY}
+    write("architecture", "architecture.json", json.dumps(sizes))
+    recipe = "corpus: x.txt\noutput: x\nvocab-size: 90\nsteps: 100\n"
+    own = f"architecture: {found['architecture']}\n"
+    write("recipe", "recipe.yaml", recipe + own)
+    write("other_recipe", "other.yaml", recipe.replace("100", "200") + own)
+    write("recipe_without_architecture", "without.yaml", recipe)
+    write("words", "words.txt", "阿里\n公园学习\n")
+    write("kept", "kept.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n天\n气\n")
+    found["word"] = released("word")
+    found["release"] = folder / "release.zip"
+    make_zip(found["release"])
+    found["unknown"] = shutil.copytree(found["mlm"], folder / "unknown")
+    weights = load_file(found["unknown"] / "model.safetensors")
+    weights["strange"] = np.zeros(3, np.float32)
+    save_file(weights, found["unknown"] / "model.safetensors")
+    with found["damaged"].open("ab") as file:
+        file.write(b"\xff\xfe\xfd\n")
+    return found
+
+
+@pytest.fixture(scope="session")
+def computed():
+    """What computes from here on: (engine, precision, shape of the token ids) of each call."""
+    return []
+
+
+def _spied(runner, computed):
+    def spied(model):
+        found = runner(model)
+        inner = getattr(model, "pooled", model)
+        engine = getattr(inner, "engine", "keras")
+        precision = getattr(inner, "precision", None) or getattr(model, "compute_dtype", None)
+
+        def run(rows):
+            computed.append((engine, precision, rows["token_ids"].shape))
+            return found.run(rows)
+
+        return found._replace(run=run)
+
+    return spied
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watched(computed, eagerly):
+    """Runs commands eagerly, and records what computes."""
+    from roformer_tf.conversion import verify
+    from roformer_tf.inference import fill_mask
+    from roformer_tf.models import generation, rows
+
+    runner, batches = rows.runner, generation._batches
+
+    def batched(*given):
+        for batch in batches(*given):
+            computed.append(("keras", None, (len(batch),)))
+            yield batch
+
+    with pytest.MonkeyPatch.context() as patch, eagerly():
+        for module in (rows, fill_mask):
+            patch.setattr(module, "runner", _spied(runner, computed))
+        patch.setattr(generation, "_batches", batched)
+        # other libraries compute in processes of their own, which take ten seconds
+        patch.setattr(verify, "their_outputs", verify.our_outputs)
+        patch.setattr(verify, "check_installed", lambda against: None)
+        patch.setattr(verify.metadata, "version", lambda name: "0")
+        patch.setenv("ROFORMER_TF_CACHE", "")  # to be set for each run
+        patch.setenv("ROFORMER_TF_MIRROR", "http://127.0.0.1:9")  # where nobody answers
+        yield
+
+
+@pytest.fixture(scope="session")
+def asked(watched):
+    """What a service that `serve` started answered to `ask_all`."""
+    from roformer_tf.inference import serve
+
+    answers = {}
+    make_server = serve.make_server
+
+    def asked_server(app, limits=None):
+        server = make_server(app, limits)
+        run = server.run
+
+        def run_and_ask(sockets):
+            def ask():
+                try:
+                    return ask_all(sockets[0].getsockname(), server)
+                finally:
+                    server.should_exit = True
+
+            with ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(ask)
+                run(sockets=sockets)
+                answers.update(asking.result())
+
+        server.run = run_and_ask
+        return server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve, "make_server", asked_server)
+        yield answers
+
+
+class Written(io.StringIO):
+    """Standard output that keeps how it was written."""
+
+    def __init__(self):
+        super().__init__()
+        self.writes = []
+
+    def write(self, text):
+        self.writes.append(text)
+        return super().write(text)
+
+
+TIMES = re.compile(r"[\d.,]+ (m?s|a second)\b")
+
+
+def _content(path):
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix in (".json", ".tsv", ".txt", ".md", ".jsonl"):
+        return path.read_text("utf-8")
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def outcome(inputs, computed, asked, tmp_path_factory):
+    """outcome(command, words) → part → value; each command runs once."""
+    known = {}
+
+    def run(command, words):
+        if (command, words) not in known:
+            out = tmp_path_factory.mktemp("out")
+            own = {"own_mlm": out / "mlm"}
+            shutil.copytree(inputs["mlm"], own["own_mlm"])
+            typed = words.format_map(inputs | own | {"out": out}).split()
+            stdout, stderr = Written(), io.StringIO()
+            os.environ["ROFORMER_TF_CACHE"] = str(out / "cache")
+            computed.clear()
+            asked.clear()
+            with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+                try:
+                    code = main([*command.partition(" (")[0].split(), *typed])
+                except SystemExit as ended:
+                    code = ended.code
+            if "port" in asked:  # a free one differs each time
+                asked["port"] = str(asked["port"]) in typed
+            told = {
+                name: TIMES.sub("", stream.getvalue().replace(str(out), "OUT"))
+                for name, stream in (("stdout", stdout), ("stderr", stderr))
+            }
+            files = {
+                path.relative_to(out).as_posix(): _content(path)
+                for path in out.rglob("*")
+                if path.is_file()
+            }
+            known[command, words] = {"exit": code, **told, "writes": stdout.writes}
+            known[command, words] |= {"computed": [*computed], **asked, **files}
+        return known[command, words]
+
+    return run
