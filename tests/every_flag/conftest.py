@@ -2,12 +2,18 @@
 
 import contextlib
 import io
+import importlib.machinery
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
 
 import keras
 import numpy as np
@@ -147,10 +153,29 @@ def inputs(tmp_path_factory, released):
     write("long", "long.txt", _lines([["".join(TEXTS * 4)], ["".join(MORE * 30)], ["天气"]]))
     write("damaged", "damaged.txt", _lines([x] for x in TEXTS))
     documents = [{"text": x, "甲": x[::-1]} for x in TEXTS]
-    write("corpus", "corpus.jsonl", "".join(json.dumps(x) + "\n" for x in documents))
+    write("corpus", "corpus.jsonl", "".join(json.dumps(x) + "\n" for x in documents * 4))
     repeated = [{"text": f"{x}\n{x}\n生活"} for x in TEXTS]
-    write("repeated", "repeated.jsonl", "".join(json.dumps(x) + "\n" for x in repeated))
-    write("corpus_big5", "corpus_big5.txt", "今天天氣很好\n我們去公園學習\n人民生活", "big5")
+    write("repeated", "repeated.jsonl", "".join(json.dumps(x) + "\n" for x in repeated * 4))
+    lines = [
+        "。".join(rng.choice(list(LETTERS), n) for n in ())
+        or "".join(rng.choice(list(LETTERS), 24 + 7 * (i % 3)))
+        for i in range(40)
+    ]
+    write("passages", "passages.txt", _lines([x] for x in lines))
+    write("more_passages", "more_passages.txt", _lines([x] for x in lines[5:]))
+    write("doubled", "doubled.txt", _lines([x] for x in [*lines[:20], *lines[:9]]))
+    write(
+        "near",
+        "near.txt",
+        _lines([x] for x in [*lines[:20], *(x[:18] + "上海北京公园" for x in lines[:9])]),
+    )
+    write("latin", "latin.txt", _lines([x + "Abc aBC"] for x in lines))
+    write(
+        "corpus_big5",
+        "corpus_big5.txt",
+        "".join(f"今天天氣很好{x}\n我們去公園{x}\n" for x in "一二三四五六七八九十"),
+        "big5",
+    )
     for name, rate in (("run", 0.001), ("other_run", 0.0001)):
         found[name] = folder / ("slow" if name == "other_run" else name)
         found[name].mkdir()
@@ -173,6 +198,17 @@ def inputs(tmp_path_factory, released):
     weights = load_file(found["unknown"] / "model.safetensors")
     weights["strange"] = np.zeros(3, np.float32)
     save_file(weights, found["unknown"] / "model.safetensors")
+
+    def prepare(name, *corpus):
+        found[name] = folder / name
+        flags = ("--vocab", found["mlm"], "--length", "16", "--held-out", "0.1", "--workers", "1")
+        words = ("--corpus", *corpus, "--output", found[name], *flags)
+        assert main(["prepare", *map(str, words)]) == 0
+
+    prepare("rows", found["passages"])
+    prepare("more_rows", found["more_passages"])
+    prepare("two_corpora", f"a={found['passages']}", f"b={found['many']}")
+    write("other_architecture", "other.json", json.dumps(sizes | {"intermediate_size": 24}))
     with found["damaged"].open("ab") as file:
         file.write(b"\xff\xfe\xfd\n")
     return found
@@ -200,14 +236,69 @@ def _spied(runner, computed):
     return spied
 
 
+def _recorded_steps(computed):
+    """The encoder, which records what it is trained on."""
+    from roformer_tf.kernels import forms
+    from roformer_tf.models.encoder import RoFormerEncoder
+
+    hidden_states = RoFormerEncoder.hidden_states
+
+    def recorded(self, inputs, training=None, positions=None):
+        if training:
+            how = f"{forms._attention.get()} {self.rematerialize}"
+            computed.append(("training", how, tuple(inputs["token_ids"].shape)))
+        return hidden_states(self, inputs, training, positions)
+
+    return recorded
+
+
+def _not_trained(function, run):
+    """What stands for a training of `compare-positions`: its settings are kept in its folder."""
+    from roformer_tf.pretraining.compared_run import RunResult
+
+    folder = Path(run.output)
+    folder.mkdir(parents=True)
+    settings = {**asdict(run), "rows": "", "output": "", "architecture": ""}
+    shape = Path(run.architecture).read_text("utf-8")
+    (folder / "run.txt").write_text(f"{settings}\n{shape}", "utf-8")
+    (folder / "rows.txt").write_text(str(np.load(Path(run.rows, "train-00000.npy"))[:20].tolist()))
+    loss = 1 + run.seed / 9
+    return RunResult(loss, 0.5, [(0, 2.0), (run.steps, loss)], 0.1, None, 9)
+
+
+class _Tracker(ModuleType):
+    """What wandb is for a run."""
+
+    Error = OSError
+
+    def __init__(self, computed):
+        super().__init__("wandb")
+        self.computed = computed
+        self.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+
+    def init(self, **settings):
+        self.computed.append(("wandb", settings["project"], (0,)))
+        return self
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def watched(computed, eagerly):
     """Runs commands eagerly, and records what computes."""
     from roformer_tf.conversion import verify
+    from roformer_tf.corpus import dask_cluster, engines
     from roformer_tf.inference import fill_mask
     from roformer_tf.models import generation, rows
+    from roformer_tf.models.encoder import RoFormerEncoder
+    from roformer_tf.pretraining import command, position_comparison
 
     runner, batches = rows.runner, generation._batches
+
+    def processes(task, count):
+        computed.append(("processes", None, (count,)))
+        return engines.in_this_process(task)
 
     def batched(*given):
         for batch in batches(*given):
@@ -218,6 +309,17 @@ def watched(computed, eagerly):
         for module in (rows, fill_mask):
             patch.setattr(module, "runner", _spied(runner, computed))
         patch.setattr(generation, "_batches", batched)
+        patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
+        patch.setattr(command, "plot_loss", lambda *_, **__: None)  # takes half a second
+        patch.setattr(position_comparison, "plot_positions", lambda report, path: path.touch())
+        patch.setattr(position_comparison, "in_own_process", _not_trained)
+        patch.setattr(position_comparison, "row_losses", lambda folder: None)
+        patch.setattr(position_comparison, "row_interval", lambda *_: [0.0, 1.0])
+        patch.setattr(engines, "usable_cores", lambda: 1)
+        patch.setattr(engines, "processes", processes)
+        patch.setattr(dask_cluster, "CONNECTING", 0.1)
+        patch.setenv(dask_cluster.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
+        patch.setitem(sys.modules, "wandb", _Tracker(computed))
         # other libraries compute in processes of their own, which take ten seconds
         patch.setattr(verify, "their_outputs", verify.our_outputs)
         patch.setattr(verify, "check_installed", lambda against: None)
@@ -272,13 +374,14 @@ class Written(io.StringIO):
 
 
 TIMES = re.compile(r"[\d.,]+ (m?s|a second)\b")
+PACE = re.compile(r'("(?:tokens_per_second|waiting|mfu|seconds)": )[\d.e-]+')
 
 
 def _content(path):
     if path.suffix == ".npy":
         return np.load(path)
     if path.suffix in (".json", ".tsv", ".txt", ".md", ".jsonl"):
-        return path.read_text("utf-8")
+        return PACE.sub(r"\1pace", path.read_text("utf-8"))
     return path.read_bytes()
 
 
@@ -292,11 +395,15 @@ def outcome(inputs, computed, asked, tmp_path_factory):
             out = tmp_path_factory.mktemp("out")
             own = {"own_mlm": out / "mlm"}
             shutil.copytree(inputs["mlm"], own["own_mlm"])
-            typed = words.format_map(inputs | own | {"out": out}).split()
+            typed = shlex.split(words.format_map(inputs | own | {"out": out}))
             stdout, stderr = Written(), io.StringIO()
             os.environ["ROFORMER_TF_CACHE"] = str(out / "cache")
             computed.clear()
             asked.clear()
+            of_what = command.partition(" (")[2]
+            patch = pytest.MonkeyPatch()
+            if of_what == "preparation)":  # trains nothing
+                patch.setattr("roformer_tf.pretraining.command._run", lambda run: None)
             with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
                 try:
                     code = main([*command.partition(" (")[0].split(), *typed])
@@ -304,6 +411,7 @@ def outcome(inputs, computed, asked, tmp_path_factory):
                     code = ended.code
             if "port" in asked:  # a free one differs each time
                 asked["port"] = str(asked["port"]) in typed
+            patch.undo()
             told = {
                 name: TIMES.sub("", stream.getvalue().replace(str(out), "OUT"))
                 for name, stream in (("stdout", stdout), ("stderr", stderr))
