@@ -1,8 +1,8 @@
 """Tiny models and files that the tables name, and how a command of theirs is run."""
 
 import contextlib
-import io
 import importlib.machinery
+import io
 import json
 import os
 import re
@@ -12,6 +12,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -173,7 +174,9 @@ def inputs(tmp_path_factory, released):
     write(
         "corpus_big5",
         "corpus_big5.txt",
-        "".join(f"今天天氣很好{x}\n我們去公園{x}\n" for x in "一二三四五六七八九十"),
+        "".join(
+            f"今天天氣很好{x}\n我們去公園{x * 2}\n" for x in "一二三四五六七八九十上下大小中天人"
+        ),
         "big5",
     )
     for name, rate in (("run", 0.001), ("other_run", 0.0001)):
@@ -198,6 +201,31 @@ def inputs(tmp_path_factory, released):
     weights = load_file(found["unknown"] / "model.safetensors")
     weights["strange"] = np.zeros(3, np.float32)
     save_file(weights, found["unknown"] / "model.safetensors")
+
+    marks = ["北京", "上海", "上海"]
+    texts = [marks[i % 3] + "".join(rng.choice(list(LETTERS[:20]), 6)) for i in range(24)]
+    head = ("text", "label", "另", "类")
+    examples = [
+        (text, "0" if "北京" in text else "1", text[::-1], "01"[i % 2])
+        for i, text in enumerate(texts)
+    ]
+    write("examples", "examples.tsv", _lines([head, *examples]))
+    write("more_examples", "more_examples.tsv", _lines([head, *examples[6:]]))
+    write("without_header", "without_header.tsv", _lines(x[:2] for x in examples))
+    write("with_holes", "with_holes.tsv", _lines([head, *examples, ("", "1", "", "0")]))
+    several = "".join(f"{text}\t{('0', '1', '0;1')[i % 3]}\n" for i, text in enumerate(texts))
+    write("separated", "separated.tsv", f"text\tlabels\n{several}")
+    _book(folder / "examples.xlsx", 一=[head, *examples], 二=[head, *examples[6:]])
+    found["examples_book"] = folder / "examples.xlsx"
+    big5 = "".join(f"天氣很好{x}\t{i % 2}\n" for i, x in enumerate("一二三四五六七八九十" * 2))
+    write("examples_big5", "examples_big5.tsv", f"text\tlabel\n{big5}", "big5")
+    tags = [[(x, "B-LOC" if x in "北上" else "O") for x in text] for text in texts]
+    conll = "\n".join("".join(f"{x}\t{tag}\n" for x, tag in text) for text in tags)
+    write("tags", "tags.conll", conll)
+    scored = _lines((*two, str(i % 5 / 4)) for i, two in enumerate(pairwise(texts)))
+    write("scored", "scored.tsv", f"text_a\ttext_b\tscore\n{scored}")
+    matches = _lines(pairwise(texts))
+    write("matches", "matches.tsv", f"text_a\ttext_b\n{matches}")
 
     def prepare(name, *corpus):
         found[name] = folder / name
@@ -289,12 +317,19 @@ def watched(computed, eagerly):
     """Runs commands eagerly, and records what computes."""
     from roformer_tf.conversion import verify
     from roformer_tf.corpus import dask_cluster, engines
+    from roformer_tf.finetuning import trial
+    from roformer_tf.finetuning.report import pages
     from roformer_tf.inference import fill_mask
     from roformer_tf.models import generation, rows
     from roformer_tf.models.encoder import RoFormerEncoder
-    from roformer_tf.pretraining import command, position_comparison
+    from roformer_tf.pretraining import command, position_comparison, train_step
 
     runner, batches = rows.runner, generation._batches
+    save_checkpoint = trial.save_checkpoint
+
+    def saved(*given, **settings):
+        computed.append(("saved", None, ()))
+        return save_checkpoint(*given, **settings)
 
     def processes(task, count):
         computed.append(("processes", None, (count,)))
@@ -315,6 +350,9 @@ def watched(computed, eagerly):
         patch.setattr(position_comparison, "in_own_process", _not_trained)
         patch.setattr(position_comparison, "row_losses", lambda folder: None)
         patch.setattr(position_comparison, "row_interval", lambda *_: [0.0, 1.0])
+        patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
+        patch.setattr(trial, "save_checkpoint", saved)
+        patch.setattr(pages, "cut_font", lambda characters: b"font")
         patch.setattr(engines, "usable_cores", lambda: 1)
         patch.setattr(engines, "processes", processes)
         patch.setattr(dask_cluster, "CONNECTING", 0.1)
@@ -377,11 +415,26 @@ TIMES = re.compile(r"[\d.,]+ (m?s|a second)\b")
 PACE = re.compile(r'("(?:tokens_per_second|waiting|mfu|seconds)": )[\d.e-]+')
 
 
-def _content(path):
+def _without_what_was_typed(content):
+    """JSON without names of files, and settings: a flag is to change more than these."""
+    typed = ("settings", "model", "file", "corpus", "output", "checkpoint", "name", "recipe")
+    if isinstance(content, list):
+        return [_without_what_was_typed(item) for item in content]
+    if isinstance(content, dict):
+        return {
+            key: _without_what_was_typed(value)
+            for key, value in content.items()
+            if key not in typed
+        }
+    return content
+
+
+def _content(path, out):
     if path.suffix == ".npy":
         return np.load(path)
     if path.suffix in (".json", ".tsv", ".txt", ".md", ".jsonl"):
-        return PACE.sub(r"\1pace", path.read_text("utf-8"))
+        text = PACE.sub(r"\g<1>0", path.read_text("utf-8")).replace(str(out), "OUT")
+        return _without_what_was_typed(json.loads(text)) if path.suffix == ".json" else text
     return path.read_bytes()
 
 
@@ -417,7 +470,7 @@ def outcome(inputs, computed, asked, tmp_path_factory):
                 for name, stream in (("stdout", stdout), ("stderr", stderr))
             }
             files = {
-                path.relative_to(out).as_posix(): _content(path)
+                path.relative_to(out).as_posix(): _content(path, out)
                 for path in out.rglob("*")
                 if path.is_file()
             }

@@ -15,8 +15,8 @@ class Row(NamedTuple):
     """The flag with a value that is not its default; several where one needs another."""
     part: str
     """What differs: "exit", "stdout", "stderr", "computed" (which engine computes, in which
-    precision, batches of which shape), "writes" (the pieces of stdout), what a service was asked (see
-    `service.ask_all`), or the name of a file in {out}."""
+    precision, batches of which shape), "writes" (the pieces of stdout), an answer of a
+    service (see `service.ask_all`), or the name of a file in {out}."""
     check: Callable[[Any, Any], Any] | None = None
     """check(without, with): what must also hold for the two values of the part."""
     without: str = ""

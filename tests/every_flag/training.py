@@ -7,6 +7,11 @@ PREPARE = f"--corpus {{passages}} {READ} --output {{out}}/rows"
 ROWS = "rows/train-00000.npy"
 
 
+def saved(made):
+    """How often a training was saved."""
+    return sum(what == "saved" for what, *_ in made)
+
+
 def preparation(base, rows):
     """Rows of the flags that say how a corpus is prepared, for a command that prepares one."""
 
@@ -88,6 +93,16 @@ def of_masking(part, base):
         Row("--random-replace-rate 0.2", part, base=base),
     ]
 
+
+TRAINED = (
+    "--epochs 1 --batch-size 8 --learning-rate 0.01 --log-every 1 --dropout 0 --precision float32"
+)
+FINETUNE = f"--checkpoint {{mlm}} --train {{examples}} --output {{out}}/run {TRAINED}"
+TAGS = FINETUNE.replace("{examples}", "{tags}")
+SCORED = FINETUNE.replace("{examples}", "{scored} --task embedding")
+MATCHES = FINETUNE.replace("{examples}", "{matches} --task embedding")
+PARAPHRASES = FINETUNE.replace("{examples}", "{matches} --task paraphrase")
+REPORT = "run/report.json"
 
 TABLES = {
     "prepare": (
@@ -195,6 +210,85 @@ TABLES = {
             *of_optimizer(RUN, COMPARE),
             *of_masking(RUN, COMPARE),
             Row("--precision mixed_bfloat16", RUN, without="--precision float32"),
+        ],
+    ),
+    "finetune": (
+        FINETUNE,
+        [
+            Row("--checkpoint {other_mlm}", LINES),
+            Row("--train {more_examples}", LINES),
+            Row("--output {out}/other", "other/metrics.jsonl"),
+            Row("--valid {more_examples}", LINES),
+            Row("--test {more_examples}", REPORT),
+            Row("--valid-share 0.3", LINES),
+            Row("--test-share 0.3", LINES),
+            Row("--task regression", LINES),
+            Row("--text-columns 另", LINES),
+            Row("--label-column 类", LINES),
+            Row(
+                "--first-line header",
+                LINES,
+                base=FINETUNE.replace("{examples}", "{without_header} --text-columns 1")
+                + " --label-column 2",
+            ),
+            Row(
+                "--label-separator ;",
+                LINES,
+                base=FINETUNE.replace("{examples}", "{separated} --task multilabel"),
+            ),
+            Row("--encoding big5", LINES, base=FINETUNE.replace("{examples}", "{examples_big5}")),
+            Row("--sheet 二", LINES, base=FINETUNE.replace("{examples}", "{examples_book}")),
+            Row(
+                "--strict",
+                "exit",
+                base=FINETUNE.replace("{examples}", "{with_holes}"),
+                exits=(0, 2),
+            ),
+            Row("--max-length 6", LINES),
+            Row("--max-length 90", "run/model/task.json", has("'max_length': 90")),
+            Row("--long-texts head-tail", LINES, base=f"{FINETUNE} --max-length 6"),
+            Row("--pooling mean", LINES),
+            Row("--crf", LINES, base=TAGS),
+            Row("--from-scratch", LINES),
+            Row(
+                "--epochs 2",
+                JUDGED,
+                lambda *texts: texts[1].count("epoch") > texts[0].count("epoch"),
+            ),
+            Row("--batch-size 4", "computed"),
+            Row("--learning-rate 0.02", LINES),
+            Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf"),
+            Row("--layer-decay 0.1", LINES),
+            Row("--warmup 0.9", LINES),
+            Row("--schedule constant", LINES),
+            Row("--weight-decay 9", LINES),
+            Row("--beta-2 0.5", LINES),
+            Row("--clip-norm 0.01", LINES),
+            Row("--accumulate 2", LINES),
+            Row("--ema 0.5", "run/model/model.safetensors"),
+            Row("--label-smoothing 0.1", LINES),
+            Row("--focal 2", LINES),
+            Row("--class-weights balanced", LINES),
+            Row("--r-drop 1", LINES, base=FINETUNE.replace("--dropout 0", "--dropout 0.3")),
+            Row("--fgm 0.5", LINES),
+            Row("--loss classifier", LINES, base=SCORED),
+            Row("--hard-negatives 1", LINES, base=MATCHES),
+            Row("--dimensions 4", LINES, base=MATCHES),
+            Row("--teacher {other_mlm}", LINES, base=PARAPHRASES),
+            Row("--pieces 2", "computed", base=MATCHES),
+            Row("--dropout 0.5", LINES),
+            Row("--precision mixed_bfloat16", LINES),
+            Row("--metric macro_f1", REPORT),
+            Row("--patience 1", JUDGED, base=f"{FINETUNE} --epochs 4 --learning-rate 1e-12"),
+            Row("--seed 3", LINES),
+            Row("--seeds 2", REPORT),
+            Row("--folds 2", REPORT),
+            Row("--sweep", REPORT),
+            Row("--no-baseline", REPORT),
+            Row("--language zh", "run/report.md"),
+            Row("--export onnx", "run/export/onnx/model.onnx"),
+            Row("--save-every 1", "computed", lambda *made: saved(made[1]) > saved(made[0])),
+            Row("--log-every 2", LINES),
         ],
     ),
 }
