@@ -155,8 +155,8 @@ def inputs(tmp_path_factory, released):
     write("damaged", "damaged.txt", _lines([x] for x in TEXTS))
     documents = [{"text": x, "甲": x[::-1]} for x in TEXTS]
     write("corpus", "corpus.jsonl", "".join(json.dumps(x) + "\n" for x in documents * 4))
-    repeated = [{"text": f"{x}\n{x}\n生活"} for x in TEXTS]
-    write("repeated", "repeated.jsonl", "".join(json.dumps(x) + "\n" for x in repeated * 4))
+    repeated = [{"text": f"{x}\n{x}\n生活{y}"} for x in TEXTS for y in LETTERS[:12]]
+    write("repeated", "repeated.jsonl", "".join(json.dumps(x) + "\n" for x in repeated))
     lines = [
         "。".join(rng.choice(list(LETTERS), n) for n in ())
         or "".join(rng.choice(list(LETTERS), 24 + 7 * (i % 3)))
@@ -411,13 +411,23 @@ class Written(io.StringIO):
         return super().write(text)
 
 
-TIMES = re.compile(r"[\d.,]+ (m?s|a second)\b")
+TIMES = re.compile(r"[\d.,]+ (m?s|a second|秒)\b")
 PACE = re.compile(r'("(?:tokens_per_second|waiting|mfu|seconds)": )[\d.e-]+')
 
 
 def _without_what_was_typed(content):
-    """JSON without names of files, and settings: a flag is to change more than these."""
-    typed = ("settings", "model", "file", "corpus", "output", "checkpoint", "name", "recipe")
+    """JSON without times, names of files and settings: a flag is to change more than these."""
+    typed = (
+        "seconds",
+        "settings",
+        "model",
+        "file",
+        "corpus",
+        "output",
+        "checkpoint",
+        "name",
+        "recipe",
+    )
     if isinstance(content, list):
         return [_without_what_was_typed(item) for item in content]
     if isinstance(content, dict):
@@ -434,7 +444,11 @@ def _content(path, out):
         return np.load(path)
     if path.suffix in (".json", ".tsv", ".txt", ".md", ".jsonl"):
         text = PACE.sub(r"\g<1>0", path.read_text("utf-8")).replace(str(out), "OUT")
-        return _without_what_was_typed(json.loads(text)) if path.suffix == ".json" else text
+        return (
+            _without_what_was_typed(json.loads(text))
+            if path.suffix == ".json"
+            else TIMES.sub("", text)
+        )
     return path.read_bytes()
 
 

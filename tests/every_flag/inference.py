@@ -93,7 +93,7 @@ TABLES = {
             Row("--dimensions 4", "scores.tsv"),
             Row("--max-length 5", "scores.tsv"),
             Row("--batch-size 2", "computed", batches(2)),
-            Row("--precision bfloat16 ", "computed"),
+            Row("--precision int8", "computed", computed_by("onnx", "int8")),
             Row(
                 "--text-columns 甲 丙",
                 "scores.tsv",

@@ -285,7 +285,7 @@ TABLES = {
             Row("--folds 2", REPORT),
             Row("--sweep", REPORT),
             Row("--no-baseline", REPORT),
-            Row("--language zh", "run/report.md"),
+            Row("--language en", "run/report.md"),
             Row("--export onnx", "run/export/onnx/model.onnx"),
             Row("--save-every 1", "computed", lambda *made: saved(made[1]) > saved(made[0])),
             Row("--log-every 2", LINES),
