@@ -1,0 +1,495 @@
+"""Tiny models and files that the tables name, and how a command of theirs is run."""
+
+import contextlib
+import importlib.machinery
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
+from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
+from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.regression import Regression
+from tests.every_flag.service import ask_all
+from tests.support.download_server import make_zip
+from tests.support.random_model import (
+    TINY,
+    save_random_models,
+    tokenizer_of,
+)
+
+LETTERS = "今天气很好我们去公园学习中国经济发展人民生活北京上海的了甲乙丙ab"
+TEXTS = [
+    "今天天气很好",
+    "我们去公园学习",
+    "中国经济发展",
+    "人民生活很好，天气好，我们去学习",
+    "北京的公园",
+]
+MORE = ["上海的天气", "我们学习经济，去北京公园", "生活"]
+
+
+def _lines(rows, separator="\t"):
+    return "".join(separator.join(row) + "\n" for row in rows)
+
+
+def _book(path, **sheets):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(list(row))
+    book.save(path)
+
+
+def _masked(folder, seed):
+    keras.utils.set_random_seed(seed)
+    tokenizer = tokenizer_of(LETTERS)
+    model = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    model.save_pretrained(folder)
+
+
+def _writer(folder, seed):
+    """A causal model whose greedy text ends after a few tokens, and whose beams find another."""
+    keras.utils.set_random_seed(seed)
+    tokenizer = tokenizer_of(LETTERS)
+    sizes = TINY | {"num_hidden_layers": 2, "initializer_range": 0.9}
+    model = RoFormerForCausalLM(RoFormerConfig(**sizes, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    bias = np.zeros(tokenizer.vocab_size)
+    bias[:5] = -9  # no special token is written
+    bias[tokenizer.sep_id] = 4.5
+    model.mlm.bias.assign(bias)
+    model.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory, released):
+    """Files and models by the names that the tables have for them."""
+    folder = tmp_path_factory.mktemp("inputs")
+    tasks = {
+        "classifier": Classification(labels=("好", "坏", "平")),
+        "multilabel": Multilabel(labels=("甲", "乙")),
+        "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
+        "regression": Regression(mean=1.0, deviation=2.0),
+    }
+    found = save_random_models(tasks, folder, tokenizer_of(LETTERS))
+    others = {"other_classifier": tasks["classifier"]}
+    found |= save_random_models(others, folder, tokenizer_of(LETTERS), seed=3)
+    for seed, name in enumerate(("mlm", "other_mlm")):
+        _masked(folder / name, seed)
+        found[name] = folder / name
+    for seed, name in ((20, "writer"), (13, "other_writer")):
+        _writer(folder / name, seed)
+        found[name] = folder / name
+    found["sim"] = released("sim_char")
+    with socket.create_server(("127.0.0.1", 0)) as at:
+        found["port"] = at.getsockname()[1]
+
+    def write(name, file, content, encoding="utf-8"):
+        found[name] = folder / file
+        found[name].write_text(content, encoding)
+
+    write("texts", "texts.txt", _lines([x] for x in TEXTS))
+    write("more_texts", "more.txt", _lines([x] for x in MORE))
+    rng = np.random.default_rng(0)
+    write("many", "many.txt", _lines(["".join(rng.choice(list(LETTERS), 9))] for _ in range(40)))
+    write("holes", "holes.txt", "今天\n\n学习\n")
+    write("columns", "columns.tsv", _lines([("text", "乙"), *zip(TEXTS[:3], MORE, strict=True)]))
+    triples = [("甲", "乙", "丙"), *zip(TEXTS[:3], MORE, TEXTS[2:], strict=True)]
+    write("triples", "triples.tsv", _lines(triples))
+    write(
+        "pairs_file",
+        "pairs.tsv",
+        _lines([("text_a", "text_b"), *zip(TEXTS[:3], MORE, strict=True)]),
+    )
+    write("more_pairs", "more_pairs.tsv", "text_a\ttext_b\n天气\t公园\n")
+    write("pairs_big5", "pairs_big5.tsv", "text_a\ttext_b\n天氣很好\t我們學習\n", "big5")
+    _book(folder / "book.xlsx", 一=[("text",), ("天气",)], 二=[("text",), ("学习",)])
+    _book(
+        folder / "pairs.xlsx",
+        一=[("text_a", "text_b"), ("天气", "公园")],
+        二=[("text_a", "text_b"), ("学习", "生活")],
+    )
+    found |= {"book": folder / "book.xlsx", "pairs_book": folder / "pairs.xlsx"}
+    write("big5", "big5.tsv", _lines([("text",), ("a 天氣很好",), ("b 我們學習",)]), "big5")
+    labels = ["好", "坏", "平", "好", "坏"]
+    rows = [
+        ("text", "label", "另", "类"),
+        *zip(TEXTS, labels, [*MORE, "去", "好"], labels[::-1], strict=True),
+    ]
+    write("labelled", "labelled.tsv", _lines(rows))
+    flags = ("--model", found["mlm"], "--documents", found["texts"], "--index", folder / "index")
+    assert main(["search", *map(str, flags)]) == 0
+    found["index"] = folder / "index"
+    write("more_labelled", "more_labelled.tsv", _lines([rows[0], *rows[2:]]))
+    write("several", "several.tsv", "text\tlabels\n天气\t甲;乙\n学习\t甲\n公园\t乙\n")
+    write("labelled_holes", "labelled_holes.tsv", _lines([*rows, ("", "好", "", "")]))
+    write("headless", "headless.tsv", _lines([("text", "好"), *zip(TEXTS, labels, strict=True)]))
+    write("labelled_big5", "labelled_big5.tsv", "text\tscore\n天氣\t1\n學習\t2\n今天\t3\n", "big5")
+    _book(folder / "labelled.xlsx", 一=rows, 二=[rows[0], *rows[2:]])
+    found["labelled_book"] = folder / "labelled.xlsx"
+    write("long", "long.txt", _lines([["".join(TEXTS * 4)], ["".join(MORE * 30)], ["天气"]]))
+    write("damaged", "damaged.txt", _lines([x] for x in TEXTS))
+    documents = [{"text": x, "甲": x[::-1]} for x in TEXTS]
+    write("corpus", "corpus.jsonl", "".join(json.dumps(x) + "\n" for x in documents * 4))
+    repeated = [{"text": f"{x}\n{x}\n生活{y}"} for x in TEXTS for y in LETTERS[:12]]
+    write("repeated", "repeated.jsonl", "".join(json.dumps(x) + "\n" for x in repeated))
+    lines = [
+        "。".join(rng.choice(list(LETTERS), n) for n in ())
+        or "".join(rng.choice(list(LETTERS), 24 + 7 * (i % 3)))
+        for i in range(40)
+    ]
+    write("passages", "passages.txt", _lines([x] for x in lines))
+    write("more_passages", "more_passages.txt", _lines([x] for x in lines[5:]))
+    write("doubled", "doubled.txt", _lines([x] for x in [*lines[:20], *lines[:9]]))
+    write(
+        "near",
+        "near.txt",
+        _lines([x] for x in [*lines[:20], *(x[:18] + "上海北京公园" for x in lines[:9])]),
+    )
+    write("latin", "latin.txt", _lines([x + "Abc aBC"] for x in lines))
+    write(
+        "corpus_big5",
+        "corpus_big5.txt",
+        "".join(
+            f"今天天氣很好{x}\n我們去公園{x * 2}\n" for x in "一二三四五六七八九十上下大小中天人"
+        ),
+        "big5",
+    )
+    for name, rate in (("run", 0.001), ("other_run", 0.0001)):
+        found[name] = folder / ("slow" if name == "other_run" else name)
+        found[name].mkdir()
+        line = {"step": 10, "loss": 4.0, "learning_rate": rate, "tokens_per_second": 1000}
+        (found[name] / "settings.yaml").write_text(f"steps: 20\nlearning_rate: {rate}\n")
+        (found[name] / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    sizes = {"vocab_size": 90, **TINY}
+    write("architecture", "architecture.json", json.dumps(sizes))
+    recipe = "corpus: x.txt\noutput: x\nvocab-size: 90\nsteps: 100\n"
+    own = f"architecture: {found['architecture']}\n"
+    write("recipe", "recipe.yaml", recipe + own)
+    write("other_recipe", "other.yaml", recipe.replace("100", "200") + own)
+    write("recipe_without_architecture", "without.yaml", recipe)
+    write("words", "words.txt", "阿里\n公园学习\n")
+    write("kept", "kept.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n天\n气\n")
+    found["word"] = released("word")
+    found["release"] = folder / "release.zip"
+    make_zip(found["release"])
+    found["unknown"] = shutil.copytree(found["mlm"], folder / "unknown")
+    weights = load_file(found["unknown"] / "model.safetensors")
+    weights["strange"] = np.zeros(3, np.float32)
+    save_file(weights, found["unknown"] / "model.safetensors")
+
+    marks = ["北京", "上海", "上海"]
+    texts = [marks[i % 3] + "".join(rng.choice(list(LETTERS[:20]), 6)) for i in range(24)]
+    head = ("text", "label", "另", "类")
+    examples = [
+        (text, "0" if "北京" in text else "1", text[::-1], "01"[i % 2])
+        for i, text in enumerate(texts)
+    ]
+    write("examples", "examples.tsv", _lines([head, *examples]))
+    write("more_examples", "more_examples.tsv", _lines([head, *examples[6:]]))
+    write("without_header", "without_header.tsv", _lines(x[:2] for x in examples))
+    write("with_holes", "with_holes.tsv", _lines([head, *examples, ("", "1", "", "0")]))
+    several = "".join(f"{text}\t{('0', '1', '0;1')[i % 3]}\n" for i, text in enumerate(texts))
+    write("separated", "separated.tsv", f"text\tlabels\n{several}")
+    _book(folder / "examples.xlsx", 一=[head, *examples], 二=[head, *examples[6:]])
+    found["examples_book"] = folder / "examples.xlsx"
+    big5 = "".join(f"天氣很好{x}\t{i % 2}\n" for i, x in enumerate("一二三四五六七八九十" * 2))
+    write("examples_big5", "examples_big5.tsv", f"text\tlabel\n{big5}", "big5")
+    tags = [[(x, "B-LOC" if x in "北上" else "O") for x in text] for text in texts]
+    conll = "\n".join("".join(f"{x}\t{tag}\n" for x, tag in text) for text in tags)
+    write("tags", "tags.conll", conll)
+    scored = _lines((*two, str(i % 5 / 4)) for i, two in enumerate(pairwise(texts)))
+    write("scored", "scored.tsv", f"text_a\ttext_b\tscore\n{scored}")
+    matches = _lines(pairwise(texts))
+    write("matches", "matches.tsv", f"text_a\ttext_b\n{matches}")
+
+    def prepare(name, *corpus):
+        found[name] = folder / name
+        flags = ("--vocab", found["mlm"], "--length", "16", "--held-out", "0.1", "--workers", "1")
+        words = ("--corpus", *corpus, "--output", found[name], *flags)
+        assert main(["prepare", *map(str, words)]) == 0
+
+    prepare("rows", found["passages"])
+    prepare("more_rows", found["more_passages"])
+    prepare("two_corpora", f"a={found['passages']}", f"b={found['many']}")
+    write("other_architecture", "other.json", json.dumps(sizes | {"intermediate_size": 24}))
+    with found["damaged"].open("ab") as file:
+        file.write(b"\xff\xfe\xfd\n")
+    return found
+
+
+@pytest.fixture(scope="session")
+def computed():
+    """What computes from here on: (engine, precision, shape of the token ids) of each call."""
+    return []
+
+
+def _spied(runner, computed):
+    def spied(model):
+        found = runner(model)
+        inner = getattr(model, "pooled", model)
+        engine = getattr(inner, "engine", "keras")
+        precision = getattr(inner, "precision", None) or getattr(model, "compute_dtype", None)
+
+        def run(rows):
+            computed.append((engine, precision, rows["token_ids"].shape))
+            return found.run(rows)
+
+        return found._replace(run=run)
+
+    return spied
+
+
+def _recorded_steps(computed):
+    """The encoder, which records what it is trained on."""
+    from roformer_tf.kernels import forms
+    from roformer_tf.models.encoder import RoFormerEncoder
+
+    hidden_states = RoFormerEncoder.hidden_states
+
+    def recorded(self, inputs, training=None, positions=None):
+        if training:
+            how = f"{forms._attention.get()} {self.rematerialize}"
+            computed.append(("training", how, tuple(inputs["token_ids"].shape)))
+        return hidden_states(self, inputs, training, positions)
+
+    return recorded
+
+
+def _not_trained(function, run):
+    """What stands for a training of `compare-positions`: its settings are kept in its folder."""
+    from roformer_tf.pretraining.compared_run import RunResult
+
+    folder = Path(run.output)
+    folder.mkdir(parents=True)
+    settings = {**asdict(run), "rows": "", "output": "", "architecture": ""}
+    shape = Path(run.architecture).read_text("utf-8")
+    (folder / "run.txt").write_text(f"{settings}\n{shape}", "utf-8")
+    (folder / "rows.txt").write_text(str(np.load(Path(run.rows, "train-00000.npy"))[:20].tolist()))
+    loss = 1 + run.seed / 9
+    return RunResult(loss, 0.5, [(0, 2.0), (run.steps, loss)], 0.1, None, 9)
+
+
+class _Tracker(ModuleType):
+    """What wandb is for a run."""
+
+    Error = OSError
+
+    def __init__(self, computed):
+        super().__init__("wandb")
+        self.computed = computed
+        self.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+
+    def init(self, **settings):
+        self.computed.append(("wandb", settings["project"], (0,)))
+        return self
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watched(computed, eagerly):
+    """Runs commands eagerly, and records what computes."""
+    from roformer_tf.conversion import verify
+    from roformer_tf.corpus import dask_cluster, engines
+    from roformer_tf.finetuning import trial
+    from roformer_tf.finetuning.report import pages
+    from roformer_tf.inference import fill_mask
+    from roformer_tf.models import generation, rows
+    from roformer_tf.models.encoder import RoFormerEncoder
+    from roformer_tf.pretraining import command, position_comparison, train_step
+
+    runner, batches = rows.runner, generation._batches
+    save_checkpoint = trial.save_checkpoint
+
+    def saved(*given, **settings):
+        computed.append(("saved", None, ()))
+        return save_checkpoint(*given, **settings)
+
+    def processes(task, count):
+        computed.append(("processes", None, (count,)))
+        return engines.in_this_process(task)
+
+    def batched(*given):
+        for batch in batches(*given):
+            computed.append(("keras", None, (len(batch),)))
+            yield batch
+
+    with pytest.MonkeyPatch.context() as patch, eagerly():
+        for module in (rows, fill_mask):
+            patch.setattr(module, "runner", _spied(runner, computed))
+        patch.setattr(generation, "_batches", batched)
+        patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
+        patch.setattr(command, "plot_loss", lambda *_, **__: None)  # takes half a second
+        patch.setattr(position_comparison, "plot_positions", lambda report, path: path.touch())
+        patch.setattr(position_comparison, "in_own_process", _not_trained)
+        patch.setattr(position_comparison, "row_losses", lambda folder: None)
+        patch.setattr(position_comparison, "row_interval", lambda *_: [0.0, 1.0])
+        patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
+        patch.setattr(trial, "save_checkpoint", saved)
+        patch.setattr(pages, "cut_font", lambda characters: b"font")
+        patch.setattr(engines, "usable_cores", lambda: 1)
+        patch.setattr(engines, "processes", processes)
+        patch.setattr(dask_cluster, "CONNECTING", 0.1)
+        patch.setenv(dask_cluster.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
+        patch.setitem(sys.modules, "wandb", _Tracker(computed))
+        # other libraries compute in processes of their own, which take ten seconds
+        patch.setattr(verify, "their_outputs", verify.our_outputs)
+        patch.setattr(verify, "check_installed", lambda against: None)
+        patch.setattr(verify.metadata, "version", lambda name: "0")
+        patch.setenv("ROFORMER_TF_CACHE", "")  # to be set for each run
+        patch.setenv("ROFORMER_TF_MIRROR", "http://127.0.0.1:9")  # where nobody answers
+        yield
+
+
+@pytest.fixture(scope="session")
+def asked(watched):
+    """What a service that `serve` started answered to `ask_all`."""
+    from roformer_tf.inference import serve
+
+    answers = {}
+    make_server = serve.make_server
+
+    def asked_server(app, limits=None):
+        server = make_server(app, limits)
+        run = server.run
+
+        def run_and_ask(sockets):
+            def ask():
+                try:
+                    return ask_all(sockets[0].getsockname(), server)
+                finally:
+                    server.should_exit = True
+
+            with ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(ask)
+                run(sockets=sockets)
+                answers.update(asking.result())
+
+        server.run = run_and_ask
+        return server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve, "make_server", asked_server)
+        yield answers
+
+
+class Written(io.StringIO):
+    """Standard output that keeps how it was written."""
+
+    def __init__(self):
+        super().__init__()
+        self.writes = []
+
+    def write(self, text):
+        self.writes.append(text)
+        return super().write(text)
+
+
+TIMES = re.compile(r"[\d.,]+ (m?s|a second|秒)\b")
+PACE = re.compile(r'("(?:tokens_per_second|waiting|mfu|seconds)": )[\d.e-]+')
+
+
+def _without_what_was_typed(content):
+    """JSON without times, names of files and settings: a flag is to change more than these."""
+    typed = (
+        "seconds",
+        "settings",
+        "model",
+        "file",
+        "corpus",
+        "output",
+        "checkpoint",
+        "name",
+        "recipe",
+    )
+    if isinstance(content, list):
+        return [_without_what_was_typed(item) for item in content]
+    if isinstance(content, dict):
+        return {
+            key: _without_what_was_typed(value)
+            for key, value in content.items()
+            if key not in typed
+        }
+    return content
+
+
+def _content(path, out):
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix in (".json", ".tsv", ".txt", ".md", ".jsonl"):
+        text = PACE.sub(r"\g<1>0", path.read_text("utf-8")).replace(str(out), "OUT")
+        return (
+            _without_what_was_typed(json.loads(text))
+            if path.suffix == ".json"
+            else TIMES.sub("", text)
+        )
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def outcome(inputs, computed, asked, tmp_path_factory):
+    """outcome(command, words) → part → value; each command runs once."""
+    known = {}
+
+    def run(command, words):
+        if (command, words) not in known:
+            out = tmp_path_factory.mktemp("out")
+            own = {"own_mlm": out / "mlm"}
+            shutil.copytree(inputs["mlm"], own["own_mlm"])
+            typed = shlex.split(words.format_map(inputs | own | {"out": out}))
+            stdout, stderr = Written(), io.StringIO()
+            os.environ["ROFORMER_TF_CACHE"] = str(out / "cache")
+            computed.clear()
+            asked.clear()
+            of_what = command.partition(" (")[2]
+            patch = pytest.MonkeyPatch()
+            if of_what == "preparation)":  # trains nothing
+                patch.setattr("roformer_tf.pretraining.command._run", lambda run: None)
+            with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+                try:
+                    code = main([*command.partition(" (")[0].split(), *typed])
+                except SystemExit as ended:
+                    code = ended.code
+            if "port" in asked:  # a free one differs each time
+                asked["port"] = str(asked["port"]) in typed
+            patch.undo()
+            told = {
+                name: TIMES.sub("", stream.getvalue().replace(str(out), "OUT"))
+                for name, stream in (("stdout", stdout), ("stderr", stderr))
+            }
+            files = {
+                path.relative_to(out).as_posix(): _content(path, out)
+                for path in out.rglob("*")
+                if path.is_file()
+            }
+            known[command, words] = {"exit": code, **told, "writes": stdout.writes}
+            known[command, words] |= {"computed": [*computed], **asked, **files}
+        return known[command, words]
+
+    return run

@@ -1,0 +1,126 @@
+"""Tables of the commands that convert, compare and calculate."""
+
+from tests.every_flag.row import Row, has
+
+COST = "{recipe} --json {out}/cost.json"
+CONVERT = "{mlm} {out}/made --to own"
+VOCABULARY = "{word} {out}/made --to own --add {words}"
+VERIFY = "{mlm} --against bert4keras"
+
+TABLES = {
+    "runs": (
+        "{run}",
+        [
+            Row("{run} {other_run}", "stdout", has("slow"), without="{run}", base=""),
+            Row("--plot {out}/losses.png", "losses.png"),
+            Row("--json {out}/runs.json", "runs.json"),
+        ],
+    ),
+    "cost": (
+        COST,
+        [
+            Row("{other_recipe}", "cost.json", without="{recipe}", base="--json {out}/cost.json"),
+            Row(
+                "--architecture {architecture}",
+                "cost.json",
+                base=COST.replace("{recipe}", "{recipe_without_architecture}"),
+            ),
+            Row("--peak-flops 312e12", "cost.json"),
+            Row("--utilisation 0.2", "cost.json"),
+            Row("--efficiency 0.5", "cost.json"),
+            Row("--devices 4", "cost.json"),
+            Row("--price 1", "cost.json"),
+            Row("--json {out}/other.json", "other.json"),
+        ],
+    ),
+    "checkpoints inspect": (
+        "{mlm}",
+        [
+            Row("{sim}", "stdout", has("pooler"), without="{mlm}", base=""),
+            Row("--ignore-unknown", "stdout", has("strange"), base="{unknown}", exits=(2, 0)),
+        ],
+    ),
+    "checkpoints convert": (
+        CONVERT,
+        [
+            Row(
+                "{other_mlm} {out}/made",
+                "made/model.safetensors",
+                without="{mlm} {out}/made",
+                base="--to own",
+            ),
+            Row(
+                "{mlm} {out}/other",
+                "other/config.json",
+                without="{mlm} {out}/made",
+                base="--to own",
+            ),
+            Row("--to tf1", "made/bert_config.json"),
+            Row("--dtype float16", "made/model.safetensors"),
+            Row("--attention-type unilm", "made/config.json", has("unilm")),
+            Row(
+                "--ignore-unknown",
+                "made/model.safetensors",
+                base=CONVERT.replace("{mlm}", "{unknown}"),
+                exits=(2, 0),
+            ),
+        ],
+    ),
+    "checkpoints vocabulary": (
+        VOCABULARY,
+        [
+            Row(
+                "{mlm} {out}/made",
+                "made/vocab.txt",
+                without="{word} {out}/made",
+                base="--to own --add {words}",
+            ),
+            Row(
+                "{word} {out}/other",
+                "other/vocab.txt",
+                without="{word} {out}/made",
+                base="--to own --add {words}",
+            ),
+            Row("--to tf1", "made/bert_config.json"),
+            Row("--dtype float16", "made/model.safetensors"),
+            Row("--keep {kept}", "made/vocab.txt", base="{mlm} {out}/made --to own", exits=(2, 0)),
+            Row("--simplify", "made/vocab.txt", base="{word} {out}/made --to own", exits=(2, 0)),
+            Row("--add {words}", "made/vocab.txt", base="{word} {out}/made --to own", exits=(2, 0)),
+            Row("--initialise characters", "made/model.safetensors"),
+        ],
+    ),
+    "checkpoints average": (
+        "{mlm} {other_mlm} --output {out}/made",
+        [
+            Row(
+                "{mlm} {other_mlm} {other_mlm}",
+                "made/model.safetensors",
+                without="{mlm} {other_mlm}",
+                base="--output {out}/made",
+            ),
+            Row("--output {out}/other", "other/config.json"),
+        ],
+    ),
+    "checkpoints download": (
+        "chinese_roformer-char-small",
+        [
+            Row("--from-file {release}", "exit", exits=(2, 0)),
+            Row(
+                "chinese_roformer-char-base",
+                "exit",
+                without="chinese_roformer-char-small",
+                base="--from-file {release}",
+                exits=(0, 2),
+            ),
+        ],
+    ),
+    "checkpoints verify": (
+        VERIFY,
+        [
+            Row("{other_mlm}", "stdout", has("other_mlm"), without="{mlm}", base=VERIFY[6:]),
+            Row("--against transformers", "stdout", has("by transformers")),
+            Row("--reference {other_mlm}", "exit", exits=(0, 1)),
+            Row("--attention-type causal", "stdout", has("attention causal")),
+        ],
+    ),
+}

@@ -1,0 +1,108 @@
+"""Every flag of every command has a row in a table, and changes the outcome that the row names."""
+
+import dataclasses
+import shlex
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from roformer_tf import cli
+from roformer_tf.flags import flag_types, parsed
+from tests.every_flag.row import tables
+
+TABLES = tables()
+CASES = [
+    pytest.param(
+        command, base if row.base is None else row.base, row, id=f"{command} {row.with_flags}"
+    )
+    for command, (base, rows) in TABLES.items()
+    for row in rows
+]
+SETTINGS = {name: cli.load_settings(name) for name in cli.COMMANDS}
+SETTINGS["evaluate (corpus)"] = cli.load_settings("evaluate", ["--corpus"])
+
+
+def _equal(one, other):
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize(("command", "base", "row"), CASES)
+def test_a_flag_changes_the_outcome(command, base, row, outcome):
+    without = outcome(command, f"{base} {row.without}")
+    with_it = outcome(command, f"{base} {row.with_flags}")
+    assert without["exit"] == row.exits[0], without["stderr"]
+    assert with_it["exit"] == row.exits[1], with_it["stderr"]
+    before, after = without.get(row.part), with_it.get(row.part)
+    assert not _equal(before, after), f"{row.part}: {before}; {sorted(with_it)}"
+    if row.check is not None:
+        assert row.check(before, after), f"{before} → {after}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "base", "row"), CASES)
+def test_a_row_would_fail_if_its_flag_were_ignored(command, base, row, outcome):
+    """The same command, run twice, has the same outcome, or one that the check refuses."""
+    words = f"{base} {row.without}"
+    first, again = (outcome(command, x).get(row.part) for x in (words, f"{words} "))
+    assert _equal(first, again) or not row.check(first, again)
+
+
+def _values(settings):
+    """Flag → value, those of nested settings included."""
+    found = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= _values(value)
+        else:
+            found[field.name.replace("_", "-")] = value
+    return found
+
+
+def _defaults(settings):
+    """Flag → default, of the flags that have one."""
+    found = {}
+    for field in dataclasses.fields(settings):
+        if field.default is not dataclasses.MISSING:
+            found[field.name.replace("_", "-")] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+            nested = dataclasses.is_dataclass(value)
+            found |= _values(value) if nested else {field.name.replace("_", "-"): value}
+    return found
+
+
+class _Names(defaultdict):
+    def __missing__(self, name):
+        return "1" if name == "port" else name
+
+
+def _set_by(command, words, monkeypatch):
+    """Flag → value, as the command's parser reads the words."""
+    for part in SETTINGS[command].__mro__:  # whether values go together is tested elsewhere
+        if "__post_init__" in vars(part):
+            monkeypatch.setattr(part, "__post_init__", lambda self: None)
+    return _values(parsed(SETTINGS[command], shlex.split(words.format_map(_Names())), command))
+
+
+@pytest.mark.parametrize("command", SETTINGS)
+def test_every_flag_has_a_row(command, monkeypatch):
+    defaults, covered = _defaults(SETTINGS[command]), set()
+    rows = [
+        (base if row.base is None else row.base, row)
+        for name, (base, rows) in TABLES.items()
+        if command == (name if name in SETTINGS else name.partition(" (")[0])
+        for row in rows
+    ]
+    for own, row in rows:
+        before = _set_by(command, f"{own} {row.without}", monkeypatch)
+        after = _set_by(command, f"{own} {row.with_flags}", monkeypatch)
+        changed = {flag for flag in after if after[flag] != before[flag]}
+        assert len(changed) == 1, f"{row.with_flags} changes {sorted(changed)}"
+        (flag,) = changed
+        assert flag not in defaults or after[flag] != defaults[flag], f"{flag} is at its default"
+        covered.add(flag)
+    assert covered == flag_types(SETTINGS[command]).keys()

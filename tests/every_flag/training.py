@@ -1,0 +1,294 @@
+"""Tables of the commands that prepare text and train on it."""
+
+from tests.every_flag.row import Row, has
+
+READ = "--vocab-size 110 --tokenization char --length 16 --held-out 0.2"
+PREPARE = f"--corpus {{passages}} {READ} --output {{out}}/rows"
+ROWS = "rows/train-00000.npy"
+
+
+def saved(made):
+    """How often a training was saved."""
+    return sum(what == "saved" for what, *_ in made)
+
+
+def preparation(base, rows):
+    """Rows of the flags that say how a corpus is prepared, for a command that prepares one."""
+
+    def of(name):
+        return base.replace("{passages}", f"{{{name}}}")
+
+    return [
+        Row("--corpus {more_passages}", rows),
+        Row("--field 甲", rows, base=of("corpus")),
+        Row("--encoding big5", rows, base=of("corpus_big5")),
+        Row("--strict", "exit", base=of("damaged"), exits=(0, 2)),
+        Row("--min-characters 30", rows),
+        Row("--drop-repeated-lines", rows, base=of("repeated")),
+        Row(
+            "--vocab {word}",
+            rows,
+            base=base.replace("--vocab-size 110 --tokenization char", "--tokenization char"),
+            without="--vocab {mlm}",
+        ),
+        Row("--vocab-size 90", rows),
+        Row("--tokenization word", rows),
+        Row("--lower-case False", rows, base=of("latin").replace("110", "200")),
+        Row("--whole-words", rows),
+        Row("--length 12", rows),
+        Row("--fill 0", rows, base=base.replace("--length 16", "--length 40")),
+        Row("--held-out 0.5", rows),
+        Row("--duplicates exact", rows, base=of("doubled")),
+        Row("--similarity 0.3", rows, base=f"{of('near')} --duplicates near"),
+        Row("--workers 2", "computed", lambda _, made: ("processes", None, (2,)) in made),
+        Row("--engine dask", "stderr", has("127.0.0.1:9"), exits=(0, 2)),
+        Row(
+            "--scheduler tcp://127.0.0.1:10",
+            "stderr",
+            has("127.0.0.1:10"),
+            base=f"{base} --engine dask",
+            exits=(2, 2),
+        ),
+    ]
+
+
+PRETRAIN = (
+    "--rows {rows} --output {out}/run --architecture {architecture} --steps 2 --batch-size 4 "
+    "--log-every 1 --learning-rate 0.01 --evaluation-rows 4 --dropout 0"
+)
+PRETRAIN_CORPUS = (
+    f"--corpus {{passages}} {READ} --output {{out}}/run --architecture {{architecture}}"
+)
+COMPARE = (
+    f"--corpus {{passages}} {READ} --output {{out}}/comparison --positions rotary none "
+    "--seeds 2 --architecture {architecture}"
+)
+RUN = "comparison/runs/none-1/run.txt"
+LINES, JUDGED = "run/metrics.jsonl", "run/evaluations.jsonl"
+STAGES = "'length=16 steps=2' 'length=16 steps=3 batch-size=2'"
+
+
+def of_optimizer(part, base, learning_rate="0.02", steps="--steps 4"):
+    """Rows of the flags of an optimizer."""
+    base = f"{base} {steps}"
+    return [
+        Row("--optimizer lamb", part, base=base),
+        Row("--muon-learning-rate-scale 9", part, base=f"{base} --optimizer muon"),
+        Row(f"--learning-rate {learning_rate}", part, base=base),
+        Row("--warmup 0.9", part, base=base),
+        Row("--schedule cosine", part, base=base),
+        Row("--decay-share 0.5", part, base=f"{base} --schedule wsd --warmup 0"),
+        Row("--weight-decay 9", part, base=base),
+        Row("--beta-2 0.5", part, base=base),
+        Row("--clip-norm 0.01", part, base=base),
+        Row("--ema 0.5", part if part == RUN else JUDGED, base=base),
+    ]
+
+
+def of_masking(part, base):
+    """Rows of the flags of masking."""
+    return [
+        Row("--mask-rate 0.5", part, base=base),
+        Row("--mask-replace-rate 0.1", part, base=base),
+        Row("--random-replace-rate 0.2", part, base=base),
+    ]
+
+
+TRAINED = (
+    "--epochs 1 --batch-size 8 --learning-rate 0.01 --log-every 1 --dropout 0 --precision float32"
+)
+FINETUNE = f"--checkpoint {{mlm}} --train {{examples}} --output {{out}}/run {TRAINED}"
+TAGS = FINETUNE.replace("{examples}", "{tags}")
+SCORED = FINETUNE.replace("{examples}", "{scored} --task embedding")
+MATCHES = FINETUNE.replace("{examples}", "{matches} --task embedding")
+PARAPHRASES = FINETUNE.replace("{examples}", "{matches} --task paraphrase")
+REPORT = "run/report.json"
+
+TABLES = {
+    "prepare": (
+        PREPARE,
+        [
+            *preparation(PREPARE, ROWS),
+            Row("--output {out}/other", "other/train-00000.npy"),
+        ],
+    ),
+    "pretrain (preparation)": (
+        PRETRAIN_CORPUS,
+        preparation(PRETRAIN_CORPUS, "run/rows/train-00000.npy"),
+    ),
+    "pretrain": (
+        PRETRAIN,
+        [
+            Row("--output {out}/other", "other/metrics.jsonl"),
+            Row("--rows {more_rows}", LINES),
+            Row("--objective causal", LINES),
+            Row(
+                "--init-from {other_mlm}",
+                LINES,
+                without="--init-from {mlm}",
+                base=PRETRAIN.replace("--architecture {architecture}", ""),
+            ),
+            Row(
+                "--extend-vocab {words}",
+                "run/model/vocab.txt",
+                has("公园学习"),
+                base=PRETRAIN.replace(
+                    "--architecture {architecture}", "--init-from {word}"
+                ).replace("--rows {rows}", "--corpus {passages} --length 16"),
+            ),
+            Row("--architecture {other_architecture}", "run/model/config.json"),
+            Row("--embeddings neighbours", LINES),
+            Row("--dropout 0.5", LINES, without="--dropout 0"),
+            Row("--attention-dropout 0.5", LINES),
+            Row("--batch-size 8", LINES),
+            Row("--steps 3", LINES, lambda *texts: [len(x.splitlines()) for x in texts] == [2, 3]),
+            Row(f"--stages {STAGES}", "computed", lambda _, x: x[-1][-1] == (2, 16)),
+            Row("--one-schedule", LINES, base=f"{PRETRAIN} --stages {STAGES}"),
+            Row("--save-every 1", JUDGED, lambda *texts: '"step": 1' in texts[1]),
+            Row("--log-every 2", LINES),
+            Row("--seed 3", LINES),
+            *of_optimizer(LINES, PRETRAIN),
+            Row("--accumulate 2", "computed", lambda _, x: x[0][-1] == (2, 16)),
+            Row(
+                "--spike-factor 1.01",
+                LINES,
+                base=f"{PRETRAIN} --learning-rate 0.3 --warmup 0 --steps 6",
+            ),
+            Row(
+                "--max-skipped 1",
+                "exit",
+                base=f"{PRETRAIN} --learning-rate 0.3 --warmup 0 --steps 6 --spike-factor 1.01",
+                exits=(0, 1),
+            ),
+            *of_masking(LINES, PRETRAIN),
+            Row(
+                "--corpus-weights a 1 b 9", LINES, base=PRETRAIN.replace("{rows}", "{two_corpora}")
+            ),
+            Row(
+                "--corpus-temperature 5",
+                LINES,
+                base=PRETRAIN.replace("{rows}", "{two_corpora}"),
+            ),
+            Row("--devices 2", "exit", exits=(0, 2)),
+            Row("--model-parallel 2", "exit", exits=(0, 2)),
+            Row("--distributed", "exit", exits=(0, 2)),
+            Row("--peak-flops 1e9", LINES, has("mfu")),
+            Row("--attention-form plain", "computed"),
+            Row(
+                "--precision mixed_bfloat16",
+                LINES,
+                without="--precision float32",
+            ),
+            Row("--rematerialize", "computed"),
+            Row("--evaluation-rows 2", JUDGED),
+            Row(
+                "--keep-checkpoints 1",
+                "run/checkpoints/step-00000001/state.json",
+                lambda before, now: before and not now,
+                base=f"{PRETRAIN} --save-every 1",
+            ),
+            Row("--wandb project", "computed", lambda _, x: ("wandb", "project", (0,)) in x),
+        ],
+    ),
+    "compare-positions": (
+        COMPARE,
+        [
+            *preparation(COMPARE, "comparison/runs/none-1/rows.txt"),
+            Row("--output {out}/other", "other/comparison.json"),
+            Row(
+                "--positions rotary learned",
+                "comparison/runs/learned-0/run.txt",
+                without="--positions rotary none",
+            ),
+            Row("--seeds 4", "comparison/runs/none-3/run.txt"),
+            Row("--steps 9", RUN),
+            Row("--architecture {other_architecture}", RUN),
+            Row("--objective causal", RUN),
+            Row("--batch-size 9", RUN),
+            Row("--evaluations 3", RUN),
+            Row("--embeddings random", RUN),
+            *of_optimizer(RUN, COMPARE),
+            *of_masking(RUN, COMPARE),
+            Row("--precision mixed_bfloat16", RUN, without="--precision float32"),
+        ],
+    ),
+    "finetune": (
+        FINETUNE,
+        [
+            Row("--checkpoint {other_mlm}", LINES),
+            Row("--train {more_examples}", LINES),
+            Row("--output {out}/other", "other/metrics.jsonl"),
+            Row("--valid {more_examples}", LINES),
+            Row("--test {more_examples}", REPORT),
+            Row("--valid-share 0.3", LINES),
+            Row("--test-share 0.3", LINES),
+            Row("--task regression", LINES),
+            Row("--text-columns 另", LINES),
+            Row("--label-column 类", LINES),
+            Row(
+                "--first-line header",
+                LINES,
+                base=FINETUNE.replace("{examples}", "{without_header} --text-columns 1")
+                + " --label-column 2",
+            ),
+            Row(
+                "--label-separator ;",
+                LINES,
+                base=FINETUNE.replace("{examples}", "{separated} --task multilabel"),
+            ),
+            Row("--encoding big5", LINES, base=FINETUNE.replace("{examples}", "{examples_big5}")),
+            Row("--sheet 二", LINES, base=FINETUNE.replace("{examples}", "{examples_book}")),
+            Row(
+                "--strict",
+                "exit",
+                base=FINETUNE.replace("{examples}", "{with_holes}"),
+                exits=(0, 2),
+            ),
+            Row("--max-length 6", LINES),
+            Row("--max-length 90", "run/model/task.json", has("'max_length': 90")),
+            Row("--long-texts head-tail", LINES, base=f"{FINETUNE} --max-length 6"),
+            Row("--pooling mean", LINES),
+            Row("--crf", LINES, base=TAGS),
+            Row("--from-scratch", LINES),
+            Row(
+                "--epochs 2",
+                JUDGED,
+                lambda *texts: texts[1].count("epoch") > texts[0].count("epoch"),
+            ),
+            Row("--batch-size 4", "computed"),
+            Row("--learning-rate 0.02", LINES),
+            Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf"),
+            Row("--layer-decay 0.1", LINES),
+            Row("--warmup 0.9", LINES),
+            Row("--schedule constant", LINES),
+            Row("--weight-decay 9", LINES),
+            Row("--beta-2 0.5", LINES),
+            Row("--clip-norm 0.01", LINES),
+            Row("--accumulate 2", LINES),
+            Row("--ema 0.5", "run/model/model.safetensors"),
+            Row("--label-smoothing 0.1", LINES),
+            Row("--focal 2", LINES),
+            Row("--class-weights balanced", LINES),
+            Row("--r-drop 1", LINES, base=FINETUNE.replace("--dropout 0", "--dropout 0.3")),
+            Row("--fgm 0.5", LINES),
+            Row("--loss classifier", LINES, base=SCORED),
+            Row("--hard-negatives 1", LINES, base=MATCHES),
+            Row("--dimensions 4", LINES, base=MATCHES),
+            Row("--teacher {other_mlm}", LINES, base=PARAPHRASES),
+            Row("--pieces 2", "computed", base=MATCHES),
+            Row("--dropout 0.5", LINES),
+            Row("--precision mixed_bfloat16", LINES),
+            Row("--metric macro_f1", REPORT),
+            Row("--patience 1", JUDGED, base=f"{FINETUNE} --epochs 4 --learning-rate 1e-12"),
+            Row("--seed 3", LINES),
+            Row("--seeds 2", REPORT),
+            Row("--folds 2", REPORT),
+            Row("--sweep", REPORT),
+            Row("--no-baseline", REPORT),
+            Row("--language en", "run/report.md"),
+            Row("--export onnx", "run/export/onnx/model.onnx"),
+            Row("--save-every 1", "computed", lambda *made: saved(made[1]) > saved(made[0])),
+            Row("--log-every 2", LINES),
+        ],
+    ),
+}
