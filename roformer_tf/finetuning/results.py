@@ -15,7 +15,7 @@ from roformer_tf.finetuning.label_issues import LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
 from roformer_tf.finetuning.search import Search
-from roformer_tf.finetuning.trial import Outcome, goodness, labels_of
+from roformer_tf.finetuning.trial import Outcome, labels_of
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
 from roformer_tf.inference.engines import open_finetuned, save_int8_cost
 from roformer_tf.inference.export import MOST_MEASURED
@@ -26,6 +26,7 @@ from roformer_tf.runs.checkpointing import publish
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.wording import Words
 
 PREDICTIONS = "predictions.tsv"
@@ -203,7 +204,7 @@ class Results:
         if len(found) > 1:
             gold, metric = [one.label for one in self.examples], self.search.recipe.metric
             task = self.best.task
-            found.sort(key=lambda one: -goodness(task.compute_metrics(gold, one[1]), metric))
+            found.sort(key=lambda one: -metric.goodness(task.compute_metrics(gold, one[1])))
         return found[0], found[1:], ""
 
     def _fit_baselines(self, outcome: Outcome) -> list[Baseline]:
@@ -250,8 +251,6 @@ def say(output: Path, report: Mapping[str, Any]) -> None:
                     print(f"  {one['name']}: {_figures(one[name])}")
     for warning in report["warnings"]:
         print(f"! {warning}")
-    for number, one in enumerate(report.get("advice", ()), 1):
-        print(f"{'what to try next' if number == 1 else 'or'}: {one['en']}\n  {one['command']}")
     print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
 
 
@@ -265,5 +264,5 @@ def _line(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _figures(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+def _figures(scores: Scores) -> str:
+    return ", ".join(f"{name} {score_text(value)}" for name, value in scores.items())

@@ -215,8 +215,8 @@ def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int
         free = iter([number for number in groups if number not in found])
         has = {found[number] for number in groups if number in found}
         for side in sides if len(groups) >= EVERYWHERE else sides[:1]:
-            if side not in has and (number := next(free, None)) is not None:
-                found[number] = side
+            if side not in has and (group := next(free, None)) is not None:
+                found[group] = side
     return found
 
 

@@ -117,6 +117,14 @@ class Classification(Task):
 
         return of_two_labels
 
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Each example is right or wrong."""
+        return {ACCURACY.name: len(gold)}
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Macro F1 and ROC AUC need an example of every label."""
+        return self._without_missing(gold, MACRO_F1, ROC_AUC)
+
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
     ) -> tuple[Words, list[Prediction]]:

@@ -174,6 +174,15 @@ class Multilabel(Task):
 
         return measure
 
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Each example has all labels right, or has not."""
+        return {EXACT_MATCH.name: len(gold)}
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Macro F1 needs an example of every label, micro F1 one of any."""
+        without_any = {} if any(gold) else self._without_missing(gold, MICRO_F1)
+        return self._without_missing(gold, MACRO_F1) | without_any
+
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether all labels are answered and no other, in any order."""
         return set(label) == set(prediction.label)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from roformer_tf.kernels.forms import Tensor
 
+SAME_PREDICTIONS = Words("all predictions are the same number", "所有预测都是同一个数")
 PEARSON = Metric(
     "pearson",
     Words("Pearson r", "皮尔逊相关系数"),
@@ -33,6 +34,7 @@ PEARSON = Metric(
         "how closely predicted values follow the true ones: 1 is perfect, 0 is chance",
         "预测值与真实值的线性相关程度，1 为完全相关，0 为无关",
     ),
+    undefined=SAME_PREDICTIONS,
 )
 SPEARMAN = Metric(
     "spearman",
@@ -42,6 +44,7 @@ SPEARMAN = Metric(
         "the same of their ranks: whether the order is right",
         "两者排名的相关程度，只看大小顺序是否一致",
     ),
+    undefined=SAME_PREDICTIONS,
 )
 MAE = Metric(
     "mae",
@@ -57,6 +60,7 @@ RMSE = Metric(
     falls=True,
     meaning=Words("the same, with more weight on large errors", "与之类似，但更看重大的误差"),
 )
+SAME_LABELS = Words("all labels are the same number", "所有标注都是同一个数")
 NUMBERS = Words("Predicted and true values", "预测值与真实值")
 SCATTER = Words("predicted values by true values", "预测值与真实值的散点图")
 NO_LABELS = "is about labels, but a regression has numbers."
@@ -165,6 +169,11 @@ class Regression(Task):
             }
 
         return measure
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Nothing correlates with a constant."""
+        same = len(set(gold)) == 1
+        return {PEARSON.name: SAME_LABELS, SPEARMAN.name: SAME_LABELS} if same else {}
 
     def baseline(
         self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
