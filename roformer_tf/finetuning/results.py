@@ -187,9 +187,9 @@ class Results:
     def _baselines(self) -> tuple[Baseline, list[Baseline], str]:
         """The baseline, others beside it, or why there are none.
 
-        They are fitted to what the model, or each fold's, had, and have thresholds chosen where
-        that has. Of several the best one comes first. Whatever goes wrong with them, hours of
-        training are not to end without a report.
+        They are fitted to what the model, or each fold's, had, and tuned on its validation set. Of
+        several the best one comes first. Whatever goes wrong with them, hours of training are not
+        to end without a report.
         """
         outcomes = [self.best] if self.search.sets.test else self.validated
         try:
@@ -213,8 +213,8 @@ class Results:
         if task.texts_apart:
             tokenizer = self.search.start.tokenizer
             return lexical_baselines(outcome.task, trial.valid, test or trial.valid, tokenizer)
-        chosen_by = trial.valid if outcome.task != task else ()
-        return [task.baseline(trial.train, test or trial.valid, chosen_by)]
+        metric = self.search.recipe.metric
+        return [task.baseline(trial.train, test or trial.valid, trial.valid, metric)]
 
     def _duplicates(self) -> Duplicates | None:
         """Texts judged by that stand elsewhere; folds share none with what they are judged by."""

@@ -582,12 +582,16 @@ class Task(ABC):
         return {kind: found[kind] for kind in self.kinds}
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """Learn from the training examples by a simple method, and answer the test's.
 
         → the method in words, and its answers; none where there is no such method. `valid` is for
-        what the task chooses on it.
+        what is tuned and chosen, by `metric` or the task's first one.
         """
         return Words("", ""), []
 

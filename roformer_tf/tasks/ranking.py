@@ -136,7 +136,11 @@ class Ranking(Task):
         return RANKED
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """Whether B or C shares more characters with A; nothing is learnt."""
         answers = []

@@ -12,7 +12,7 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import tfidf
+from roformer_tf.tasks.baselines import Sets, tfidf_baseline
 from roformer_tf.tasks.blocks import Block, Scatter
 from roformer_tf.tasks.details import POINTS, JsonObject
 from roformer_tf.tasks.losses import number_divergence, squared_errors
@@ -176,16 +176,24 @@ class Regression(Task):
         return {PEARSON.name: SAME_LABELS, SPEARMAN.name: SAME_LABELS} if same else {}
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
-        """TF-IDF of 1 to 3 characters and ridge regression."""
+        """TF-IDF and ridge regression."""
+        return tfidf_baseline(self, "ridge", Sets(training, test, valid), metric)
+
+    def fit_linear(
+        self, examples: Sequence[Example], features: Any, others: Any, strength: float
+    ) -> list[Prediction]:
+        """The number; the usual strength of 10 is scikit-learn's usual alpha of 1."""
         from sklearn.linear_model import Ridge
 
-        fitted = tfidf(training, test, "ridge")
-        numbers = np.array([example.label for example in fitted.training], float)
-        found = Ridge().fit(fitted.features, numbers).predict(fitted.other_features)
-        answers = found.astype(np.float32)
-        return fitted.method, [Prediction(float(one), np.array([one])) for one in answers]
+        numbers = np.array([example.label for example in examples], np.float64)
+        found = Ridge(alpha=10 / strength).fit(features, numbers).predict(others)
+        return [Prediction(float(one), np.array([one])) for one in found.astype(np.float32)]
 
     def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
         """Where a set's numbers lie."""

@@ -313,7 +313,11 @@ class Tagging(Task):
         return tuple(sorted({kind for label in self.labels for kind, _, _ in spans([label])}))
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """What stands in training as an entity, the longest first, from left to right."""
         certain = np.eye(len(self.labels), dtype=np.float32)
