@@ -30,7 +30,6 @@ from roformer_tf.finetuning.losses import (
     check_vector_settings,
 )
 from roformer_tf.finetuning.rates import MOST_EPOCHS, spelled, usual_epochs, usual_rate
-from roformer_tf.finetuning.report.advice import advise
 from roformer_tf.finetuning.report.analysis import analyse, write_report
 from roformer_tf.finetuning.report.card import model_card
 from roformer_tf.finetuning.report.language import choose_language
@@ -38,7 +37,7 @@ from roformer_tf.finetuning.results import Results, say
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import Start
-from roformer_tf.finetuning.trial import Recipe
+from roformer_tf.finetuning.trial import Recipe, labels_of
 from roformer_tf.finetuning.vectors import check_pieces
 from roformer_tf.inference.export import check_export, export
 from roformer_tf.kernels.devices import device_in_words
@@ -50,7 +49,6 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.run_files import read_settings
 from roformer_tf.runs.run_folder import (
     check_output,
-    given_settings,
     plain,
     settle_precision,
     tidy,
@@ -59,6 +57,7 @@ from roformer_tf.runs.run_folder import (
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.wording import Words
 
 MAY_CHANGE = (
     *("output", "save_every", "log_every"),
@@ -86,7 +85,7 @@ def finetune(config: FinetuneConfig) -> None:
 
 
 def _finetune(config: FinetuneConfig) -> None:
-    output, asked = Path(config.output), config
+    output = Path(config.output)
     config = settle_epochs(settle_precision(config))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
@@ -106,7 +105,7 @@ def _finetune(config: FinetuneConfig) -> None:
     recipe = Recipe(
         optimizer=config.optimizer,
         loss=config.loss,
-        metric=choose_metric(config, task),
+        metric=choose_metric(config, task, sets),
         epochs=int(config.epochs),
         batch_size=config.batch_size,
         patience=config.patience,
@@ -129,8 +128,6 @@ def _finetune(config: FinetuneConfig) -> None:
     if issues is not None:
         issues.write(output)
         report["label_issues"] = issues.as_json()
-    given = given_settings(dataclasses.replace(config, epochs=asked.epochs))
-    report["advice"] = advise(report, given, start.architecture.hidden_size)
     language = choose_language(config.language, sets.train)
     results.save(
         model_card(
@@ -303,13 +300,28 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, start: Start) 
     return chosen
 
 
-def choose_metric(config: FinetuneConfig, task: Task) -> Metric:
-    """The figure to choose by. Raises InputError for one that the task does not have."""
+def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
+    """The metric that the best weights are kept by: as asked, or the first that can be computed.
+
+    Raises InputError for one that the task does not have, and for one that the labels of the
+    validation set, or of a fold, cannot give.
+    """
     known = {metric.name: metric for metric in task.usable_metrics()}
-    if config.metric is None:
-        return next(iter(known.values()))
-    if config.metric not in known:
+    if config.metric is not None and config.metric not in known:
         raise InputError(
             f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
         )
-    return known[config.metric]
+    wanted = config.metric or next(iter(known))
+    undefined: dict[str, Words] = {}
+    for examples in (sets.valid, *(held_out for _, held_out in sets.folds)):
+        if examples:
+            undefined |= task.why_undefined(labels_of(examples))
+    if wanted not in undefined:
+        return known[wanted]
+    others = [name for name in known if name not in undefined]
+    problem = f"{wanted} cannot be computed on the validation set, because {undefined[wanted].en}."
+    if config.metric or not others:
+        instead = f", or --metric {others[0]}" if others else ""
+        raise InputError(f"{problem} Give another --valid{instead}.")
+    print(f"{problem} The best weights are kept by {others[0]}.")
+    return known[others[0]]

@@ -19,7 +19,7 @@ from roformer_tf.finetuning.report.analysis import (
     describe_set,
     with_intervals,
 )
-from roformer_tf.finetuning.report.sections import each_label
+from roformer_tf.finetuning.report.sections import each_label, without_interval
 from roformer_tf.finetuning.report.warnings import warnings_of_answers
 from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.predict import predict_encoded
@@ -198,6 +198,8 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
         for metric in metrics
     ]
     yield from table([["", "figure", "95 % interval"], *figures], width)
+    for reason in without_interval(report):
+        yield in_language(phrases.ABSENT_INTERVALS.format(reason=reason), "en")
     for block in in_language(list(each_label(report)), "en"):
         yield ""
         if isinstance(block, ReportTable):

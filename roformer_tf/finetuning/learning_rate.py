@@ -24,7 +24,6 @@ from roformer_tf.finetuning.trial import (
     compare,
     complete_data,
     fingerprint,
-    goodness,
     labels_of,
     training_batches,
 )
@@ -37,7 +36,7 @@ from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.metrics import Metric, score_text
 from roformer_tf.tokenizers.padding import padded
 
 FILE = "search.json"
@@ -265,7 +264,7 @@ class _Tries:
         if "loss" not in one:
             return f"tried {spelled(one['learning_rate'])}: the loss is not finite"
         name = self.recipe.metric.name
-        figure = f"{name} {one['metrics'][name]:.4f}"
+        figure = f"{name} {score_text(one['metrics'][name])}"
         return f"tried {spelled(one['learning_rate'])}: {figure}, loss {one['loss']:.4f}"
 
 
@@ -303,8 +302,8 @@ def choose(tried: Sequence[Mapping[str, Any]], usual: float, metric: Metric) -> 
         raise DivergedError(f"the loss is not finite at any learning rate tried ({rates}).")
     by_rule = next((one for one in finite if one["learning_rate"] == usual), None)
     if by_rule is not None:
-        least = goodness(by_rule["metrics"], metric)
-        finite = [one for one in finite if goodness(one["metrics"], metric) >= least]
+        least = metric.goodness(by_rule["metrics"])
+        finite = [one for one in finite if metric.goodness(one["metrics"]) >= least]
     best = min(finite, key=lambda one: float(one["loss"]))
     if by_rule is None:
         return float(best["learning_rate"])

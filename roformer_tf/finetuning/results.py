@@ -17,7 +17,7 @@ from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.warnings import compare
 from roformer_tf.finetuning.search import Search
-from roformer_tf.finetuning.trial import Outcome, goodness, labels_of
+from roformer_tf.finetuning.trial import Outcome, labels_of
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
 from roformer_tf.inference.engines import open_finetuned, save_int8_cost
 from roformer_tf.inference.export import MOST_MEASURED
@@ -29,6 +29,7 @@ from roformer_tf.runs.checkpointing import publish
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.wording import Words
 
 PREDICTIONS = "predictions.tsv"
@@ -203,9 +204,9 @@ class Results:
     def _baselines(self) -> tuple[Baseline, list[Baseline], str]:
         """The baseline, others beside it, or why there are none.
 
-        They are fitted to what the model, or each fold's, had, and have thresholds chosen where
-        that has. Of several the best one comes first. Whatever goes wrong with them, hours of
-        training are not to end without a report.
+        They are fitted to what the model, or each fold's, had, and tuned on its validation set. Of
+        several the best one comes first. Whatever goes wrong with them, hours of training are not
+        to end without a report.
         """
         try:
             fitted = self._fitted
@@ -225,7 +226,7 @@ class Results:
         if len(found) > 1:
             gold, metric = [one.label for one in self.examples], self.search.recipe.metric
             task = self.best.task
-            found.sort(key=lambda one: -goodness(task.compute_metrics(gold, one[1]), metric))
+            found.sort(key=lambda one: -metric.goodness(task.compute_metrics(gold, one[1])))
         return found[0], found[1:], ""
 
     @cached_property
@@ -240,8 +241,8 @@ class Results:
             tokenizer = self.search.start.tokenizer
             found = lexical_baselines(outcome.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, answers, answers) for name, answers in found]
-        chosen_by = trial.valid if outcome.task != task else ()
-        name, answers = task.baseline(trial.train, [*trial.valid, *test], chosen_by)
+        metric = self.search.recipe.metric
+        name, answers = task.baseline(trial.train, [*trial.valid, *test], trial.valid, metric)
         return [FittedBaseline(name, answers[: len(trial.valid)], answers[len(trial.valid) :])]
 
     def _duplicates(self) -> Duplicates | None:
@@ -279,8 +280,6 @@ def say(output: Path, report: Mapping[str, Any]) -> None:
                     print(f"  {one['name']}: {_figures(one[name])}")
     for warning in report["warnings"]:
         print(f"! {warning}")
-    for number, one in enumerate(report.get("advice", ()), 1):
-        print(f"{'what to try next' if number == 1 else 'or'}: {one['en']}\n  {one['command']}")
     print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
 
 
@@ -294,5 +293,5 @@ def _line(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _figures(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+def _figures(scores: Scores) -> str:
+    return ", ".join(f"{name} {score_text(value)}" for name, value in scores.items())

@@ -50,7 +50,7 @@ from roformer_tf.runs.run_files import (
 )
 from roformer_tf.runs.run_folder import resume
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
 
 VALID = "valid.json"
@@ -102,7 +102,7 @@ class Outcome:
     trial: Trial
     predictions: dict[str, list[Prediction]]
     """By set: "valid" and, if there is one, "test"."""
-    metrics: dict[str, dict[str, float]]
+    metrics: dict[str, Scores]
     """By set, each by its name."""
     task: Task
     """With what was chosen for its best weights, such as thresholds."""
@@ -116,12 +116,7 @@ class Outcome:
     @property
     def goodness(self) -> float:
         """The validation set's figure, its sign such that more is better."""
-        return goodness(self.metrics["valid"], self.trial.recipe.metric)
-
-
-def goodness(metrics: dict[str, float], metric: Metric) -> float:
-    """A figure, its sign such that more is better."""
-    return -metrics[metric.name] if metric.falls else metrics[metric.name]
+        return self.trial.recipe.metric.goodness(self.metrics["valid"])
 
 
 def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> Outcome:
@@ -213,7 +208,7 @@ def fit(
                 if _is_best(metrics, before, recipe.metric):
                     _keep(model, chosen, folder / BEST)
             judged.write({"step": step, "epoch": step / an_epoch} | metrics)
-            figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            figures = ", ".join(f"{name} {score_text(value)}" for name, value in metrics.items())
             log.say(f"epoch {step / an_epoch:g}: {figures}")
             save(step)
             stop_if_done()
@@ -267,7 +262,7 @@ def training_batches(data: TrainingData, recipe: Recipe, seed: int) -> Any:
 
 def compare(
     task: Task, gold: Sequence[Label], answers: Sequence[Prediction]
-) -> tuple[Task, dict[str, float]]:
+) -> tuple[Task, Scores]:
     """The task with what it chooses on these examples, and its metrics with that."""
     chosen = task.with_choices(gold, answers)
     return chosen, chosen.compute_metrics(gold, [chosen.reread(answer) for answer in answers])
@@ -291,14 +286,14 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
         )
 
 
-def _is_best(metrics: dict[str, float], before: Sequence[dict[str, float]], metric: Metric) -> bool:
+def _is_best(metrics: Scores, before: Sequence[Scores], metric: Metric) -> bool:
     """Whether the metrics are better than every line's before; a tie goes to the earlier."""
-    return all(goodness(metrics, metric) > goodness(line, metric) for line in before)
+    return all(metric.goodness(metrics) > metric.goodness(line) for line in before)
 
 
 def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
     """Whether the last `patience` evaluations have brought nothing better."""
-    figures = [goodness(line, recipe.metric) for line in read_metrics(evaluations)]
+    figures = [recipe.metric.goodness(line) for line in read_metrics(evaluations)]
     if not recipe.patience or len(figures) <= recipe.patience:
         return False
     return len(figures) - 1 - int(np.argmax(figures)) >= recipe.patience

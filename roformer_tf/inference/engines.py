@@ -4,7 +4,6 @@ A graph is written from the weights as the process starts; no TensorFlow has par
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, write_text
 from roformer_tf.inference.predict import KerasPrecision, check_together, load_finetuned
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
@@ -143,8 +143,8 @@ def int8_cost(folder: str | Path) -> str:
     try:
         found = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
         moved = ", ".join(
-            f"{name} {found['float32'][name]:.4f} → {found['int8'][name]:.4f}"
-            for name in found["int8"]
+            f"{name} {score_text(found['float32'][name])} → {score_text(value)}"
+            for name, value in found["int8"].items()
         )
         return f"int8 on the {found['examples']:,} validation examples: {moved}."
     except (OSError, ValueError, KeyError, TypeError):
@@ -154,9 +154,7 @@ def int8_cost(folder: str | Path) -> str:
         )
 
 
-def save_int8_cost(
-    folder: str | Path, exact: Mapping[str, float], rounded: Mapping[str, float], examples: int
-) -> None:
+def save_int8_cost(folder: str | Path, exact: Scores, rounded: Scores, examples: int) -> None:
     """Keep in a model's folder what int8 costs."""
     values = {"examples": examples, "float32": dict(exact), "int8": dict(rounded)}
     write_text(Path(folder) / COST, json.dumps(values, indent=2) + "\n")

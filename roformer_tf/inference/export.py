@@ -37,6 +37,7 @@ from roformer_tf.inference.predict import load_finetuned, predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import Forward
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.metrics import Scores
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Measured(NamedTuple):
 
     size: int
     seconds: float
-    metrics: dict[str, float]
+    metrics: Scores
 
 
 def export(
@@ -242,9 +243,9 @@ def describe_cost(exact: Measured, rounded: Measured, examples: int) -> list[str
         f"int8: {rounded.size / MEGABYTE:.1f} MB, {1e3 * rounded.seconds:.2f} ms an example.",
         f"On {examples:,} labelled examples, from float32 to int8:",
         *(
-            f"  {name}: {value:.4f} → {rounded.metrics[name]:.4f} "
-            f"({rounded.metrics[name] - value:+.4f})"
+            f"  {name}: {value:.4f} → {after:.4f} ({after - value:+.4f})"
             for name, value in exact.metrics.items()
+            if value is not None and (after := rounded.metrics[name]) is not None
         ),
     ]
 

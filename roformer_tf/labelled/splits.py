@@ -20,6 +20,8 @@ from roformer_tf.readers.text_key import text_key
 
 QUANTILES = 10
 """Parts of equal size into which numbers are cut: each side gets some of each."""
+EVERYWHERE = 3
+"""Examples of different texts from which a label is in the training, validation and test set."""
 
 Question: TypeAlias = tuple[bytes, Label | None]
 """What is asked of an example, and its answer: equal questions should have equal answers."""
@@ -114,8 +116,9 @@ def split_examples(
     """Part examples into training, validation and test sets, each in the order of the data.
 
     `shares` are those of validation and test; either may be 0. Equal texts stay together. Each
-    set gets its share of every label (of every combination of labels, or every tenth of a
-    regression's numbers), but what is the first of its label is for training. Raises InputError
+    set gets its fraction of every label (of every combination of labels, or every tenth of a
+    regression's numbers). Every label is in the training set. A label of at least three different
+    texts is in every set, even where a set then gets more than its fraction. Raises InputError
     where a set would be empty.
     """
     if min(shares) < 0 or sum(shares) >= 1:
@@ -124,7 +127,7 @@ def split_examples(
             "at least 0 that leave something for training."
         )
     wanted = np.array([1 - sum(shares), *shares])
-    sides = _deal(examples, task, wanted, seed, all_labels_in_first=True)
+    sides = _deal(examples, task, wanted, seed, every_label=True)
     if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
         names = " and ".join(("training", "validation", "test")[side] for side in sorted(missing))
         raise InputError(
@@ -145,7 +148,7 @@ def folds(
     """
     if k < 2:
         raise InputError(f"{k} folds are too few: one is held out, the others are trained on.")
-    sides = _deal(examples, task, np.full(k, 1 / k), seed, all_labels_in_first=False)
+    sides = _deal(examples, task, np.full(k, 1 / k), seed, every_label=False)
     pairs = [(_of_side(examples, sides != i), _of_side(examples, sides == i)) for i in range(k)]
     for train, held_out in pairs:
         _check_fold(train, held_out, task, k)
@@ -173,26 +176,48 @@ def _deal(
     task: Stratifies,
     shares: npt.NDArray[np.float64],
     seed: int,
-    all_labels_in_first: bool,
+    every_label: bool,
 ) -> npt.NDArray[np.int64]:
-    """Give every example a side: (examples,) places in `shares`.
+    """Give every example a side: (examples,) indices into `shares`.
 
-    Groups of equal texts lie in random order, but those of like label behind each other; each
-    goes to the side that is farthest behind its share of what is dealt so far.
+    Groups of equal texts are in random order, sorted by label. Each goes to the side that is
+    farthest below its share of the groups so far, except those that `_reserved` assigns, where
+    `every_label` asks for them.
     """
     groups, strata = _sharing(examples, task, shares), task.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
+    shuffled = sorted((groups[i] for i in order), key=lambda group: strata[group[0]])
+    labels = [_all_labels([examples[i] for i in group], task) for group in shuffled]
+    reserved = _reserved(labels, np.flatnonzero(shares > 0).tolist()) if every_label else {}
     sides = np.zeros(len(examples), np.int64)
-    counts, seen = np.zeros(len(shares)), set[str]()
-    for group in sorted((groups[i] for i in order), key=lambda group: strata[group[0]]):
-        labels = _all_labels([examples[i] for i in group], task)
+    counts = np.zeros(len(shares))
+    for number, group in enumerate(shuffled):
         wanted = shares * (counts.sum() + len(group))
         behind = np.where(shares > 0, wanted - counts, -np.inf)
-        side = 0 if all_labels_in_first and labels - seen else int(behind.argmax())
-        seen |= labels if side == 0 else set()
+        side = reserved.get(number, int(behind.argmax()))
         sides[group] = side
         counts[side] += len(group)
     return sides
+
+
+def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int]:
+    """Groups that must go to a certain side, by the labels of each group: {group: side}.
+
+    Every label has a group on the first side, and one of `EVERYWHERE` groups or more on every
+    side. Rare labels choose first: they have the fewest groups to choose from.
+    """
+    groups_of: defaultdict[str, list[int]] = defaultdict(list)
+    for number, some in enumerate(labels):
+        for label in sorted(some):
+            groups_of[label].append(number)
+    found: dict[int, int] = {}
+    for groups in sorted(groups_of.values(), key=len):
+        free = iter([number for number in groups if number not in found])
+        has = {found[number] for number in groups if number in found}
+        for side in sides if len(groups) >= EVERYWHERE else sides[:1]:
+            if side not in has and (group := next(free, None)) is not None:
+                found[group] = side
+    return found
 
 
 def _sharing(

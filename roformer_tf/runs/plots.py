@@ -179,8 +179,8 @@ class Range(NamedTuple):
 
     name: str
     value: float
-    ends: Sequence[float]
-    """The lowest and the highest value of the interval."""
+    ends: Sequence[float] | None
+    """The lowest and the highest value of the interval, if there is one."""
     ours: bool
     """Whether it is the model's; a baseline's is drawn in another colour."""
 
@@ -191,7 +191,8 @@ def draw_ranges(ranges: Sequence[Range], *, axis_name: str, shares: bool) -> byt
         axes = figure.subplots()
         for row, (_, value, ends, ours) in enumerate(ranges):
             colour = _TRAINING if ours else _OTHER
-            axes.plot(ends, [row, row], color=colour, linewidth=5, alpha=0.35)
+            if ends is not None:
+                axes.plot(ends, [row, row], color=colour, linewidth=5, alpha=0.35)
             axes.plot(value, row, "o", color=colour)
         axes.set_yticks(range(len(ranges)), [one.name for one in ranges])
         axes.set_ylim(len(ranges) - 0.5, -0.5)
@@ -285,8 +286,8 @@ def _lighten(axes: Any) -> None:
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    """Steps and values of the lines that have the key."""
-    having = [line for line in lines if key in line]
+    """Steps and values of the lines that have the key and a value."""
+    having = [line for line in lines if line.get(key) is not None]
     return [line["step"] for line in having], [line[key] for line in having]
 
 

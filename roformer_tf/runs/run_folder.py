@@ -131,12 +131,6 @@ def _defaults(settings: Any) -> dict[str, Any]:
     return values
 
 
-def given_settings(settings: Any) -> dict[str, Any]:
-    """Those that are not as they are where nothing is given, as `plain` tells them."""
-    usual = _defaults(type(settings))
-    return {k: x for k, x in plain(settings).items() if k not in usual or usual[k] != x}
-
-
 def plain(settings: Any) -> dict[str, Any]:
     """A settings dataclass as YAML knows values, flags of nested ones beside the others."""
     values: dict[str, Any] = {}

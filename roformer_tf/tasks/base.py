@@ -38,10 +38,30 @@ from roformer_tf.tasks.blocks import Block, Mistake
 from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
 from roformer_tf.tasks.label_issues import LabelIssue
 from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
-from roformer_tf.tasks.metrics import Counts, LabelItem, Measure, Metric, bootstrap, count, once
+from roformer_tf.tasks.metrics import (
+    Counts,
+    Ends,
+    LabelItem,
+    Measure,
+    Metric,
+    Scores,
+    bootstrap,
+    count,
+    once,
+    wilson,
+)
 from roformer_tf.tasks.probabilities import LISTED, MANY_LABELS
 from roformer_tf.tasks.schemes import Scheme
-from roformer_tf.tasks.wording import CONFIDENCE, GIVEN, PREDICTED, Wording, Words
+from roformer_tf.tasks.wording import (
+    CONFIDENCE,
+    GIVEN,
+    NO_EXAMPLE,
+    NO_SPREAD,
+    PREDICTED,
+    Wording,
+    Words,
+    enumerated,
+)
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -498,11 +518,33 @@ class Task(ABC):
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         """The metrics as a function of how often each example counts."""
 
-    def compute_metrics(
-        self, gold: Sequence[Label], predictions: Sequence[Prediction]
-    ) -> dict[str, float]:
-        """Compare answers with the labels in the data: each of `usable_metrics` by its name."""
+    def compute_metrics(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Scores:
+        """Compare answers with the labels in the data: each of `usable_metrics` by its name.
+
+        None for one that these labels and answers cannot give: see `reason`.
+        """
         return once(self.measure(gold, predictions), len(gold))
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Of each metric that these labels cannot give, whatever is predicted: why not."""
+        return {}
+
+    def reason(self, metric: Metric, gold: Sequence[Label], has_value: bool = False) -> Words:
+        """Why a metric has no value for a set with these labels, or else no interval."""
+        if has_value:
+            return NO_SPREAD
+        return self.why_undefined(gold).get(metric.name) or metric.undefined or NO_SPREAD
+
+    def missing(self, gold: Sequence[Label]) -> list[str]:
+        """The labels of training, or types of entities, that a set with these labels lacks."""
+        return [kind for kind, number in self.count_kinds(gold).items() if not number]
+
+    def _without_missing(self, gold: Sequence[Label], *metrics: Metric) -> dict[str, Words]:
+        """`why_undefined` for metrics that need an example of every label of training."""
+        if not (missing := self.missing(gold)):
+            return {}
+        reason = NO_EXAMPLE.format(labels=enumerated(missing))
+        return {metric.name: reason for metric in metrics}
 
     def intervals(
         self,
@@ -510,9 +552,31 @@ class Task(ABC):
         predictions: Sequence[Prediction],
         resamples: int = 1000,
         seed: int = 0,
-    ) -> dict[str, tuple[float, float]]:
-        """The 95 % bootstrap interval of each metric, by drawing examples anew."""
-        return bootstrap(self.measure(gold, predictions), len(gold), resamples, seed)
+    ) -> dict[str, Ends | None]:
+        """The 95 % interval of each metric; None where there is no value, or no spread of it.
+
+        Wilson's where a metric is a share of independent trials, else a bootstrap that draws
+        examples within their labels: no sample lacks a label that the data have.
+        """
+        measure = self.measure(gold, predictions)
+        figures = once(measure, len(gold))
+        ends = bootstrap(measure, len(gold), resamples, seed, self._rarest(gold))
+        for name, trials in self.trials(gold, predictions).items():
+            share = figures[name]
+            ends[name] = None if share is None else wilson(share, trials)
+        return {name: None if figures[name] is None else ends[name] for name in figures}
+
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Metrics that are shares of independent trials, and how many trials these are."""
+        return {}
+
+    def _rarest(self, gold: Sequence[Label]) -> np.ndarray:
+        """A number for the rarest label of each example (N,) int64; of one without, its own."""
+        counts = self.count_kinds(gold)
+        rising = sorted(counts, key=counts.__getitem__)
+        numbers = {kind: number for number, kind in enumerate(rising, start=1)}
+        found = [[numbers.get(item[0], 0) for item in self.items(label)] for label in gold]
+        return np.array([min(some, default=0) for some in found], np.int64)
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether a whole example is answered as the data say."""
@@ -538,12 +602,16 @@ class Task(ABC):
         return {kind: found[kind] for kind in self.kinds}
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """Learn from the training examples by a simple method, and answer the test's.
 
         → the method in words, and its answers; none where there is no such method. `valid` is for
-        what the task chooses on it.
+        what is tuned and chosen, by `metric` or the task's first one.
         """
         return Words("", ""), []
 

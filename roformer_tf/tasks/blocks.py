@@ -20,14 +20,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Code:
-    """A line to type."""
-
-    line: str
-    kind: str = "code"
-
-
-@dataclass(frozen=True)
 class Definitions:
     """What some words mean."""
 
@@ -117,16 +109,7 @@ class Mistake:
 
 
 Block: TypeAlias = (
-    Text
-    | Code
-    | Definitions
-    | Warnings
-    | Tiles
-    | ReportTable
-    | Picture
-    | Scatter
-    | Histograms
-    | Mistake
+    Text | Definitions | Warnings | Tiles | ReportTable | Picture | Scatter | Histograms | Mistake
 )
 
 

@@ -11,7 +11,7 @@ from roformer_tf.labelled.cells import without_nan
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import class_probabilities, tfidf
+from roformer_tf.tasks.baselines import Sets, check_size, logistic_probabilities, tfidf_baseline
 from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
 from roformer_tf.tasks.details import JsonObject, calibration, confusion
 from roformer_tf.tasks.label_issues import LabelIssue, find_label_issues
@@ -119,16 +119,37 @@ class Classification(Task):
 
         return of_two_labels
 
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Each example is right or wrong."""
+        return {ACCURACY.name: len(gold)}
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Macro F1 and ROC AUC need an example of every label."""
+        return self._without_missing(gold, MACRO_F1, ROC_AUC)
+
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
-        """TF-IDF of 1 to 3 characters and logistic regression."""
-        fitted = tfidf(training, test, "logistic")
-        targets = np.array([self.target(example) for example in fitted.training])
-        scores = class_probabilities(
-            fitted.features, targets, fitted.other_features, len(self.labels)
-        )
-        return fitted.method, [Prediction(self.labels[int(np.argmax(x))], x) for x in scores]
+        """TF-IDF and logistic regression."""
+        return tfidf_baseline(self, "logistic", Sets(training, test, valid), metric)
+
+    def fit_linear(
+        self, examples: Sequence[Example], features: Any, others: Any, strength: float
+    ) -> list[Prediction]:
+        """The likeliest of the labels, each of them against the rest."""
+        check_size(features, len(self.labels))
+        targets = np.eye(len(self.labels), dtype=bool)[[self.target(one) for one in examples]]
+        if len(self.labels) == 2:
+            second = logistic_probabilities(features, targets[:, 1:], others, strength)
+            scores = np.hstack([1 - second, second])
+        else:
+            scores = logistic_probabilities(features, targets, others, strength)
+            scores /= scores.sum(axis=1, keepdims=True)
+        return [Prediction(self.labels[int(np.argmax(x))], x) for x in scores]
 
     def calibrated(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]

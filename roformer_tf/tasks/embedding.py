@@ -36,8 +36,8 @@ from roformer_tf.tasks.different_texts import (
 from roformer_tf.tasks.metrics import ACCURACY, Figures, Measure, Metric, correlation, mean, roc_auc
 from roformer_tf.tasks.metrics import ranks as value_ranks
 from roformer_tf.tasks.probabilities import shortest
-from roformer_tf.tasks.regression import PEARSON, SPEARMAN
-from roformer_tf.tasks.retrieval import METRICS, retrieval_measure
+from roformer_tf.tasks.regression import PEARSON, SAME_LABELS, SPEARMAN
+from roformer_tf.tasks.retrieval import METRICS, RECALLS, retrieval_measure
 from roformer_tf.tasks.thresholds import best_threshold
 from roformer_tf.tasks.vector_losses import cosent_each, softmax_each
 from roformer_tf.tasks.wording import Words
@@ -432,6 +432,17 @@ class Embedding(Task):
             return found
         ahead = np.array([prediction.label.ahead for prediction in predictions])
         return lambda weights: {ACCURACY.name: mean(ahead, weights), **found(weights)}
+
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Each example is right or wrong, and found among the first or not."""
+        shares = {metric.name for metric in (ACCURACY, *RECALLS)}
+        return {metric.name: len(gold) for metric in self.usable_metrics() if metric.name in shares}
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Scores that are all the same tell nothing apart."""
+        same = self.data == "scores" and len(set(gold)) == 1
+        names = (ROC_AUC.name, SPEARMAN.name, PEARSON.name)
+        return dict.fromkeys(names, SAME_LABELS) if same else {}
 
     @property
     def _is_binary(self) -> bool:

@@ -5,11 +5,12 @@ samples. All ones give the metric, a bootstrap's draws its interval: the same li
 fast, since a sample is a product of weights and counts, never a list of examples. SciPy and
 scikit-learn, which take one sample at a time, would be a second road to the same figures.
 
-Never NaN: a correlation with a constant is 0, so is precision where nothing is predicted. A macro
-average leaves out labels that are neither in the data nor predicted.
+A metric that a sample cannot give is NaN within this module and None outside of it: a correlation
+with a constant, recall without an entity, macro F1 where a label of training has no example.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,11 +20,17 @@ from roformer_tf.tasks.wording import Words
 
 Figures: TypeAlias = dict[str, np.ndarray]
 """Of each metric its value (R,) in each of R samples."""
+Scores: TypeAlias = dict[str, float | None]
+"""Of each metric its value, None where the data cannot give it."""
+Ends: TypeAlias = tuple[float, float]
+"""Of an interval."""
 Measure: TypeAlias = Callable[[np.ndarray], Figures]
 """A task's metrics as a function of weights (R, N)."""
 LabelItem: TypeAlias = tuple[Any, ...]
 """What can be right or wrong by itself in an answer; it begins with its kind."""
 
+ROUNDING = 1e-9
+"""Relative width of an interval up to which it is a rounding error of equal values."""
 NUMBERS_AT_ONCE = 2_000_000  # of the weights, float64: 16 MB
 
 
@@ -40,6 +47,15 @@ class Metric(NamedTuple):
     """Whether less is better."""
     meaning: Words | None = None
     """What it is, for a reader who has never met it."""
+    undefined: Words | None = None
+    """Why it may have no value although the labels allow one: what the predictions are then."""
+
+    def goodness(self, scores: Mapping[str, Any]) -> float:
+        """The metric's value, negated where less is better; −∞ where it has none."""
+        value = scores[self.name]
+        if value is None:
+            return -math.inf
+        return -float(value) if self.falls else float(value)
 
 
 ACCURACY = Metric(
@@ -73,21 +89,43 @@ class Counts(NamedTuple):
     """Items answered."""
 
 
-def once(measure: Measure, examples: int) -> dict[str, float]:
+def once(measure: Measure, examples: int) -> Scores:
     """The metrics of all examples, each counted once."""
     figures = measure(np.ones((1, examples)))
-    return {name: float(values[0]) for name, values in figures.items()}
+    return {name: _defined(values[0]) for name, values in figures.items()}
 
 
 def bootstrap(
-    measure: Measure, examples: int, resamples: int = 1000, seed: int = 0
-) -> dict[str, tuple[float, float]]:
-    """The 95 % bootstrap interval of each metric, by drawing examples anew."""
+    measure: Measure,
+    examples: int,
+    resamples: int = 1000,
+    seed: int = 0,
+    strata: np.ndarray | None = None,
+) -> dict[str, Ends | None]:
+    """The 95 % bootstrap interval of each metric, by drawing examples with replacement.
+
+    strata (examples,) int: examples are drawn within these groups, so that each sample has as many
+    of each. None instead of an interval where all samples give the same value.
+    """
     rng = np.random.default_rng(seed)
+    groups = np.zeros(examples, np.int64) if strata is None else strata
     at_once = max(1, NUMBERS_AT_ONCE // examples)
     sizes = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
-    parts = [measure(_draws(rng, examples, size)) for size in sizes]
+    parts = [measure(_draws(rng, groups, size)) for size in sizes]
     return {name: _middle(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+
+
+def wilson(share: float, trials: int) -> Ends:
+    """Wilson's 95 % interval of a share of independent trials; 30 of 30 → (0.886, 1)."""
+    from scipy.stats import binomtest
+
+    found = binomtest(round(share * trials), trials).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
+
+
+def score_text(value: float | None) -> str:
+    """A metric as the terminal and logs have it: 0.9123, or "—" without a value."""
+    return "—" if value is None else f"{value:.4f}"
 
 
 def count(
@@ -99,16 +137,16 @@ def count(
 
 
 def by_kind(counts: Counts) -> list[dict[str, Any]]:
-    """Precision, recall and F1 of each label, or each type of entity.
+    """Precision, recall and F1 of each label, or each type of entity; None where there are none.
 
     → [{"label": "LOC", "precision": 0.9, "recall": 0.8, "f1": 0.85, "gold": 50, "predicted": 44}]
     """
     right, golden, predicted = (np.asarray(x.sum(axis=0)).ravel() for x in counts[1:])
     columns = {
         "label": counts.kinds,
-        "precision": ratio(right, predicted).tolist(),
-        "recall": ratio(right, golden).tolist(),
-        "f1": f1(right, golden, predicted).tolist(),
+        "precision": map(_defined, ratio(right, predicted)),
+        "recall": map(_defined, ratio(right, golden)),
+        "f1": map(_defined, f1(right, golden, predicted)),
         "gold": golden.astype(int).tolist(),
         "predicted": predicted.astype(int).tolist(),
     }
@@ -121,13 +159,13 @@ def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Quotient of equal shapes, 0 where the whole is 0."""
-    return np.divide(part, whole, out=np.zeros(np.shape(part)), where=whole > 0)
+    """Quotient of equal shapes, NaN where the whole is 0."""
+    return np.divide(part, whole, out=np.full(np.shape(part), np.nan), where=whole > 0)
 
 
 def f1(right: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Harmonic mean of precision and recall: their denominators add up."""
-    return ratio(2 * right, gold + predicted)
+    """Harmonic mean of precision and recall: their denominators add up. NaN where gold is 0."""
+    return np.where(gold > 0, ratio(2 * right, gold + predicted), np.nan)
 
 
 def totals(counts: Counts, weights: np.ndarray) -> list[np.ndarray]:
@@ -136,15 +174,15 @@ def totals(counts: Counts, weights: np.ndarray) -> list[np.ndarray]:
 
 
 def macro_f1(counts: Counts, weights: np.ndarray) -> np.ndarray:
-    """Mean (R,) over the kinds that a sample holds or is answered with."""
-    right, gold, predicted = (weights @ matrix for matrix in counts[1:])
-    return ratio(f1(right, gold, predicted).sum(axis=1), np.sum(gold + predicted > 0, axis=1))
+    """Mean (R,) over all kinds; NaN where a sample lacks one of them."""
+    each: np.ndarray = f1(*(weights @ matrix for matrix in counts[1:]))
+    return each.mean(axis=1)
 
 
 def roc_auc(second: np.ndarray, likelihood: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """How often an example of the second label is the likelier one (R,), ties counting half.
 
-    From the ranks, as Mann and Whitney's U; 0.5 where a sample lacks one of the labels.
+    From the ranks, as Mann and Whitney's U; NaN where a sample lacks one of the labels.
     """
     positive = weights * second
     positives = positive.sum(axis=1)
@@ -154,7 +192,7 @@ def roc_auc(second: np.ndarray, likelihood: np.ndarray, weights: np.ndarray) -> 
 
 
 def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Pearson's r (R,) of x and y, (N,) or (R, N); 0 where one of them is constant."""
+    """Pearson's r (R,) of x and y, (N,) or (R, N); NaN where one is constant."""
     x, y = _deviations(x, weights), _deviations(y, weights)
     together, of_x, of_y = ((weights * z).sum(axis=1) for z in (x * y, x**2, y**2))
     return np.clip(ratio(together, np.sqrt(of_x * of_y)), -1, 1)
@@ -180,16 +218,30 @@ def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group]
 
 
-def _draws(rng: np.random.Generator, examples: int, resamples: int) -> np.ndarray:
-    """How often each example is drawn (R, N) when as many are drawn as there are."""
-    drawn = rng.integers(0, examples, (resamples, examples))
-    return np.array([np.bincount(row, minlength=examples) for row in drawn], np.float64)
+def _draws(rng: np.random.Generator, strata: np.ndarray, resamples: int) -> np.ndarray:
+    """How often each example is drawn (R, N) when as many are drawn of each stratum as it has."""
+    examples = len(strata)
+    order = np.argsort(strata, kind="stable")
+    sizes = np.bincount(strata)
+    size, first = (x[strata[order]] for x in (sizes, np.cumsum(sizes) - sizes))
+    places = first + (rng.random((resamples, examples)) * size).astype(np.int64)
+    numbered = order[places] + examples * np.arange(resamples)[:, None]
+    counted = np.bincount(numbered.ravel(), minlength=resamples * examples)
+    return counted.reshape(resamples, examples).astype(np.float64)
 
 
-def _middle(values: np.ndarray) -> tuple[float, float]:
-    """What 95 % of the values lie between."""
+def _middle(values: np.ndarray) -> Ends | None:
+    """What 95 % of the values lie between; None where that has no width."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return None
     low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
+    return (float(low), float(high)) if high - low > ROUNDING * abs(high) else None
+
+
+def _defined(value: Any) -> float | None:
+    """A number, or None for NaN."""
+    return None if np.isnan(value) else float(value)
 
 
 def _matrix(items: Sequence[Iterable[LabelItem]], kinds: tuple[str, ...]) -> Any:

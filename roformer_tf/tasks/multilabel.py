@@ -12,7 +12,7 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import class_probabilities, tfidf
+from roformer_tf.tasks.baselines import Sets, check_size, logistic_probabilities, tfidf_baseline
 from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
 from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.losses import balanced_yes_and_no, sigmoid_divergence, sigmoid_losses
@@ -181,6 +181,15 @@ class Multilabel(Task):
 
         return measure
 
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Each example has all labels right, or has not."""
+        return {EXACT_MATCH.name: len(gold)}
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Macro F1 needs an example of every label, micro F1 one of any."""
+        without_any = {} if any(gold) else self._without_missing(gold, MICRO_F1)
+        return self._without_missing(gold, MACRO_F1) | without_any
+
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether all labels are answered and no other, in any order."""
         return set(label) == set(prediction.label)
@@ -190,21 +199,26 @@ class Multilabel(Task):
         return {(one,) for one in label}
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
-        """TF-IDF of 1 to 3 characters and a logistic regression for each label.
+        """TF-IDF and a logistic regression for each label.
 
-        `valid` chooses the thresholds, as it does the model's; without, they are 0.5.
+        `valid` also chooses the thresholds, as it does the model's; without it they are 0.5.
         """
-        fitted = tfidf(training, [*test, *valid], "logistic")
-        targets = np.array([self.target(example) for example in fitted.training])
-        columns = [
-            class_probabilities(fitted.features, column, fitted.other_features, 2)[:, 1]
-            for column in targets.T
-        ]
-        answers = [Prediction((), scores) for scores in np.stack(columns, axis=1)]
-        chosen = self.with_choices([example.label for example in valid], answers[len(test) :])
-        return fitted.method, [chosen.reread(answer) for answer in answers[: len(test)]]
+        return tfidf_baseline(self, "logistic", Sets(training, test, valid), metric)
+
+    def fit_linear(
+        self, examples: Sequence[Example], features: Any, others: Any, strength: float
+    ) -> list[Prediction]:
+        """The probability of each label; the labels themselves are for `reread`."""
+        check_size(features, len(self.labels))
+        targets = np.array([self.target(one) for one in examples]) > 0
+        scores = logistic_probabilities(features, targets, others, strength)
+        return [Prediction((), one) for one in scores]
 
     def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
         """Calibration of every label's probability, and figures of each label."""

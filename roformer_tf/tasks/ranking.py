@@ -121,6 +121,10 @@ class Ranking(Task):
         right = np.array([self.is_right(*pair) for pair in zip(gold, predictions, strict=True)])
         return lambda weights: {ACCURACY.name: mean(right, weights)}
 
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Each triple is right or wrong."""
+        return {ACCURACY.name: len(gold)}
+
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """A triple with equal scores is not answered, whichever of the two comes first."""
         ahead = prediction.scores[0] != prediction.scores[1]
@@ -132,7 +136,11 @@ class Ranking(Task):
         return RANKED
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """Whether B or C shares more characters with A; nothing is learnt."""
         answers = []

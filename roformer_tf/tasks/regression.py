@@ -12,7 +12,7 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import tfidf
+from roformer_tf.tasks.baselines import Sets, tfidf_baseline
 from roformer_tf.tasks.blocks import Block, Scatter
 from roformer_tf.tasks.details import POINTS, JsonObject
 from roformer_tf.tasks.losses import number_divergence, squared_errors
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from roformer_tf.kernels.forms import Tensor
 
+SAME_PREDICTIONS = Words("all predictions are the same number", "所有预测都是同一个数")
 PEARSON = Metric(
     "pearson",
     Words("Pearson r", "皮尔逊相关系数"),
@@ -33,6 +34,7 @@ PEARSON = Metric(
         "how closely predicted values follow the true ones: 1 is perfect, 0 is chance",
         "预测值与真实值的线性相关程度，1 为完全相关，0 为无关",
     ),
+    undefined=SAME_PREDICTIONS,
 )
 SPEARMAN = Metric(
     "spearman",
@@ -42,6 +44,7 @@ SPEARMAN = Metric(
         "the same of their ranks: whether the order is right",
         "两者排名的相关程度，只看大小顺序是否一致",
     ),
+    undefined=SAME_PREDICTIONS,
 )
 MAE = Metric(
     "mae",
@@ -57,6 +60,7 @@ RMSE = Metric(
     falls=True,
     meaning=Words("the same, with more weight on large errors", "与之类似，但更看重大的误差"),
 )
+SAME_LABELS = Words("all labels are the same number", "所有标注都是同一个数")
 NUMBERS = Words("Predicted and true values", "预测值与真实值")
 SCATTER = Words("predicted values by true values", "预测值与真实值的散点图")
 NO_LABELS = "is about labels, but a regression has numbers."
@@ -170,17 +174,30 @@ class Regression(Task):
 
         return measure
 
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """Nothing correlates with a constant."""
+        same = len(set(gold)) == 1
+        return {PEARSON.name: SAME_LABELS, SPEARMAN.name: SAME_LABELS} if same else {}
+
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
-        """TF-IDF of 1 to 3 characters and ridge regression."""
+        """TF-IDF and ridge regression."""
+        return tfidf_baseline(self, "ridge", Sets(training, test, valid), metric)
+
+    def fit_linear(
+        self, examples: Sequence[Example], features: Any, others: Any, strength: float
+    ) -> list[Prediction]:
+        """The number; the usual strength of 10 is scikit-learn's usual alpha of 1."""
         from sklearn.linear_model import Ridge
 
-        fitted = tfidf(training, test, "ridge")
-        numbers = np.array([example.label for example in fitted.training], float)
-        found = Ridge().fit(fitted.features, numbers).predict(fitted.other_features)
-        answers = found.astype(np.float32)
-        return fitted.method, [Prediction(float(one), np.array([one])) for one in answers]
+        numbers = np.array([example.label for example in examples], np.float64)
+        found = Ridge(alpha=10 / strength).fit(features, numbers).predict(others)
+        return [Prediction(float(one), np.array([one])) for one in found.astype(np.float32)]
 
     def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
         """Where a set's numbers lie."""

@@ -58,12 +58,14 @@ PRECISION = Metric(
     "precision",
     wording.PRECISION,
     meaning=Words("the share of predicted entities that are right", "预测出的实体中正确的比例"),
+    undefined=Words("no entity is predicted", "没有预测出任何实体"),
 )
 RECALL = Metric(
     "recall",
     wording.RECALL,
     meaning=Words("the share of labelled entities that are found", "标注的实体中被找出的比例"),
 )
+NO_ENTITY = Words("there is no entity in the data", "数据中没有实体")
 LONGEST_MATCH = Words("longest match of the entities in training", "训练集实体的最长匹配")
 BEFORE = 60
 """Units that a report shows before a sentence's first mistake."""
@@ -298,6 +300,28 @@ class Tagging(Task):
 
         return measure
 
+    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+        """Sentences, for shares of 0 or 1, of which drawn samples show no spread.
+
+        Entities and units of one sentence are not independent: other shares have a bootstrap.
+        """
+        figures = self.compute_metrics(gold, predictions)
+        spans_of = (spans(label) for label in gold), (spans(one.label) for one in predictions)
+        with_entities, with_predicted = (sum(map(bool, some)) for some in spans_of)
+        sentences = {
+            PRECISION.name: with_predicted,
+            RECALL.name: with_entities,
+            ACCURACY.name: len(gold),
+        }
+        return {name: number for name, number in sentences.items() if figures.get(name) in (0, 1)}
+
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+        """F1 and recall need an entity, if entities are what is marked."""
+        if not self._entities:
+            return {}
+        has_any = any(spans(label) for label in gold)
+        return {} if has_any else {F1.name: NO_ENTITY, RECALL.name: NO_ENTITY}
+
     def items(self, label: Label) -> set[LabelItem]:
         """Each entity, or each unit's label."""
         if self._entities:
@@ -312,7 +336,11 @@ class Tagging(Task):
         return tuple(sorted({kind for label in self.labels for kind, _, _ in spans([label])}))
 
     def baseline(
-        self, training: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+        self,
+        training: Sequence[Example],
+        test: Sequence[Example],
+        valid: Sequence[Example] = (),
+        metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """What stands in training as an entity, the longest first, from left to right."""
         certain = np.eye(len(self.labels), dtype=np.float32)

@@ -8,6 +8,7 @@ stands with it, and a page's sentences in `finetuning.report.phrases`.
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -72,6 +73,13 @@ def in_language(value: Any, language: Language) -> Any:
     return value
 
 
+def enumerated(names: Sequence[str], shown: int = 10) -> Words:
+    """The first names, and how many more there are: a, b and 3 more."""
+    more = len(names) - shown
+    rest = MORE_LABELS.format(number=more) if more > 0 else Words("", "")
+    return Words(", ".join(names[:shown]) + rest.en, "、".join(names[:shown]) + rest.zh)
+
+
 LABEL = Words("label", "标签")
 NONE = Words("none", "无")
 GIVEN = Words("label", "标注")
@@ -84,6 +92,11 @@ F1 = Words("F1", "F1")
 ACCURACY = Words("accuracy", "准确率")
 MACRO_F1 = Words("macro F1", "宏平均 F1")
 MICRO_F1 = Words("micro F1", "微平均 F1")
+NO_EXAMPLE = Words("there is no example of {labels}", "没有标签为 {labels} 的样本")
+NO_SPREAD = Words(
+    "all samples drawn from the examples have the same value", "对样本重抽样，每次的值都相同"
+)
+MORE_LABELS = Words(" and {number} more", "等，另有 {number} 个")
 FIRST_LABELS = Words(
     "The first {shown} of {all} labels.", "共 {all} 个标签，这里列出前 {shown} 个。"
 )

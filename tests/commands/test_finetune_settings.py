@@ -275,9 +275,9 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
         return [Example((row["text"],), float(row["label"]), "") for row in rows]
 
     task = load_finetuned(run / "model")[2]
-    train, test = read("train"), read("test")
+    train, valid, test = read("train"), read("valid"), read("test")
     for fitted_to, same in ((train, True), (train + test, False)):
-        _, simple = task.baseline(fitted_to, test)
+        _, simple = task.baseline(fitted_to, test, valid)
         want = task.compute_metrics([one.label for one in test], simple)
         assert (report["baseline"]["test"] == pytest.approx(want, abs=1e-6)) == same
 

@@ -42,7 +42,6 @@ def figures(run):
         trial.pop("seconds")
     report["settings"].pop("output")
     report.pop("seconds")
-    report.pop("advice")  # names the run's folder
     return report
 
 

@@ -274,7 +274,7 @@ def test_a_model_behind_its_baseline_doubts_no_label_and_the_report_says_why(run
 class AgreeingBaseline(Classification):
     """Its baseline predicts what the model predicts."""
 
-    def baseline(self, training, test, valid=()):
+    def baseline(self, training, test, valid=(), metric=None):
         return Words("made", "made"), [doubtful_prediction(one) for one in test]
 
 

@@ -66,7 +66,8 @@ def computed(monkeypatch):
     return computed
 
 
-LABELS, VECTORS = ("predict", "evaluate", "load", "serve"), ("embed", "load", "serve", "fill-mask", "load to fill")
+LABELS = ("predict", "evaluate", "load", "serve")
+VECTORS = ("embed", "load", "serve", "fill-mask", "load to fill")
 USUAL = {"labels": ("openvino", "bfloat16"), "vectors": ("onnx", "float32")}
 
 

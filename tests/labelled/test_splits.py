@@ -161,6 +161,30 @@ def test_every_label_is_trained_on(task):
     assert {e.label for e in (*valid, *test)} == {examples[0].label}
 
 
+@pytest.mark.parametrize("task", ["classification", "pair", "multilabel", "tagging"])
+@pytest.mark.parametrize("shares", [(0.1, 0.1), (0.1, 0.0), (0.02, 0.3)])
+def test_a_label_of_three_rows_is_in_every_set(task, shares):
+    """Whatever the seed, beside labels that are frequent, and with rows that repeat."""
+    labels = ["common"] * 300 + ["often"] * 150 + ["rare"] * 3 + ["scarce"] * 4
+    if task in ("multilabel", "tagging"):  # a rare label comes with a frequent one
+        labels = [("common", label) for label in labels]
+    examples = made(labels)
+    examples += [one._replace(texts=(one.texts[0] + " ",)) for one in examples[::5]]
+    for seed in range(10):
+        for part in split_examples(examples, TASKS[task], shares, seed):
+            met = {label for one in part for label in TASKS[task].labels_in(one.label)}
+            assert not part or met == {"common", "often", "rare", "scarce"}
+
+
+def test_rare_labels_that_come_together_are_in_every_set():
+    rng = np.random.default_rng(0)
+    labels = [tuple(np.flatnonzero(row).astype(str)) for row in rng.random((200, 40)) < 0.03]
+    found = Counter(label for one in labels for label in one)
+    for part in split_examples(made(labels), TASKS["multilabel"]):
+        met = {label for one in part for label in one.label}
+        assert met >= {label for label, count in found.items() if count >= 3}
+
+
 def test_a_split_is_a_function_of_its_seed():
     examples = made(["0", "1"] * 50)
     assert split_examples(examples, TASKS["classification"], seed=1) == split_examples(

@@ -129,6 +129,7 @@ TERMS = {
     "IDF",
     "token",
     "bootstrap",
+    "Wilson",
 }  # as the field has them
 OF_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
 

@@ -55,7 +55,7 @@ def judge(name, training, test):
 )
 def test_what_words_tell_is_learnt(name, method, metric, least):
     said, predictions, figures = judge(name, [*examples(name, 200, 0)], [*examples(name, 100, 1)])
-    assert said == f"TF-IDF of 1–3 characters + {method} regression"
+    assert said == f"TF-IDF of 1–3 characters + {method} regression (min_df 2, C 10)"
     assert figures[metric] >= least
     assert {one.scores.shape for one in predictions} == {(1,) if name == "regression" else (2,)}
 
@@ -81,10 +81,69 @@ def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
     _, at_half = task.baseline(training, test)
     _, chosen = task.baseline(training, test, valid)
     assert [one.label for one in at_half] == [task.likely(one.scores) for one in at_half]
-    _, by_valid = task.baseline(training, valid)
+    _, by_valid = task.baseline(training, valid, valid)
     wanted = task.with_choices([one.label for one in valid], by_valid)
     assert wanted.thresholds != (0.5, 0.5)
-    assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in at_half]
+    assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in chosen]
+
+
+@pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "regression"])
+def test_it_is_tuned_on_the_validation_set_alone(name):
+    """The settings are the best of those tried there, by the metric asked for."""
+    training, test = [*examples(name, 40, 0)], [*examples(name, 30, 1)]
+    rng = np.random.default_rng(3)
+    labels = [one.label for one in examples(name, 60, 2)]
+    noisy = [one._replace(label=labels[rng.integers(60)]) for one in examples(name, 60, 2)]
+    task = TASKS[name].from_examples(training)
+    metric = task.usable_metrics()[1]
+    tried = []
+    with pytest.MonkeyPatch.context() as patch:
+        features = baselines.Counts.features
+
+        def remember(counts, min_df):
+            tried.append((counts.longest, min_df, len(counts.sets[1])))
+            return features(counts, min_df)
+
+        patch.setattr(baselines.Counts, "features", remember)
+        words, _ = task.baseline(training, test, noisy, metric)
+    assert "chosen on the validation set" in words.en
+    assert "在验证集上选取" in words.zh
+    *searched, last = tried
+    assert {others for _, _, others in searched} == {60}  # never the test set
+    assert {(longest, min_df) for longest, min_df, _ in searched} == {
+        (longest, min_df) for longest in (0, 2, 3) for min_df in (1, 2)
+    }
+    unit = "words" if last[0] == 0 else f"1–{last[0]} characters"
+    assert f"TF-IDF of {unit} +" in words.en
+    assert f"min_df {last[1]}," in words.en
+    found = {}
+    for setting in baselines.COUNTED:  # by another route: each setting as the only one
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(baselines, "COUNTED", [setting])
+            patch.setattr(baselines, "STRENGTHS", (10.0,))
+            _, answers = task.baseline(training, noisy, noisy)
+        gold = [one.label for one in noisy]
+        found[setting[:2]] = metric.goodness(task.compute_metrics(gold, answers))
+    assert found[last[:2]] == max(found.values())
+
+
+def test_rare_words_count_where_the_validation_set_says_so():
+    """Each label has words of its own, most of them once in training: min_df 1 finds them."""
+    rng = np.random.default_rng(0)
+    names = {label: [chr(0x4E00 + 300 * k + i) for i in range(200)] for k, label in enumerate("ab")}
+
+    def drawn(count):
+        for number in range(count):
+            label = "ab"[number % 2]
+            yield Example((sentence(rng, *rng.choice(names[label], 2)),), label, f"made:{number}")
+
+    training, valid, test = [*drawn(120)], [*drawn(120)], [*drawn(200)]
+    task = TASKS["classification"].from_examples(training)
+    words, predictions = task.baseline(training, test, valid)
+    assert "min_df 1" in words.en
+    tuned = task.compute_metrics([one.label for one in test], predictions)["accuracy"]
+    _, fixed = task.baseline(training, test)
+    assert tuned > task.compute_metrics([one.label for one in test], fixed)["accuracy"] + 0.05
 
 
 def test_the_same_examples_give_the_same_answers():
@@ -109,7 +168,7 @@ def test_long_training_sets_are_thinned_and_it_is_said(monkeypatch):
     kept = baselines._at_most(training, 1000)
     assert sum(len(one.texts[0]) for one in kept) <= 1100
     said, _, _ = judge("classification", training, training[:5])
-    assert said.endswith(f"regression, fitted to {len(kept)} of 200 training examples")
+    assert said.endswith(f", fitted to {len(kept)} of 200 training examples")
 
 
 def test_a_thinned_training_set_has_what_stands_at_every_second_place():
@@ -172,6 +231,5 @@ def test_a_regression_that_would_take_hours_is_refused():
     from scipy.sparse import csr_matrix
 
     for shape in ((200, 1_000_000), (1_000_000, 200)):
-        features, labels = csr_matrix(shape, dtype=np.float32), np.arange(shape[0]) % 100
         with pytest.raises(InputError, match="100 labels"):
-            baselines.class_probabilities(features, labels, features[:1], 100)
+            baselines.check_size(csr_matrix(shape, dtype=np.float32), 100)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, pearsonr, rankdata, spearmanr
+from scipy.stats import pearsonr, rankdata, spearmanr
 from seqeval.metrics import f1_score as entity_f1
 from seqeval.metrics import precision_score as entity_precision
 from seqeval.metrics import recall_score as entity_recall
@@ -41,6 +41,11 @@ def answers(labels):
     return [Prediction(label, NOTHING) for label in labels]
 
 
+def answers_of(labels):
+    """Answers of two labels, with the probabilities that go with them."""
+    return [Prediction(one, np.float32([one == "a", one == "b"])) for one in labels]
+
+
 def labelled(name, labels, examples=60, seed=0):
     """A task, the labels of examples, and a model's answers: by chance, half of them right."""
     rng = np.random.default_rng(seed)
@@ -54,8 +59,8 @@ def labelled(name, labels, examples=60, seed=0):
 def several(examples=80, seed=0):
     rng = np.random.default_rng(seed)
     task = Multilabel(labels=("a", "b", "c", "d"))
-    gold = rng.random((examples, 4)) < (0.1, 0.3, 0.5, 0)
-    logits = np.where(gold, 1, -1) + rng.normal(size=gold.shape) - (0, 0, 0, 9)
+    gold = rng.random((examples, 4)) < (0.1, 0.3, 0.5, 0.2)
+    logits = np.where(gold, 1, -1) + rng.normal(size=gold.shape)
     names = [tuple(np.array(task.labels)[row].tolist()) for row in gold]
     return task, names, [task.answer(row) for row in logits]
 
@@ -113,11 +118,15 @@ def test_classification_equals_scikit_learn(name, labels):
     assert task.compute_metrics(gold, predictions) == pytest.approx(want, abs=1e-12)
 
 
-def test_macro_f1_leaves_out_what_is_nowhere():
-    task = Classification(labels=("a", "b", "c", "d"))
-    gold, said = ["a", "a", "b"], ["a", "b", "c"]
-    want = f1_score(gold, said, average="macro", zero_division=0)  # over a, b and c
+def test_macro_f1_is_over_the_labels_of_training():
+    """One that the data lack leaves it without a value, also where the model predicts it."""
+    task = Classification(labels=("a", "b", "c"))
+    gold, said = ["a", "a", "b", "c"], ["a", "b", "b", "b"]
+    want = f1_score(gold, said, average="macro", labels=task.labels, zero_division=0)
     assert task.compute_metrics(gold, answers(said))["macro_f1"] == pytest.approx(want)
+    for said in (["a", "b", "b"], ["a", "c", "b"]):
+        assert task.compute_metrics(["a", "a", "b"], answers(said))["macro_f1"] is None
+    assert "c" in task.why_undefined(["a", "a", "b"])["macro_f1"].en
 
 
 def test_multilabel_equals_scikit_learn():
@@ -125,12 +134,10 @@ def test_multilabel_equals_scikit_learn():
     binary = MultiLabelBinarizer(classes=task.labels)
     truth = binary.fit_transform(gold)
     said = binary.transform([one.label for one in predictions])
-    assert not truth[:, 3].any()  # "d" is never there, nor answered
-    assert not said[:, 3].any()
     assert task.compute_metrics(gold, predictions) == pytest.approx(
         {
             "micro_f1": f1_score(truth, said, average="micro"),
-            "macro_f1": f1_score(truth, said, average="macro", zero_division=np.nan),
+            "macro_f1": f1_score(truth, said, average="macro"),
             "exact_match": accuracy_score(truth, said),
         },
         abs=1e-12,
@@ -156,11 +163,110 @@ def test_regression_equals_scipy():
     )
 
 
+# What the data cannot give has no value
+
+LABELS_LACK = [
+    ("classification", ("a", "b"), ["a"] * 30, "a", {"macro_f1", "roc_auc"}, "b"),
+    ("pair", ("a", "b"), ["b"] * 30, "b", {"macro_f1", "roc_auc"}, "a"),
+    ("pair", ("a", "b", "c"), ["b", "a"] * 15, "b", {"macro_f1"}, "c"),
+    ("multilabel", ("a", "b"), [("a",)] * 30, ("a",), {"macro_f1"}, "b"),
+    ("multilabel", ("a", "b"), [()] * 30, (), {"macro_f1", "micro_f1"}, "a, b"),
+    ("regression", (), [3.0] * 30, 2.5, {"pearson", "spearman"}, "same"),
+    ("regression", (), [3.0], 3.0, {"pearson", "spearman"}, "same"),
+    ("tagging", TAGS, [("O", "O")] * 30, ("O", "O"), {"f1", "precision", "recall"}, "entit"),
+    ("tagging", TAGS, [("O", "O")] * 30, ("S-PER", "O"), {"f1", "recall"}, "entit"),
+]
+
+
+@pytest.mark.parametrize(("name", "labels", "gold", "said", "lost", "reason"), LABELS_LACK)
+def test_a_figure_that_the_labels_cannot_give_has_a_reason(name, labels, gold, said, lost, reason):
+    task = TASKS[name](labels=labels)
+    scores = np.float32([[0.4, 0.6]] * 2 if name == "tagging" else [0.4, 0.6, 0])
+    predictions = [Prediction(said, scores)] * len(gold)
+    found = task.compute_metrics(gold, predictions)
+    ends = task.intervals(gold, predictions)
+    assert {metric for metric, value in found.items() if value is None} == lost
+    assert all(ends[metric] is None for metric in lost)
+    for metric in lost:
+        why = task.reason(task.metric(metric), gold)
+        assert reason in why.en or (metric == "precision" and "predicted" in why.en)
+        assert why.zh
+
+
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e9 / 3])
-def test_a_correlation_with_a_constant_is_0(constant):
+def test_constant_numbers_have_no_correlation(constant):
     task, gold, _ = numbers()
     found = task.compute_metrics(gold, answers([constant] * len(gold)))
-    assert found["pearson"] == found["spearman"] == 0
+    assert found["pearson"] is found["spearman"] is None
+    assert "predictions" in task.reason(task.metric("pearson"), gold).en
+    found = task.compute_metrics([constant] * len(gold), answers(gold))
+    assert found["pearson"] is found["spearman"] is None
+
+
+def test_without_a_prediction_there_is_no_precision():
+    task = Tagging(labels=TAGS)
+    found = task.compute_metrics([("S-PER", "O")], answers([("O", "O")]))
+    assert found == {"f1": 0, "precision": None, "recall": 0, "accuracy": 0.5}
+    rows = {row["label"]: row for row in by_kind(task.count_items([("S-PER",)], answers(["O"])))}
+    assert rows["PER"] | {"precision": None, "recall": 0, "f1": 0} == rows["PER"]
+    assert rows["LOC"] | dict.fromkeys(("precision", "recall", "f1")) == rows["LOC"]
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "want"),
+    [
+        (30, 30, (0.886, 1)),
+        (0, 30, (0, 0.114)),
+        (1, 1, (0.207, 1)),
+        (1, 2, (0.095, 0.905)),
+        (9, 10, (0.596, 0.982)),
+    ],
+)
+def test_the_interval_of_a_share_is_wilsons(right, of, want):
+    said = ["a"] * right + ["b"] * (of - right)
+    task = Classification(labels=("a", "b"))
+    assert task.intervals(["a"] * of, answers_of(said))["accuracy"] == pytest.approx(want, abs=5e-4)
+    both, halves = Multilabel(labels=("a", "b")), [(one,) for one in said]
+    found = both.intervals([("a",)] * of, answers(halves))["exact_match"]
+    assert found == pytest.approx(want, abs=5e-4)
+
+
+def test_a_perfect_tagging_is_as_sure_as_it_has_sentences_with_entities():
+    """Entities of one sentence are not independent."""
+    task = Tagging(labels=TAGS)
+    gold = [("S-PER", "S-PER", "S-PER")] * 10 + [("O",)] * 20
+    found = task.intervals(gold, answers(gold))
+    assert found["recall"] == found["precision"] == pytest.approx((0.722, 1), abs=5e-4)
+    assert found["accuracy"] == pytest.approx((0.886, 1), abs=5e-4)
+    assert found["f1"] is None
+
+
+def test_no_interval_has_zero_width(judged):
+    task, gold, predictions = judged
+    perfect = [Prediction(x, one.scores) for x, one in zip(gold, predictions, strict=True)]
+    for number in (1, 2, 3, len(gold)):
+        same = [] if task.has_units else [predictions[:1] * len(gold)]
+        for said in (perfect, predictions, *same):
+            figures = task.compute_metrics(gold[:number], said[:number])
+            for name, ends in task.intervals(gold[:number], said[:number]).items():
+                assert ends is None or ends[0] < ends[1]
+                assert ends is None or ends[0] <= figures[name] <= ends[1]
+
+
+def test_examples_are_drawn_within_their_labels():
+    """A rare label is in every sample: the only way to be wrong is to err on the one of two."""
+    task = Classification(labels=("a", "b"))
+    gold, said = ["a"] * 500 + ["b"] * 2, ["a"] * 501 + ["b"]
+    low, high = task.intervals(gold, answers_of(said))["macro_f1"]
+    half = (2 * 500 / 1001 + 2 / 3) / 2
+    assert task.compute_metrics(gold, answers_of(said))["macro_f1"] == pytest.approx(half)
+    assert low == pytest.approx(1000 / 1002 / 2)  # none of two is right, but there are two
+    assert high == 1
+    many, names, predictions = several()
+    rare = [*names, ("e",)]
+    task = Multilabel(labels=(*many.labels, "e"))
+    predictions = [*predictions, Prediction(("e",), NOTHING)]
+    assert task.intervals(rare, predictions)["macro_f1"] is not None
 
 
 def test_a_triple_is_right_only_where_one_text_is_ahead():
@@ -181,12 +287,6 @@ def test_tagging_equals_seqeval():
     }
     assert 0.2 < want["f1"] < 0.8
     assert task.compute_metrics(gold, predictions) == pytest.approx(want, abs=1e-12)
-
-
-def test_tagging_without_entities_is_0_not_nan():
-    task = Tagging(labels=TAGS)
-    found = task.compute_metrics([("O", "O")], answers([("O", "O")]))
-    assert found == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 1}
 
 
 def test_by_kind_equals_scikit_learn():
@@ -218,7 +318,7 @@ def test_every_metric_is_announced_and_the_main_one_rises(judged):
     assert not task.metrics[0].falls
 
 
-def test_an_interval_is_that_of_scores_of_examples_drawn_anew(judged):
+def test_a_weight_is_how_often_an_example_is_there(judged):
     task, gold, predictions = judged
     rng = np.random.default_rng(7)
     drawn = [rng.integers(0, len(gold), len(gold)) for _ in range(50)]
@@ -227,55 +327,45 @@ def test_an_interval_is_that_of_scores_of_examples_drawn_anew(judged):
     for row, sample in enumerate(drawn):
         want = task.compute_metrics([gold[i] for i in sample], [predictions[i] for i in sample])
         got = {name: values[row] for name, values in at_once.items()}
-        assert got == pytest.approx(want, abs=1e-12)
+        want = {name: math.nan if x is None else x for name, x in want.items()}
+        assert got == pytest.approx(want, abs=1e-12, nan_ok=True)
 
 
 def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples():
-    widths = []
+    widths = {"accuracy": [], "macro_f1": []}
     for examples in (500, 8000):
         task, gold, predictions = labelled("classification", ("0", "1"), examples)
-        share = task.compute_metrics(gold, predictions)["accuracy"]
-        low, high = task.intervals(gold, predictions)["accuracy"]
-        assert low < share < high
-        widths.append(high - low)
+        figures, found = (
+            task.compute_metrics(gold, predictions),
+            task.intervals(gold, predictions),
+        )
+        share = figures["accuracy"]
         normal = 2 * 1.96 * math.sqrt(share * (1 - share) / examples)
-        assert high - low == pytest.approx(normal, rel=0.1)
-    assert widths[0] / widths[1] == pytest.approx(4, rel=0.15)
+        for name, sizes in widths.items():
+            low, high = found[name]
+            assert low < figures[name] < high
+            assert high - low == pytest.approx(normal, rel=0.1)
+            sizes.append(high - low)
+    for wide, narrow in widths.values():
+        assert wide / narrow == pytest.approx(4, rel=0.15)
 
 
-def test_95_of_100_samples_lie_in_an_interval():
-    """Drawn anew, the number of right answers is binomial: its tails are known exactly."""
-    task, gold, predictions = triples(2000)
-    share = task.compute_metrics(gold, predictions)["accuracy"]
-    low, high = task.intervals(gold, predictions, resamples=20_000)["accuracy"]
-    below, above = (round(2000 * end) for end in (low, high))
-    number = binom(2000, share)
-    chance = 0.004  # of 20,000 samples
-    assert number.cdf(below - 1) - chance < 0.025 < number.cdf(below) + chance
-    assert number.sf(above) - chance < 0.025 < number.sf(above - 1) + chance
+def task_shares(task):
+    """Metrics that are a fraction of independent examples: nothing is drawn for them."""
+    return {"accuracy", "exact_match"} & {x.name for x in task.metrics if not task.has_units}
 
 
 def test_intervals_are_a_function_of_the_seed(judged):
     first, again, other = (intervals(*judged, resamples=200, seed=seed) for seed in (0, 0, 1))
-    assert first == again != other
-    assert all(low <= high for low, high in first.values())
+    assert first == again
+    shares = task_shares(judged[0])
+    assert shares == {name for name, ends in first.items() if ends == other[name]}
 
 
 def test_intervals_do_not_depend_on_how_many_samples_are_held_at_once(judged, monkeypatch):
     want = intervals(*judged, resamples=50)
     monkeypatch.setattr(metrics, "NUMBERS_AT_ONCE", 7 * len(judged[1]))
     assert intervals(*judged, resamples=50) == want
-
-
-@pytest.mark.parametrize("examples", [1, 2, 3])
-def test_few_examples_give_no_nan(examples):
-    kinds = [numbers(examples), tagged(examples), several(examples), triples(examples)]
-    for judged in [*kinds, labelled("pair", ("0", "1"), examples)]:
-        values = [
-            *judged[0].compute_metrics(*judged[1:]).values(),
-            *np.ravel([*intervals(*judged).values()]),
-        ]
-        assert np.isfinite(values).all()
 
 
 def test_a_thousand_samples_of_twenty_thousand_examples_take_seconds():

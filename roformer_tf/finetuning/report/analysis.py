@@ -199,14 +199,28 @@ def _unleaked(judged: str, evaluated: EvaluatedSet, answers: Answers) -> dict[st
 
 
 def with_intervals(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
-    """Every metric of each set, and its interval."""
-    metrics: JsonObject = {name: task.compute_metrics(*answers) for name, answers in sets.items()}
-    return metrics | {
-        "intervals": {
-            name: {metric: list(ends) for metric, ends in task.intervals(*answers).items()}
-            for name, answers in sets.items()
+    """Every metric of each set and its interval, None where the data cannot give it, and why.
+
+    {"test": {"roc_auc": None, …}, "intervals": {"test": {"roc_auc": None, …}}, "undefined":
+    {"test": {"roc_auc": {"what": "value", "en": "there is no example of …", "zh": …}}}}
+    """
+    report: JsonObject = {"intervals": {}, "undefined": {}}
+    for name, answers in sets.items():
+        figures, ends = task.compute_metrics(*answers), task.intervals(*answers)
+        report[name] = figures
+        report["intervals"][name] = {metric: pair and list(pair) for metric, pair in ends.items()}
+        report["undefined"][name] = {
+            metric: _why(task, metric, answers.gold, figures[metric])
+            for metric in figures
+            if ends[metric] is None
         }
-    }
+    return report
+
+
+def _why(task: Task, name: str, gold: Sequence[Label], value: float | None) -> JsonObject:
+    """What is missing of a metric, its value or its interval alone, and the reason."""
+    reason = task.reason(task.metric(name), gold, value is not None)
+    return {"what": "value" if value is None else "interval", "en": reason.en, "zh": reason.zh}
 
 
 def _thinned(lines: Sequence[Mapping[str, float]]) -> list[JsonObject]:

@@ -18,7 +18,7 @@ from roformer_tf.runs.run_files import MODEL
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import MOST_LABELS
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import Language, Wording, Words, in_language
+from roformer_tf.tasks.wording import Language, Wording, Words, enumerated, in_language
 
 HUB_METRICS = {
     "macro_f1": "f1",
@@ -62,9 +62,10 @@ def model_card(
 def front_matter(report: Report) -> dict[str, Any]:
     """What the hub's search and its pages know of the model."""
     task, judged = TASKS[report["task"]], report["judged"]
-    metrics = {name: HUB_METRICS.get(name, name) for name in report[judged]}
+    figures = {name: value for name, value in report[judged].items() if value is not None}
+    metrics = {name: HUB_METRICS.get(name, name) for name in figures}
     results = [
-        {"type": kind, "name": task.metric(name).title.en, "value": round(report[judged][name], 4)}
+        {"type": kind, "name": task.metric(name).title.en, "value": round(figures[name], 4)}
         for name, kind in metrics.items()
     ]
     name = _file(report, "test" if judged == "test" else "valid") or _file(report, "train")
@@ -109,12 +110,8 @@ def _about(report: Report, task: Task) -> Words:
     )
     if not task.labels:
         return about
-    some = [*map(_code, task.labels[:MOST_LABELS])]
-    more = len(task.labels) - len(some)
-    labels = phrases.CARD_LABELS.format(
-        labels=Words(", ".join(some), "、".join(some)),
-        more=phrases.MORE_LABELS.format(number=more) if more else "",
-    )
+    names = enumerated([*map(_code, task.labels)], MOST_LABELS)
+    labels = phrases.CARD_LABELS.format(labels=names)
     return Words(f"{about.en}\n\n{labels.en}", f"{about.zh}\n\n{labels.zh}")
 
 
@@ -182,7 +179,7 @@ def _results(report: Report) -> Iterator[Wording]:
     task, judged, baseline = TASKS[report["task"]], report["judged"], report.get("baseline")
     sets = [name for name in (judged, f"{judged}_unseen") if name in report]
     for name in sets:
-        metrics = [task.metric(metric) for metric in report[name]]
+        metrics = [task.metric(x) for x, value in report[name].items() if value is not None]
         head: list[Wording] = [words.of_set(name), phrases.CARD_FIGURE, phrases.CARD_INTERVAL]
         rows: list[list[Wording]] = [
             [
@@ -207,7 +204,7 @@ def _intended(task: Task) -> Iterator[Wording]:
 
 
 def _limits(report: Report, task: Task) -> Iterator[Wording]:
-    limits = warnings(report)
+    limits = warnings(report, figures=False)
     if task.labels:
         limits.append(phrases.CARD_CLOSED)
     if task.crf:

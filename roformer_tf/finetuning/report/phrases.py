@@ -15,7 +15,6 @@ COLON = Words(": ", "：")
 PAGE_LANGUAGE = Words("en", "zh-CN")
 
 RESULTS = Words("Results", "结果")
-NEXT = Words("What to try next", "下一步")
 PER_LABEL = Words("Precision, recall and F1 by label", "各标签的精确率、召回率与 F1")
 CALIBRATION = Words("Calibration", "置信度校准")
 MISTAKES = Words("Errors", "错误样本")
@@ -47,6 +46,14 @@ LEAD = Words(
     "On {examples}, the model's {metric} is {ours} (95% confidence interval {interval}).",
     "在{examples}上，模型的{metric}为 {ours}（95% 置信区间 {interval}）。",
 )
+LEAD_WITHOUT_INTERVAL = Words(
+    "On {examples}, the model's {metric} is {ours} (no confidence interval: {reason}).",
+    "在{examples}上，模型的{metric}为 {ours}（无置信区间：{reason}）。",
+)
+LEAD_UNDEFINED = Words(
+    "On {examples}, {metric} has no value: {reason}.",
+    "在{examples}上无法计算{metric}：{reason}。",
+)
 LEAD_EXAMPLES = Words("the {number} examples of the {set}", "{set}的 {number} 条样本")
 LEAD_NEW_TEXTS = Words(
     "the {number} examples of the {set} whose texts are new",
@@ -62,11 +69,13 @@ HARDLY_BETTER = Words(
 )
 NO_BETTER = Words("the model is no better", "模型并不优于基线")
 INTERVALS = Words(
-    "In brackets: the 95% confidence interval (bootstrap). If as many examples were drawn anew, "
-    "the figure would lie within it about 95 times in 100.",
-    "方括号内是 95% 置信区间（bootstrap）："
+    "In brackets: the 95% confidence interval (bootstrap within labels; Wilson's for a share of "
+    "independent examples). If as many examples were drawn anew, the figure would lie within it "
+    "about 95 times in 100.",
+    "方括号内是 95% 置信区间（按标签分层的 bootstrap；独立样本的比例用 Wilson 区间）："
     "假如重新抽取同样多的样本，100 次里约有 95 次指标落在该区间内。",
 )
+ABSENT_INTERVALS = Words("“—” instead of an interval: {reason}.", "区间处为“—”：{reason}。")
 BASELINE = Words("Baseline: {name}.", "基线方法：{name}。")
 RANGES = Words(
     "{metric} with 95% confidence intervals, model and baseline",
@@ -224,6 +233,14 @@ NO_TEST = Words(
     "没有测试集：指标是在验证集上算的，而最佳权重正是按验证集挑选的，结果会略偏乐观。"
     "请用 --test 提供测试数据，或用 --test-share 从训练数据中划分。",
 )
+UNDEFINED = Words(
+    "{metrics}: no value on the {set}, because {reason}.",
+    "{set}上无法计算{metrics}：{reason}。",
+)
+MISSING = Words(
+    "The {set} has no example of {labels}: it does not show how well the model predicts them.",
+    "{set}中没有标签为 {labels} 的样本，无从得知模型在这些标签上的表现。",
+)
 BEHIND = Words(
     "The model is no better than the simple baseline: {metric} {ours} against {other} on the "
     "{set}.",
@@ -248,15 +265,13 @@ CONTRADICTIONS = Words(
     "数据中有 {number} 条文本被标了不同的标签：任何模型都不可能全部答对。",
 )
 LONG = Words(
-    "{share} of the training texts are longer than {length} tokens: {cut}. Give a larger "
-    "--max-length{other}.",
-    "{share} 的训练文本超过 {length} 个 token：{cut}。可以调大 --max-length{other}。",
+    "{share} of the training texts are longer than {length} tokens: {cut}.",
+    "{share} 的训练文本超过 {length} 个 token：{cut}。",
 )
 CUT = {
     "head": Words("what comes after is not read", "超出的部分不会被读取"),
     "head-tail": Words("their middle is not read", "中间的部分不会被读取"),
 }
-OTHER_LONG_TEXTS = Words(", or other --long-texts", "，或改用其他 --long-texts 方式")
 UNEVEN = Words(
     "The labels are imbalanced: {common} stands {most:,} times in the training set, {rare} "
     "{times}. Look at the figures of each label.",
@@ -264,10 +279,9 @@ UNEVEN = Words(
     "请结合各标签的指标来看。",
 )
 NEVER = Words(
-    "Never predicted, though in the data: {labels}{more}.",
-    "数据中有、但从未被预测出的标签：{labels}{more}。",
+    "Never predicted, though in the data: {labels}.",
+    "数据中有、但从未被预测出的标签：{labels}。",
 )
-MORE_LABELS = Words(" and {number} more", "等，另有 {number} 个")
 UNSURE = Words(
     "The probabilities are off by {error} on average (expected calibration error): rank by them, "
     "but do not take them at their word.",
@@ -281,7 +295,7 @@ CARD_ABOUT = Words(
     "A RoFormer for {task}: {checkpoint}, fine-tuned on {train} with roformer_tf.",
     "用于{task}的 RoFormer 模型：由 roformer_tf 在 {train} 上微调 {checkpoint} 得到。",
 )
-CARD_LABELS = Words("Labels: {labels}{more}.", "标签：{labels}{more}。")
+CARD_LABELS = Words("Labels: {labels}.", "标签：{labels}。")
 CARD_USE = Words("How to use", "使用方法")
 CARD_COMMANDS = Words("Or on the command line:", "或者在命令行里：")
 CARD_TRANSFORMERS = Words(

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.finetuning.report import phrases, words
-from roformer_tf.finetuning.report.advice import of_learning_rate, rates_tried
+from roformer_tf.finetuning.report.rate_search import of_learning_rate, rates_tried
 from roformer_tf.finetuning.report.warnings import compare, main_metric, newest, warnings
 from roformer_tf.finetuning.report.words import Report
 from roformer_tf.runs.plots import (
@@ -24,7 +24,6 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import (
     MOST_LABELS,
     Block,
-    Code,
     Definitions,
     Histograms,
     Mistake,
@@ -36,7 +35,7 @@ from roformer_tf.tasks.blocks import (
     Tiles,
     Warnings,
 )
-from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.metrics import ACCURACY, Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.wording import Language, Wording, Words, in_language
 
@@ -66,8 +65,8 @@ class FiguresRow(NamedTuple):
 
     name: Words
     examples: int
-    metrics: Mapping[str, float]
-    ends: Mapping[str, Sequence[float]]
+    metrics: Mapping[str, float | None]
+    ends: Mapping[str, Sequence[float] | None]
     """Of each metric's interval."""
     ours: bool
     """The model's, not the baseline's."""
@@ -75,9 +74,10 @@ class FiguresRow(NamedTuple):
     """What the report judges by, whole or in part; not the validation set beside a test set."""
 
     def spelled(self, metric: Metric) -> str:
-        """A figure and its interval: 93.5% [92.4%, 94.5%]."""
-        ends = words.interval(metric, self.ends[metric.name])
-        return f"{words.figure(metric, self.metrics[metric.name])} {ends}"
+        """A figure and its interval: 93.5% [92.4%, 94.5%]; "—" without a value."""
+        value = self.metrics[metric.name]
+        ends = "" if value is None else f" {words.interval(metric, self.ends[metric.name])}"
+        return f"{words.figure(metric, value)}{ends}"
 
 
 def sections(report: Report, language: Language) -> dict[str, list[Block]]:
@@ -87,7 +87,6 @@ def sections(report: Report, language: Language) -> dict[str, list[Block]]:
     """
     first: dict[Words, Callable[[Report], Made]] = {
         phrases.RESULTS: _results,
-        phrases.NEXT: _next,
         phrases.PER_LABEL: _each_label,
     }
     last: dict[Words, Callable[[Report], Made]] = {
@@ -151,22 +150,32 @@ def _results(report: Report) -> Made:
         [[row.name, f"{row.examples:,}", *(row.spelled(one) for one in metrics)] for row in rows],
     )
     yield Text(phrases.INTERVALS, kind="note")
+    for reason in without_interval(report):
+        yield Text(phrases.ABSENT_INTERVALS.format(reason=reason), kind="note")
     if "baseline" in report:
         yield Text(phrases.BASELINE.format(name=_baseline(report)), kind="note")
     yield Definitions([(one.title, one.meaning) for one in metrics if one.meaning])
-    if len(rows) > 1:
+    drawn = [(row, value) for row in rows if (value := row.metrics[metric.name]) is not None]
+    if len(drawn) > 1:
         yield Drawing(
             lambda axis_name, names: draw_ranges(
                 [
-                    Range(name, row.metrics[metric.name], row.ends[metric.name], row.ours)
-                    for name, row in zip(names, rows, strict=True)
+                    Range(name, value, row.ends[metric.name], row.ours)
+                    for name, (row, value) in zip(names, drawn, strict=True)
                 ],
                 axis_name=axis_name,
                 shares=words.is_share(metric),
             ),
-            {"axis_name": metric.title, "names": [row.name for row in rows]},
+            {"axis_name": metric.title, "names": [row.name for row, _ in drawn]},
             phrases.RANGES.format(metric=metric.title),
         )
+
+
+def without_interval(report: Report) -> list[Words]:
+    """Why figures that the report shows have no interval, each reason once."""
+    every = [why for found in report["undefined"].values() for why in found.values()]
+    reasons = [Words(why["en"], why["zh"]) for why in every if why["what"] == "interval"]
+    return list(dict.fromkeys(reasons))
 
 
 def _baseline(report: Report) -> Words:
@@ -180,11 +189,18 @@ def _lead(report: Report) -> Words:
     part, _, unseen = name.partition("_")
     number = report["leaks"]["unseen"] if unseen else _sizes(report)[part]
     among = phrases.LEAD_NEW_TEXTS if unseen else phrases.LEAD_EXAMPLES
-    lead = phrases.LEAD.format(
+    why = report["undefined"][name].get(metric.name, {"what": "", "en": "", "zh": ""})
+    sentence = {
+        "value": phrases.LEAD_UNDEFINED,
+        "interval": phrases.LEAD_WITHOUT_INTERVAL,
+        "": phrases.LEAD,
+    }[why["what"]]
+    lead = sentence.format(
         examples=among.format(number=f"{number:,}", set=words.of_set(part)),
         metric=metric.title,
         ours=words.figure(metric, report[name][metric.name]),
         interval=words.interval(metric, report["intervals"][name][metric.name]),
+        reason=Words(why["en"], why["zh"]),
     )
     found = compare(report)
     if found is None:
@@ -317,13 +333,6 @@ def _share(number: int, examples: int) -> str:
     return f"{number:,} ({number / examples:.1%})"
 
 
-def _next(report: Report) -> Made:
-    """Advice, where the model is no better than its baseline."""
-    for one in report.get("advice", ()):
-        yield Text(Words(one["en"], one["zh"]))
-        yield Code(one["command"])
-
-
 def _learning_rate(report: Report) -> Made:
     """How it was found, unless it was given."""
     if not (search := report.get("rate_search")):
@@ -396,7 +405,7 @@ def each_label(report: Report) -> Iterable[Text | ReportTable]:
     rows = report.get("per_class", [])
     if len(rows) > MOST_LABELS:
         yield Text(phrases.LOWEST_F1.format(shown=MOST_LABELS, all=f"{len(rows):,}"), kind="note")
-        rows = sorted(rows, key=lambda row: row["f1"])[:MOST_LABELS]
+        rows = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"]))[:MOST_LABELS]
     shares = ("precision", "recall", "f1")
     if rows:
         yield ReportTable(
@@ -407,13 +416,13 @@ def each_label(report: Report) -> Iterable[Text | ReportTable]:
             [
                 [
                     row["label"],
-                    *(f"{row[one]:.1%}" for one in shares),
+                    *(words.figure(ACCURACY, row[one]) for one in shares),
                     f"{row['gold']:,}",
                     f"{row['predicted']:,}",
                 ]
                 for row in rows
             ],
-            shades=[[*(row[one] for one in shares), 0, 0] for row in rows],
+            shades=[[*(row[one] or 0 for one in shares), 0, 0] for row in rows],
         )
 
 
@@ -527,8 +536,11 @@ def _by_rate(trials: Sequence[Mapping[str, Any]]) -> dict[float, list[Mapping[st
     return {rate: [one for one in trials if one["learning_rate"] == rate] for rate in rates}
 
 
-def _spread(metric: Metric, values: Sequence[float]) -> str:
-    """93.5% ± 0.4%, the deviation that of a sample."""
+def _spread(metric: Metric, scores: Sequence[float | None]) -> str:
+    """93.5% ± 0.4%, the deviation that of a sample; "—" where a run has no value."""
+    values = [value for value in scores if value is not None]
+    if len(values) < len(scores):
+        return words.ABSENT
     return f"{words.figure(metric, mean(values))} ± {words.figure(metric, stdev(values))}"
 
 

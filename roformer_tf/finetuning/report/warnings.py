@@ -7,7 +7,7 @@ from roformer_tf.finetuning.report import phrases
 from roformer_tf.finetuning.report.words import Report, figure, interval, of_set, several
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import Words
+from roformer_tf.tasks.wording import Words, enumerated
 
 FEW_EXAMPLES = 300
 """Examples below which figures hardly tell two models apart."""
@@ -17,15 +17,18 @@ UNEVEN = 10
 """Times that the commonest label may be commoner than the rarest."""
 DOUBTFUL = 0.1
 """Calibration error from which a probability should not be taken at its word."""
-SHOWN = 10
-"""Labels that a warning names."""
 
 
-def warnings(report: Report) -> list[Words]:
-    """Whole sentences, the gravest first; none where nothing is wrong."""
+def warnings(report: Report, figures: bool = True) -> list[Words]:
+    """Whole sentences, the gravest first; none where nothing is wrong.
+
+    figures: whether also to name those that have no value, which a page without them need not.
+    """
     checks = (
         _leak,
         _no_test,
+        *[_undefined] * figures,
+        _missing,
         _behind,
         _no_baseline,
         _few,
@@ -40,7 +43,8 @@ def warnings(report: Report) -> list[Words]:
 
 def warnings_of_answers(report: Report) -> list[Words]:
     """Those that need no training: of a finished model's answers to a labelled file."""
-    return [sentence for check in (_few, _never, _unsure) for sentence in check(report)]
+    checks = (_undefined, _missing, _few, _never, _unsure)
+    return [sentence for check in checks for sentence in check(report)]
 
 
 class Comparison(NamedTuple):
@@ -52,7 +56,8 @@ class Comparison(NamedTuple):
     ours: float
     other: float
     verdict: Literal["better", "hardly", "no better"]
-    """Hardly, where the baseline's figure lies within the interval of the model's."""
+    """Hardly, where the baseline's figure lies within the interval of the model's, or where that
+    has no interval."""
 
 
 def main_metric(report: Report) -> Metric:
@@ -67,21 +72,17 @@ def newest(report: Report) -> str:
 
 
 def compare(report: Report) -> Comparison | None:
-    """The model beside the baseline; None where there is none."""
+    """The model compared with the baseline; None without one, or where a figure has no value."""
     if "baseline" not in report:
         return None
     metric, name = main_metric(report), newest(report)
     ours, other = report[name][metric.name], report["baseline"][name][metric.name]
-    low, high = report["intervals"][name][metric.name]
+    if ours is None or other is None:
+        return None
+    ends = report["intervals"][name][metric.name]
     ahead = ours < other if metric.falls else ours > other
-    better: Any = "hardly" if low <= other <= high else "better"
+    better: Any = "hardly" if ends is None or ends[0] <= other <= ends[1] else "better"
     return Comparison(metric, name, ours, other, better if ahead else "no better")
-
-
-def is_behind(report: Report) -> bool:
-    """Whether the model is no better than its baseline, or by so little that it may be chance."""
-    found = compare(report)
-    return found is not None and found.verdict != "better"
 
 
 def _leak(report: Report) -> Iterator[Words]:
@@ -111,6 +112,30 @@ def _leak(report: Report) -> Iterator[Words]:
 def _no_test(report: Report) -> Iterator[Words]:
     if report["judged"] == "valid":
         yield phrases.NO_TEST
+
+
+def _undefined(report: Report) -> Iterator[Words]:
+    """Of each set the figures without a value, those of the same reason in one sentence."""
+    task = TASKS[report["task"]]
+    for name, found in report["undefined"].items():
+        lost = {metric: why for metric, why in found.items() if why["what"] == "value"}
+        for reason in dict.fromkeys(Words(why["en"], why["zh"]) for why in lost.values()):
+            titles = [task.metric(x).title for x, why in lost.items() if why["en"] == reason.en]
+            yield phrases.UNDEFINED.format(
+                metrics=Words(
+                    ", ".join(title.en for title in titles), "、".join(title.zh for title in titles)
+                ),
+                set=of_set(name),
+                reason=reason,
+            )
+
+
+def _missing(report: Report) -> Iterator[Words]:
+    """Labels that training has, but another set lacks."""
+    for data in report["data"]:
+        labels = [label for label, number in data["labels"].items() if not number]
+        if labels and data["name"] != "train":
+            yield phrases.MISSING.format(set=of_set(data["name"]), labels=enumerated(labels))
 
 
 def _behind(report: Report) -> Iterator[Words]:
@@ -148,14 +173,11 @@ def _contradictions(report: Report) -> Iterator[Words]:
 def _long(report: Report) -> Iterator[Words]:
     train = report["data"][0]
     cut = phrases.CUT.get(report["long_texts"])  # windows read everything
-    fixed = TASKS[report["task"]].long_texts_fixed
-    may_choose = len(report["text_columns"]) == 1 and not fixed
     if cut and train["longer"] > MUCH_CUT:
         yield phrases.LONG.format(
             share=f"{train['longer']:.1%}",
             length=report["max_length"],
             cut=cut,
-            other=phrases.OTHER_LONG_TEXTS if may_choose else "",
         )
 
 
@@ -176,11 +198,7 @@ def _never(report: Report) -> Iterator[Words]:
         one["label"] for one in report.get("per_class", ()) if one["gold"] > one["predicted"] == 0
     ]
     if missed:
-        more = len(missed) - SHOWN
-        yield phrases.NEVER.format(
-            labels=Words(", ".join(missed[:SHOWN]), "、".join(missed[:SHOWN])),
-            more=phrases.MORE_LABELS.format(number=more) if more > 0 else "",
-        )
+        yield phrases.NEVER.format(labels=enumerated(missed))
 
 
 def _unsure(report: Report) -> Iterator[Words]:

@@ -10,12 +10,14 @@ from roformer_tf.tasks.wording import Wording, Words
 Report: TypeAlias = Mapping[str, Any]
 """The dictionary that report.json is, as `analysis.analyse` makes it."""
 
+ABSENT = "—"
+"""In the place of a figure that the data cannot give."""
 FORMATS = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}
 
 
-def figure(metric: Metric, value: float) -> str:
-    """A share as 93.5%, a coefficient as 0.935, a distance in four digits."""
-    return f"{value:{FORMATS[metric.kind]}}"
+def figure(metric: Metric, value: float | None) -> str:
+    """A share as 93.5%, a coefficient as 0.935, a distance in four digits; "—" without a value."""
+    return ABSENT if value is None else f"{value:{FORMATS[metric.kind]}}"
 
 
 def is_share(metric: Metric) -> bool:
@@ -23,9 +25,9 @@ def is_share(metric: Metric) -> bool:
     return metric.kind == "share"
 
 
-def interval(metric: Metric, ends: Sequence[float]) -> str:
-    """[92.4%, 94.5%]."""
-    return f"[{', '.join(figure(metric, end) for end in ends)}]"
+def interval(metric: Metric, ends: Sequence[float] | None) -> str:
+    """[92.4%, 94.5%]; "—" where there is none."""
+    return ABSENT if ends is None else f"[{', '.join(figure(metric, end) for end in ends)}]"
 
 
 def of_set(name: str) -> Words:

@@ -1,0 +1,43 @@
+"""The simple baseline of a report alone: how good it is, by which settings, and how long it took.
+
+    python -m benchmarks.baseline ../shared/data/tnews
+
+FOLDER has train, valid and test files with the same columns. The settings are chosen on `valid`;
+`test` is used once, at the end.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.tasks.table import TASKS
+
+
+def main() -> None:
+    """Print the baseline's name, its test metrics and the seconds that tuning and fitting took."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--task", choices=TASKS)
+    arguments = parser.parse_args()
+    train, valid, test = (
+        str(next(arguments.folder.glob(f"{name}.*"))) for name in ("train", "valid", "test")
+    )
+    columns = ColumnsConfig()
+    layout = find_layout(train, columns, arguments.task, TASKS)
+    training, chosen_by, judged_by = (
+        read_examples(path, layout, columns) for path in (train, valid, test)
+    )
+    task = layout.task.from_examples(training)
+    began = time.perf_counter()
+    name, predictions = task.baseline(training, judged_by, chosen_by)
+    seconds = time.perf_counter() - began
+    print(f"{name.en}, {seconds:.1f} s")
+    gold = [example.label for example in judged_by]
+    ends = task.intervals(gold, predictions)
+    for metric, value in task.compute_metrics(gold, predictions).items():
+        print(f"  {metric} {value} {ends[metric]}")
+
+
+if __name__ == "__main__":
+    main()

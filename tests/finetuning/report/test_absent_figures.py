@@ -1,0 +1,133 @@
+"""A figure that the data cannot give: null in report.json, "—" on the pages, not in the card."""
+
+import json
+
+import numpy as np
+import pytest
+
+from roformer_tf.finetuning.evaluation import lines
+from roformer_tf.finetuning.report import pages
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
+from roformer_tf.finetuning.report.card import front_matter, model_card
+from roformer_tf.finetuning.report.warnings import warnings_of_answers
+from roformer_tf.runs import plots
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.wording import LANGUAGES, in_language
+from tests.support.report_run import answer, english_in, make_run
+
+LACKING = {
+    "classification": ("1", {"macro_f1", "roc_auc"}, "0"),
+    "pair": ("0", {"macro_f1", "roc_auc"}, "1"),
+    "multilabel": (("甲",), {"macro_f1"}, "乙"),
+    "regression": (3.0, {"pearson", "spearman"}, "all labels are the same number"),
+    "tagging": ("O", {"f1", "precision", "recall"}, "no entity"),
+}
+"""By task: the label of all test examples, the figures without a value, what the reason names."""
+
+
+def lacking(name, sureness=1):
+    """A run whose test set has one label: 30 examples, right where `sureness` is above 0."""
+    run = make_run(name, leaked=0)
+    label = LACKING[name][0]
+    examples = [
+        one._replace(label=(label,) * len(one.units) if name == "tagging" else label)
+        for one in run.test.examples[:30]
+    ]
+    answers = [answer(run.task, one, sureness) for one in examples]
+    test = EvaluatedSet(
+        examples=examples, lengths=np.full(30, 5), predictions=answers, baseline=answers
+    )
+    return ReportData(**run.__dict__ | {"test": test})
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "cut_font", lambda characters: b"font")
+    monkeypatch.setattr(plots, "_svg", lambda figure: b"picture")
+    _, lost, reason = LACKING[name]
+    run = lacking(name)
+    report = analyse(run)
+    task = TASKS[name]
+    assert {metric for metric, value in report["test"].items() if value is None} == lost
+    for metric in lost:
+        assert report["intervals"]["test"][metric] is None
+        why = report["undefined"]["test"][metric]
+        assert why["what"] == "value"
+        assert reason in why["en"]
+        titles = task.metric(metric).title
+        assert any(titles.en in x and why["en"] in x for x in report["warnings"])
+    for ends in report["intervals"]["test"].values():
+        assert ends is None or ends[0] < ends[1]
+    for language in LANGUAGES:
+        write_report(tmp_path, report, language)
+        kept = (tmp_path / "report.json").read_text(encoding="utf-8")
+        assert json.loads(kept, parse_constant=lambda x: pytest.fail(x)) == report
+        for page in ("report.md", "report.html"):
+            text = (tmp_path / page).read_text(encoding="utf-8")
+            assert "—" in text
+            assert "None" not in text
+            assert "nan" not in text.lower()
+        card = model_card(report, run.task, language)
+        assert not any(
+            in_language(task.metric(metric).title, language) in card.replace("macro F1", "MF1")
+            for metric in lost - {"macro_f1", "f1", "recall"}
+        )
+        rows = card.split("##")[2] if language == "en" else card
+        for metric in lost:
+            assert f"| {in_language(task.metric(metric).title, language)} |" not in rows
+        if language == "zh":
+            assert english_in((tmp_path / "report.md").read_text(encoding="utf-8")) == set()
+    shown = front_matter(report)["model-index"][0]["results"][0]["metrics"]
+    assert len(shown) == len(report["test"]) - len(lost)
+    assert all(np.isfinite(one["value"]) for one in shown)
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_evaluate_prints_a_dash_and_the_reason(name):
+    _, lost, _ = LACKING[name]
+    run = lacking(name)
+    report = analyse(run)
+    report["data"] = [one for one in report["data"] if one["name"] == "test"]
+    report |= {"undefined": {"test": report["undefined"]["test"]}}
+    report["warnings"] = in_language(warnings_of_answers(report), "en")
+    printed = "\n".join(lines(report, run.task, 100))
+    for metric in lost:
+        title = TASKS[name].metric(metric).title.en
+        (row,) = [x for x in printed.splitlines() if x.strip().startswith(f"{title} ")]
+        assert row.split()[-2:] == ["—", "—"]
+        assert report["undefined"]["test"][metric]["en"] in printed
+
+
+def test_labels_that_a_set_lacks_are_named_in_each_set():
+    run = make_run(leaked=0)
+    one = [x for x in run.valid.examples if x.label == "0"]
+    valid = EvaluatedSet(
+        examples=one,
+        lengths=np.full(len(one), 5),
+        predictions=[answer(run.task, x, 1) for x in one],
+    )
+    said = analyse(ReportData(**run.__dict__ | {"valid": valid}))["warnings"]
+    assert [x for x in said if x.startswith("The validation set has no example of 1:")]
+    assert not [x for x in said if x.startswith("The test set has no example")]
+
+
+@pytest.mark.parametrize("name", ["classification", "tagging"])
+def test_a_perfect_figure_has_no_interval_of_zero_width(name, monkeypatch):
+    """All samples of a perfect test set are perfect: an F1 of 100 % has no interval."""
+    run = make_run(name, leaked=0)
+    answers = [answer(run.task, one, 1) for one in run.test.examples]
+    test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
+    report = analyse(ReportData(**run.__dict__ | {"test": test}))
+    metric = "macro_f1" if name == "classification" else "f1"
+    assert report["test"][metric] == 1
+    assert report["intervals"]["test"][metric] is None
+    assert report["undefined"]["test"][metric]["what"] == "interval"
+    low, high = report["intervals"]["test"]["accuracy"]
+    assert (low, high) == pytest.approx((40 / 43.84, 1), abs=1e-3)
+    page = pages.markdown_page(report)
+    assert "| 100.0% — |" in page
+    assert "instead of an interval: all samples drawn" in page
+    assert "100.0% [100.0%" not in page
+    if name == "tagging":  # the main figure
+        assert "F1 is 100.0% (no confidence interval: all samples" in page
+        assert "clearly better" not in page
