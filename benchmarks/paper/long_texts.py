@@ -182,8 +182,9 @@ def over_triples(values: np.ndarray) -> str:
     A triple counts with its mean over the seeds.
     """
     each = values.mean(axis=0)
-    low, high = bootstrap(lambda weights: {"mean": mean(each, weights)}, len(each))["mean"]
-    return f"{100 * each.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    ends = bootstrap(lambda weights: {"mean": mean(each, weights)}, len(each))["mean"]
+    shown = "—" if ends is None else f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
+    return f"{100 * each.mean():.1f} {shown}"
 
 
 def accuracy_table(right: Mapping[int, np.ndarray], others: Mapping[int, np.ndarray]) -> list[str]:

@@ -31,7 +31,7 @@ class SearchFigures(NamedTuple):
     """Figures of one way to search."""
 
     figures: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
+    intervals: dict[str, tuple[float, float] | None]
     spread: dict[str, float]
     """How far the best and the worst seed are apart."""
 
@@ -83,8 +83,9 @@ def table(rows: Mapping[str, SearchFigures]) -> str:
 
 def _cells(one: SearchFigures) -> tuple[str, ...]:
     def figure(name: str) -> str:
-        low, high = one.intervals[name]
-        return f"{one.figures[name]:.3f} [{low:.3f}, {high:.3f}]"
+        ends = one.intervals[name]
+        shown = "—" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
+        return f"{one.figures[name]:.3f} {shown}"
 
     first, recall, mrr = SHOWN
     apart = f"{one.spread[recall]:.3f}, {one.spread[mrr]:.3f}"

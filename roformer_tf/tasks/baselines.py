@@ -26,7 +26,7 @@ MOST_SEARCHED = 500_000
 """Characters of training texts, and of validation texts, that the settings are chosen on."""
 METHOD = Words(
     "TF-IDF of {unit} + {regression} (min_df {min_df}, C {strength:g}{chosen}){part}",
-    "{unit} TF-IDF + {regression}（min_df {min_df}，C {strength:g}{chosen}）{part}",
+    "{unit} TF-IDF + {regression}（参数 min_df {min_df}，C {strength:g}{chosen}）{part}",
 )
 CHOSEN = Words(", chosen on the validation set", "，在验证集上选取")
 FITTED_TO_PART = Words(
@@ -86,7 +86,7 @@ class LinearTask(Protocol):
         """The first is used where no other is asked for."""
 
 
-class Sets(NamedTuple):
+class BaselineSets(NamedTuple):
     """The examples that a baseline is made of."""
 
     training: Sequence[Example]
@@ -96,7 +96,7 @@ class Sets(NamedTuple):
 
 
 def tfidf_baseline(
-    task: LinearTask, regression: str, sets: Sets, metric: Metric | None = None
+    task: LinearTask, regression: str, sets: BaselineSets, metric: Metric | None = None
 ) -> "tuple[Words, list[Prediction]]":
     """TF-IDF and a linear model, tuned on the validation set: its name, and its test predictions.
 
@@ -106,7 +106,9 @@ def tfidf_baseline(
     training, test, valid = sets
     chosen = _at_most(training, MOST_CHARACTERS)
     setting = _tuned(task, training, valid, metric or task.usable_metrics()[0]) if valid else USUAL
-    features, others = Counts(setting.longest, chosen, [*test, *valid]).features(setting.min_df)
+    features, others = NgramCounts(setting.longest, chosen, [*test, *valid]).features(
+        setting.min_df
+    )
     predictions = task.fit_linear(chosen, features, others, setting.strength)
     reader = task.with_choices([one.label for one in valid], predictions[len(test) :])
     kept, given = len(chosen), len(training)
@@ -130,12 +132,12 @@ def _tuned(
     training, valid = _at_most(training, MOST_SEARCHED), _at_most(valid, MOST_SEARCHED)
     gold = [one.label for one in valid]
     known: dict[Setting, float] = {}
-    counts = Counts(USUAL.longest, training, valid)
+    counts = NgramCounts(USUAL.longest, training, valid)
 
     def goodness(setting: Setting) -> float:
         nonlocal counts
         if setting.longest != counts.longest:
-            counts = Counts(setting.longest, training, valid)
+            counts = NgramCounts(setting.longest, training, valid)
         if setting not in known:
             features = counts.features(setting.min_df)
             predictions = task.fit_linear(training, *features, setting.strength)
@@ -148,7 +150,7 @@ def _tuned(
     return max((best._replace(strength=strength) for strength in STRENGTHS), key=goodness)
 
 
-class Counts:
+class NgramCounts:
     """How often n-grams or words are in examples of one text or two."""
 
     def __init__(

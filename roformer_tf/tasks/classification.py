@@ -11,7 +11,12 @@ from roformer_tf.labelled.cells import without_nan
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import Sets, check_size, logistic_probabilities, tfidf_baseline
+from roformer_tf.tasks.baselines import (
+    BaselineSets,
+    check_size,
+    logistic_probabilities,
+    tfidf_baseline,
+)
 from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
 from roformer_tf.tasks.details import JsonObject, calibration, confusion
 from roformer_tf.tasks.label_issues import LabelIssue, find_label_issues
@@ -135,7 +140,7 @@ class Classification(Task):
         metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """TF-IDF and logistic regression."""
-        return tfidf_baseline(self, "logistic", Sets(training, test, valid), metric)
+        return tfidf_baseline(self, "logistic", BaselineSets(training, test, valid), metric)
 
     def fit_linear(
         self, examples: Sequence[Example], features: Any, others: Any, strength: float

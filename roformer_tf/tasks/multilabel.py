@@ -12,7 +12,12 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import Sets, check_size, logistic_probabilities, tfidf_baseline
+from roformer_tf.tasks.baselines import (
+    BaselineSets,
+    check_size,
+    logistic_probabilities,
+    tfidf_baseline,
+)
 from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
 from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.losses import balanced_yes_and_no, sigmoid_divergence, sigmoid_losses
@@ -209,7 +214,7 @@ class Multilabel(Task):
 
         `valid` also chooses the thresholds, as it does the model's; without it they are 0.5.
         """
-        return tfidf_baseline(self, "logistic", Sets(training, test, valid), metric)
+        return tfidf_baseline(self, "logistic", BaselineSets(training, test, valid), metric)
 
     def fit_linear(
         self, examples: Sequence[Example], features: Any, others: Any, strength: float

@@ -12,7 +12,7 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import Sets, tfidf_baseline
+from roformer_tf.tasks.baselines import BaselineSets, tfidf_baseline
 from roformer_tf.tasks.blocks import Block, Scatter
 from roformer_tf.tasks.details import POINTS, JsonObject
 from roformer_tf.tasks.losses import number_divergence, squared_errors
@@ -187,7 +187,7 @@ class Regression(Task):
         metric: Metric | None = None,
     ) -> tuple[Words, list[Prediction]]:
         """TF-IDF and ridge regression."""
-        return tfidf_baseline(self, "ridge", Sets(training, test, valid), metric)
+        return tfidf_baseline(self, "ridge", BaselineSets(training, test, valid), metric)
 
     def fit_linear(
         self, examples: Sequence[Example], features: Any, others: Any, strength: float

@@ -90,7 +90,7 @@ def test_an_interval_is_that_of_drawn_queries():
 
 def test_a_table_has_a_line_for_each_way():
     lines = table({"BM25": judge([[1, 2]]), "hybrid": judge([[1, 1]])}).splitlines()
-    assert lines[2].startswith("| BM25 | 0.500 | 1.000 [1.000, 1.000] | 0.750 [")
+    assert lines[2].startswith("| BM25 | 0.500 | 1.000 — | 0.750 [")
     assert len({line.count("|") for line in lines}) == 1
 
 

@@ -190,7 +190,7 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
         name: [Example((text,), label, "") for text, label in rows] for name, rows in DATA.items()
     }
     task = Classification(labels=LABELS)
-    name, answers = task.baseline(examples["train"], examples["test"])
+    name, answers = task.baseline(examples["train"], examples["test"], examples["valid"])
     gold = [label for _, label in DATA["test"]]
     assert (report["baseline"]["name"], report["baseline"]["name_zh"]) == (name.en, name.zh)
     found = share(gold, [one.label for one in answers])

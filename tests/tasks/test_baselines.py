@@ -98,13 +98,13 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     metric = task.usable_metrics()[1]
     tried = []
     with pytest.MonkeyPatch.context() as patch:
-        features = baselines.Counts.features
+        features = baselines.NgramCounts.features
 
         def remember(counts, min_df):
             tried.append((counts.longest, min_df, len(counts.sets[1])))
             return features(counts, min_df)
 
-        patch.setattr(baselines.Counts, "features", remember)
+        patch.setattr(baselines.NgramCounts, "features", remember)
         words, _ = task.baseline(training, test, noisy, metric)
     assert "chosen on the validation set" in words.en
     assert "在验证集上选取" in words.zh

@@ -146,7 +146,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     assert report["test"]["stars_off"] < 0.3  # answering two stars always is 0.7 off
     page = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
     assert "## Sky\n\nThe brightest has ★★★.\n" in page
-    assert f"| test set | 40 | {report['test']['stars_off']:.4g} [" in page
+    assert f"| test set | 40 | {report['test']['stars_off']:.4g} " in page
     evaluations = (tmp_path / "run" / "evaluations.jsonl").read_text(encoding="utf-8")
     figures = [json.loads(line)["stars_off"] for line in evaluations.splitlines()]
     assert report["valid"]["stars_off"] == min(figures) < max(figures)  # a falling metric
