@@ -27,7 +27,6 @@ def has_character(test):
 
 KINDS = {  # why ids differ: the texts that have it
     "a surrogate": has_character(lambda c: unicodedata.category(c) == "Cs"),
-    "private use": has_character(lambda c: unicodedata.category(c) == "Co"),
     "a literal special token": re.compile(r"\[(PAD|UNK|CLS|SEP|MASK)\]").search,
     "a final sigma": has_character(lambda c: c == "Σ"),
     "a control or U+FFFD": has_character(
@@ -38,6 +37,7 @@ KINDS = {  # why ids differ: the texts that have it
     ),
     "a word of over 100 characters": re.compile(r"(\w[\u0300-\u036f]?){101}").search,
     "jieba's words with punctuation": re.compile(r"(?i)c\+\+|c#").search,
+    "private use": has_character(lambda c: unicodedata.category(c) == "Co"),
 }
 
 
