@@ -203,7 +203,7 @@ def inputs(tmp_path_factory, released):
     save_file(weights, found["unknown"] / "model.safetensors")
 
     marks = ["北京", "上海", "上海"]
-    texts = [marks[i % 3] + "".join(rng.choice(list(LETTERS[:20]), 6)) for i in range(24)]
+    texts = [marks[i % 3] + "".join(rng.choice(list(LETTERS[:20]), 6)) for i in range(18)]
     head = ("text", "label", "另", "类")
     examples = [
         (text, "0" if "北京" in text else "1", text[::-1], "01"[i % 2])
@@ -323,6 +323,7 @@ def watched(computed, eagerly):
     from roformer_tf.models import generation, rows
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.pretraining import command, position_comparison, train_step
+    from roformer_tf.runs import plots
 
     runner, batches = rows.runner, generation._batches
     save_checkpoint = trial.save_checkpoint
@@ -352,6 +353,7 @@ def watched(computed, eagerly):
         patch.setattr(position_comparison, "row_interval", lambda *_: [0.0, 1.0])
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
+        patch.setattr(plots, "_svg", lambda *_: b"<svg/>")  # drawing takes most of a page's time
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         patch.setattr(engines, "usable_cores", lambda: 1)
         patch.setattr(engines, "processes", processes)

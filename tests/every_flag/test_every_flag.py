@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 from collections import defaultdict
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -97,9 +98,10 @@ def test_every_flag_has_a_row(command, monkeypatch):
         if command == (name if name in SETTINGS else name.partition(" (")[0])
         for row in rows
     ]
+    known = cache(partial(_set_by, command, monkeypatch=monkeypatch))  # many rows share a base
     for own, row in rows:
-        before = _set_by(command, f"{own} {row.without}", monkeypatch)
-        after = _set_by(command, f"{own} {row.with_flags}", monkeypatch)
+        before = known(f"{own} {row.without}")
+        after = known(f"{own} {row.with_flags}")
         changed = {flag for flag in after if after[flag] != before[flag]}
         assert len(changed) == 1, f"{row.with_flags} changes {sorted(changed)}"
         (flag,) = changed

@@ -68,7 +68,7 @@ LINES, JUDGED = "run/metrics.jsonl", "run/evaluations.jsonl"
 STAGES = "'length=16 steps=2' 'length=16 steps=3 batch-size=2'"
 
 
-def of_optimizer(part, base, learning_rate="0.02", steps="--steps 4"):
+def of_optimizer(part, base, learning_rate="0.02", steps="--steps 3"):
     """Rows of the flags of an optimizer."""
     base = f"{base} {steps}"
     return [
