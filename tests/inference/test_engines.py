@@ -16,8 +16,7 @@ from roformer_tf.inference.embed import open_embedder
 from roformer_tf.inference.engines import int8_cost, open_finetuned, save_int8_cost, share_weights
 from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.tagging import Tagging
-from tests.inference.conftest import TASKS, TOKENIZER
+from tests.inference.conftest import TASKS
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 9, "很好", "今", "上海的天气"]
@@ -51,38 +50,6 @@ def test_every_task_is_answered_as_by_keras(name, engine, finetuned):
     ):
         np.testing.assert_allclose(got.scores, one.scores, rtol=0, atol=1e-5)
         assert got.label == pytest.approx(one.label, abs=1e-5)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_random_field_goes_with_the_graph(engine, tmp_path):
-    import keras
-
-    from roformer_tf.config import RoFormerConfig
-    from roformer_tf.models.heads import RoFormerForTokenClassification
-
-    keras.utils.set_random_seed(3)
-    task = Tagging(labels=("O", "B-LOC", "I-LOC"), crf=True)
-    config = RoFormerConfig(
-        vocab_size=TOKENIZER.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        initializer_range=0.5,
-        crf=True,
-    )
-    model = RoFormerForTokenClassification(config, num_labels=3)
-    for weight in model.crf.weights:
-        weight.assign(np.random.default_rng(1).normal(size=weight.shape) * 2)
-    model.tokenizer = TOKENIZER
-    model.save_pretrained(tmp_path)
-    task.save(tmp_path)
-    found = open_finetuned(tmp_path, engine, "float32")
-    examples = examples_of(task)
-    want = predict(*load_finetuned(tmp_path), examples)
-    got = predict(found.model, found.tokenizer, found.task, examples)
-    assert [one.label for one in got] == [one.label for one in want]
-    assert len(set(found.task.transitions)) > 1
 
 
 WITHOUT = """

@@ -100,16 +100,6 @@ def test_requests_of_one_batch_each_get_what_they_asked_for(sim, index):
     np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
 
 
-def test_an_index_is_asked_with_the_pooling_that_made_it(sim, index, tmp_path):
-    made = load_served_vectors(sim, index).embedder.config
-    assert made.pooling == "pooler"
-    folder = tmp_path / "mean"
-    texts = str(index.parent / "documents.jsonl")
-    flags = ("--documents", texts, "--index", str(folder), "--pooling", "mean")
-    assert main(["search", "--model", sim, *flags]) == 0
-    assert load_served_vectors(sim, folder).embedder.config.pooling == "mean"
-
-
 @pytest.mark.parametrize(
     ("path", "question", "said"),
     [

@@ -198,6 +198,7 @@ def compiled(function):
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+@pytest.mark.quick_cases("*-as it is-*", "*-compiled-mask (2, 1, 7)", "fused-compiled-mask (1, 7)")
 @pytest.mark.parametrize(
     "shape", [(B, 1, T), (1, 1, T), (1, T, T), (1, T)], ids=lambda shape: f"mask {shape}"
 )

@@ -195,6 +195,11 @@ def _bucket(distance, config):
     return first + min(side // 2 + wider, side - 1)
 
 
+@pytest.mark.quick_cases(  # each form once, where two come together in one case
+    *("half a head*", "a half of values*", "linear-*", "dynamic in*", "yarn-*"),
+    *("log-n of*", "a window and*causal", "a window and*unilm", "learned, projected*"),
+    *("sinusoidal-*", "t5 in a window-causal", "t5-unilm", "none-*"),
+)
 @pytest.mark.parametrize(
     ("form", "attention_type"),
     [

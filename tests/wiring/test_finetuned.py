@@ -79,13 +79,6 @@ TASKS = {  # flags, and the fields of the task as they are where a setting is no
         ["--task", "multilabel", "--label-separator", ";", "--class-weights", "balanced"],
         {"thresholds": ()},
     ),
-    "windows": (
-        [
-            *("--task", "multilabel", "--label-separator", ";"),
-            *("--max-length", "6", "--long-texts", "windows"),
-        ],
-        {"long_texts": "head"},
-    ),
     "crf": (["--task", "tagging", "--crf"], {"crf": False}),
 }
 

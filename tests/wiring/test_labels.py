@@ -315,6 +315,9 @@ TABLE = [
 ]
 
 
+@pytest.mark.quick_cases(  # by Keras, all open a model as `load` and `evaluate` do
+    *("*-onnx", "*-openvino", "*-export", "*-load-keras", "*-evaluate-keras"),
+)
 @pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_with_a_model_decides_on_its_answers(
