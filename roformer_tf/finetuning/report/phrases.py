@@ -223,6 +223,7 @@ LEAK_WITHOUT = Words(
     "{leak}; without them, {metric} is {figure} {interval}.",
     "{leak}；去掉这些样本后，{metric}为 {figure} {interval}。",
 )
+LEAK_ALONE = Words("{leak}.", "{leak}。")
 LEAK_ALL = Words(
     "{leak}: no figure here tells how the model does on new texts. Give other texts by --test.",
     "{leak}：这里的指标都无法反映模型在新文本上的表现，请用 --test 换一份测试数据。",

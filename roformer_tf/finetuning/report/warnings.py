@@ -101,6 +101,9 @@ def _leak(report: Report) -> Iterator[Words]:
         yield phrases.LEAK_ALL.format(leak=leak)
         return
     unseen = f"{judged}_unseen"
+    if report[unseen][metric.name] is None:
+        yield phrases.LEAK_ALONE.format(leak=leak)
+        return
     yield phrases.LEAK_WITHOUT.format(
         leak=leak,
         metric=metric.title,

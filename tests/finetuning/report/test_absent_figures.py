@@ -10,6 +10,7 @@ from roformer_tf.finetuning.report import pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
 from roformer_tf.finetuning.report.card import front_matter, model_card
 from roformer_tf.finetuning.report.warnings import warnings_of_answers
+from roformer_tf.labelled.splits import duplicates
 from roformer_tf.runs import plots
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.wording import LANGUAGES, in_language
@@ -96,6 +97,21 @@ def test_evaluate_prints_a_dash_and_the_reason(name):
         (row,) = [x for x in printed.splitlines() if x.strip().startswith(f"{title} ")]
         assert row.split()[-2:] == ["—", "—"]
         assert report["undefined"]["test"][metric]["en"] in printed
+
+
+def test_a_leak_is_told_without_a_figure_where_there_is_none():
+    run = make_run("regression", leaked=0)
+    examples = [one._replace(label=3.0) for one in run.test.examples]
+    examples[0] = examples[0]._replace(texts=run.train.examples[0].texts)
+    test = EvaluatedSet(
+        examples=examples,
+        lengths=np.full(40, 5),
+        predictions=[answer(run.task, one, 1) for one in examples],
+        duplicates=duplicates(run.train.examples, examples),
+    )
+    said = analyse(ReportData(**run.__dict__ | {"test": test}))["warnings"]
+    assert said[0].startswith("1 of 40 examples")
+    assert not [x for x in said if "—" in x]
 
 
 def test_labels_that_a_set_lacks_are_named_in_each_set():
