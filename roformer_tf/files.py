@@ -209,7 +209,7 @@ def check_writable(target: str | Path) -> None:
     target = Path(target)
     made: list[Path] = []
     # A folder that is there is written into, or moved away, which takes the right to write in it.
-    folders = [target.parent, *([target] if target.is_dir() else [])]
+    folders = [target.parent, *([target] if is_folder(target) else [])]
     try:
         made = _make(target.parent)
         for folder in folders:

@@ -71,10 +71,10 @@ def check(line):
         instead = [f"--{flag}" for flag in COMMANDS[name].instead]
         assert set(flags_in(line)) <= flags_of(name, *typed) | flags_of(name, *instead)
         return
-    settings, renamed = load_settings(name, typed), flag_parsing.RENAMED.get(name, {})
+    settings = load_settings(name, typed)
     typed = flag_parsing.with_flag(typed, COMMANDS[name].alone, settings)
     flag_parsing.check_names(typed, settings, name)
-    flag_parsing.parsed(settings, flag_parsing.with_yaml(typed, settings, renamed), name)
+    flag_parsing.parsed(settings, flag_parsing.with_yaml(typed, settings), name)
 
 
 def broken(lines):
@@ -147,12 +147,11 @@ def test_flags_named_in_documents_exist(name):
 
 
 def test_flags_named_in_help_and_messages_exist():
-    renamed = {old for of in flag_parsing.RENAMED.values() for old in of}
     wrong = [
         (place, flag)
         for place, text in package_texts()
         for flag in flags_in(text)
-        if flag not in all_flags() | renamed | OF_OTHERS | {"version"} and FILLED not in flag
+        if flag not in all_flags() | OF_OTHERS | {"version"} and FILLED not in flag
     ]
     assert not wrong
 

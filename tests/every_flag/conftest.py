@@ -202,6 +202,11 @@ def inputs(tmp_path_factory, released):
     weights["strange"] = np.zeros(3, np.float32)
     save_file(weights, found["unknown"] / "model.safetensors")
 
+    found["copies"] = shutil.copytree(found["mlm"], folder / "copies")
+    weights = load_file(found["mlm"] / "model.safetensors")
+    halved = {f"ema.{name}": array / 2 for name, array in weights.items()}
+    save_file(weights | halved, found["copies"] / "model.safetensors")
+
     marks = ["北京", "上海", "上海"]
     texts = [marks[i % 3] + "".join(rng.choice(list(LETTERS[:20]), 6)) for i in range(18)]
     head = ("text", "label", "另", "类")

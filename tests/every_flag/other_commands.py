@@ -38,6 +38,7 @@ TABLES = {
         [
             Row("{sim}", "stdout", has("pooler"), without="{mlm}", base=""),
             Row("--ignore-unknown", "stdout", has("strange"), base="{unknown}", exits=(2, 0)),
+            Row("--prefix ema.", "stdout", has("mlm/dense"), base="{copies}", exits=(2, 0)),
         ],
     ),
     "checkpoints convert": (
@@ -62,6 +63,12 @@ TABLES = {
                 "--ignore-unknown",
                 "made/model.safetensors",
                 base=CONVERT.replace("{mlm}", "{unknown}"),
+                exits=(2, 0),
+            ),
+            Row(
+                "--prefix ema.",
+                "made/model.safetensors",
+                base=CONVERT.replace("{mlm}", "{copies}"),
                 exits=(2, 0),
             ),
         ],

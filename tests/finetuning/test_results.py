@@ -252,7 +252,7 @@ def test_the_card_stands_in_the_models_folder_and_its_lines_run(run, report):
     _, front, rest = card.split("---\n", 2)
     assert yaml.safe_load(front)["metrics"] == ["accuracy", "f1"]
     assert f"| 准确率 | {report['test']['accuracy']:.1%} | [" in rest
-    (code,) = re.findall(r"```python\n(.*?)```", rest, flags=re.S)
+    code, _ = re.findall(r"```python\n(.*?)```", rest, flags=re.S)  # ours, and transformers'
     *before, last = code.replace("path/to/this/folder", str(run / "model")).splitlines()
     found: dict = {}
     exec("\n".join([*before, f"answers = {last}"]), found)
@@ -328,7 +328,8 @@ def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(
         ([], [], ["a:3"]),
         (TEST, [], ["a:3"]),  # never a row of the test set
     ):
-        search = SimpleNamespace(sets=Sets(train, [], test, folds), task=task)
+        recipe = SimpleNamespace(metric=None)
+        search = SimpleNamespace(sets=Sets(train, [], test, folds), task=task, recipe=recipe)
         results = Results(search, outcomes)
         told = results.label_issues({}, report).as_json()
         assert told["reason"] == reason

@@ -379,17 +379,6 @@ def test_a_corpus_that_was_touched_or_moved_is_the_same_one(copy, pretrain_flags
     assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
 
 
-def test_a_run_whose_rows_are_of_the_format_before_goes_on(copy, pretrain_flags, capsys):
-    """They recorded when a file was changed last, and not what is in it."""
-    path = copy / "rows" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    files = [[*file[:3], 1_700_000_000_000_000_000] for file in manifest["settings"]["files"]]
-    manifest["settings"] |= {"format": 3, "files": files}
-    path.write_text(json.dumps(manifest))
-    assert main(["pretrain", *pretrain_flags(copy)]) == 0
-    assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
-
-
 def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
     rows = tmp_path / "rows"
     corpus = write_corpus(tmp_path / "other.txt", 50, seed=1)
