@@ -98,6 +98,7 @@ def _finetune(config: FinetuneConfig) -> None:
     task = define_task(config, layout, sets)
     for line in task.remarks(sets.train):
         print(line)
+    keras.utils.set_random_seed(config.seed)  # of heads that the checkpoint lacks
     start = make_start(config, layout.task)
     config = choose_epochs(config, task, sets, start)
     check_steps(config, task, sets)

@@ -5,12 +5,14 @@ import shlex
 from collections import defaultdict
 from functools import cache, partial
 
+import keras
 import numpy as np
 import pytest
 
 from roformer_tf import cli
 from roformer_tf.flags import flag_types, parsed
 from tests.every_flag.row import tables
+from tests.every_flag.training import PARAPHRASES
 
 TABLES = tables()
 CASES = [
@@ -108,3 +110,11 @@ def test_every_flag_has_a_row(command, monkeypatch):
         assert flag not in defaults or after[flag] != defaults[flag], f"{flag} is at its default"
         covered.add(flag)
     assert covered == flag_types(SETTINGS[command]).keys()
+
+
+def test_the_seed_decides_on_weights_that_a_checkpoint_lacks(outcome):
+    losses = []
+    for before in (5, 6):
+        keras.utils.set_random_seed(before)
+        losses.append(outcome("finetune", PARAPHRASES + " " * before)["run/metrics.jsonl"])
+    assert losses[0] == losses[1]
