@@ -51,6 +51,7 @@ def test_of_commands_in_one_process_garbage_is_collected():
     assert garbage() is None
 
 
+@pytest.mark.slow
 def test_keras_is_imported_without_collections():
     code = (
         "import gc, roformer_tf\n"

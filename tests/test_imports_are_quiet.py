@@ -22,9 +22,7 @@ sys.meta_path.insert(0, NoJax())
 """
 KERAS_FREE = ("InputError", "RoFormerConfig", "RoFormerTokenizer", "load")
 ALONE = {  # a name → whether it is quick; the first one has failed, and is of the longest chain
-    name: name in ("LabelledDataset", "RoFormerEncoder")
-    for name in roformer_tf.__all__
-    if name not in KERAS_FREE
+    name: name == "LabelledDataset" for name in roformer_tf.__all__ if name not in KERAS_FREE
 }
 
 

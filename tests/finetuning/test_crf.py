@@ -202,6 +202,7 @@ def search_of(run):
     return json.loads((run / "report.json").read_text(encoding="utf-8"))["rate_search"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_steps")
 def test_its_learning_rate_is_searched_by_whole_sequences(shallow, tmp_path, monkeypatch):
     """A step each: a search may take twice as many as the training."""

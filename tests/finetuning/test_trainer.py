@@ -106,19 +106,6 @@ def test_settings_that_are_compiled_get_a_model_of_their_own(start):
     assert trainer.begin(7, dataclasses.replace(FIRST, layer_decay=0.5), 6) is not first
 
 
-def test_seed_rate_and_length_all_matter(shared):
-    trainer = shared
-    short, *others = (
-        trained(trainer, seed, optimizer, 4)
-        for seed, optimizer in ((7, SECOND), (8, SECOND), (7, FIRST))
-    )
-    assert len({tuple(losses) for _, losses in (short, *others)}) == 3
-    _, compiled = trainer.begin(7, SECOND, 12)
-    compiled.fit(batches(4), steps_per_epoch=4, verbose=0, shuffle=False)
-    longer = [keras.ops.convert_to_numpy(x) for x in compiled.variables]
-    assert any((a != b).any() for a, b in zip(short[0], longer, strict=False))
-
-
 def test_a_checkpoint_knows_nothing_of_the_schedule(alone, shared, tmp_path):
     """So it can be continued by who was not there when it was begun; and its run goes on."""
     trainer, want, _ = alone

@@ -257,9 +257,8 @@ NO_BASELINE = Words(
     "没有基线可供对比，拟合基线时出错：{problem}。",
 )
 FEW = Words(
-    "The {set} has only {examples}: small differences in the figures are chance, and the "
-    "confidence intervals too narrow.",
-    "{set}只有 {number} 条样本：指标的小幅差异可能只是偶然，置信区间也偏窄。",
+    "The {set} has only {examples}: small differences in the figures are chance.",
+    "{set}只有 {number} 条样本：指标的小幅差异可能只是偶然。",
 )
 CONTRADICTIONS = Words(
     "{texts} with more than one label in the data: no model can be right on all.",
