@@ -27,8 +27,11 @@ model.fit(
     shuffle=False,  # the batches are, in every epoch anew
 )
 
-answers = valid.predict(model)
-right = [one.label == example.label for one, example in zip(answers, valid.examples, strict=True)]
+predictions = valid.predict(model)
+right = [
+    prediction.label == example.label
+    for prediction, example in zip(predictions, valid.examples, strict=True)
+]
 print(f"{sum(right)} of {len(valid)} held-out texts right")
 
 train.save_model(model, "finetuned")  # now `roformer-tf predict --model finetuned` reads it

@@ -9,6 +9,6 @@ from roformer_tf import RoFormerForSentenceSimilarity
 
 sentences = ["今天天气很好，适合出门。", "天气不错，可以去公园走走。", "这家公司发布了新的手机。"]
 model = RoFormerForSentenceSimilarity.from_pretrained(sys.argv[1])
-first, *others = model.embed(sentences)  # of length 1, so that products are cosines
-for sentence, vector in zip(sentences[1:], others, strict=True):
+first, *rest = model.embed(sentences)  # of length 1, so that products are cosines
+for sentence, vector in zip(sentences[1:], rest, strict=True):
     print(f"{first @ vector:.3f}  {sentence}")

@@ -6,10 +6,10 @@
 ranking: A and one of B and C are parts of the same document, the other one is of another document:
     {"A": "房间很大。早餐一般。", "B": "这本书写得好。", "C": "下次还住这里。", "label": "C"}
 regression: the share of a text's characters that others of the same corpus, drawn by frequency,
-stand in for:
+replace:
     {"text": "房间很大，早我一般。", "score": 0.1}
 Of triples from news and reviews, nine in ten are right where A shares more characters with the
-nearer text. Damage is seen in which characters stand side by side, not in which there are: ridge
+nearer text. Damage shows in which characters are adjacent, not in which there are: ridge
 regression on TF-IDF correlates by 0.73 on pairs of characters, and by nothing on single ones.
 """
 

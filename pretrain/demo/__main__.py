@@ -50,7 +50,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Demo:
-    """What is prepared and trained, and where it lies."""
+    """What is prepared and trained, and where the files are."""
 
     output: Path = Path("runs/demo")
     config: Path = Path(__file__).parent.parent / "configs" / "demo.yaml"
@@ -139,7 +139,7 @@ def steps_per_second(pilot: Path, length: int) -> float:
 
 
 def report(demo: Demo) -> None:
-    """Print how the model does on held-out text, beside the baselines, and what it fills in."""
+    """Print the figures of model and baselines on held-out text, and examples of filled masks."""
     from roformer_tf.inference.fill_mask import candidates, filled
     from roformer_tf.models.heads import RoFormerForMaskedLM
     from roformer_tf.runs.plots import FilledMask, plot_fill_masks

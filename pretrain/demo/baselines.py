@@ -19,7 +19,7 @@ Integers = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
 UNSEEN = -1
-"""Stands for a neighbour that is masked itself."""
+"""Id of a neighbour that is masked itself."""
 
 
 class Score(NamedTuple):
@@ -32,10 +32,10 @@ class Score(NamedTuple):
 
 
 class MaskedTokens(NamedTuple):
-    """N masked tokens and what stands beside them: all that the baselines may look at."""
+    """N masked tokens and their neighbours: all that the baselines may look at."""
 
     labels: Integers
-    """(N,): the tokens that stood there."""
+    """(N,): the original tokens."""
     left: Integers
     """(N,): the token before each, or UNSEEN."""
     right: Integers
@@ -43,12 +43,12 @@ class MaskedTokens(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What was predicted in N masked places."""
+    """Predictions for N masked positions."""
 
     tokens: Integers
-    """(N,): the token that was held for the likeliest."""
+    """(N,): the likeliest token."""
     probabilities: Floats
-    """(N,): what was given to the token that really stood there."""
+    """(N,): the probability of the original token."""
 
 
 def scored(
@@ -56,7 +56,7 @@ def scored(
 ) -> npt.NDArray[np.bool_]:
     """Tell which slots (B, P) count: those in use whose label is in the vocabulary.
 
-    An unknown token is left out for model and baselines alike: its characters are not known.
+    Unknown tokens are excluded for model and baselines alike: their characters are not known.
     """
     return (weights > 0) & (labels != unk_id)
 
@@ -73,15 +73,15 @@ def masked_tokens(
     """Collect the scored tokens of rows (B, L) with slots (B, P), row by row."""
     row, slot = np.nonzero(scored(labels, weights, unk_id))
     position = masked_positions[row, slot]
-    # [CLS] and [SEP] stand around every text and are never masked: both neighbours exist.
-    beside = token_ids[row, position - 1], token_ids[row, position + 1]
+    # [CLS] and [SEP] surround every text and are never masked: both neighbours exist.
+    neighbours = token_ids[row, position - 1], token_ids[row, position + 1]
     # 64 bits, because the product of three ids does not fit into less.
-    left, right = (np.where(ids == mask_id, UNSEEN, ids).astype(np.int64) for ids in beside)
+    left, right = (np.where(ids == mask_id, UNSEEN, ids).astype(np.int64) for ids in neighbours)
     return MaskedTokens(labels[row, slot], left, right)
 
 
 def characters(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
-    """Count the characters of each token by its id, (V,); the `##` of a piece is none."""
+    """Count the characters of each token by its id, (V,); the `##` of a word piece is none."""
     counts = np.zeros(max(vocabulary.values()) + 1, np.int64)
     for token, number in vocabulary.items():
         counts[number] = len(token.removeprefix("##"))
@@ -130,7 +130,7 @@ class Baselines:
     def between_neighbours(self, masked: MaskedTokens) -> Prediction:
         """Predict the most frequent token between the same two neighbours.
 
-        Where these never met in training: the most frequent one beside the neighbour that is
+        Where these never met in training: the most frequent one next to the neighbour that is
         surer of it; where neither was seen, the most frequent one of all.
         """
         labels, left, right = masked

@@ -37,7 +37,7 @@ from pretrain.poems.forms import (
     with_marks,
 )
 from pretrain.poems.kneser_ney import Integers, KneserNey, bits
-from pretrain.poems.measures import final_of, judge
+from pretrain.poems.measures import final_of, measure
 from pretrain.poems.page import Facts, Piece, write_page
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m pretrain.poems"
 HELD_OUT = 0.02
-"""Share of the poems that are kept for judging: some four thousand."""
+"""Fraction of the poems that are held out: some four thousand."""
 ORDER = 4
 """Of the n-gram model. Longer n-grams hardly help it: 8.31, 8.30 and 8.30 bits with 3, 4 and 5."""
 ROOM = 72
@@ -84,8 +84,8 @@ class Poems:
     """Show poems of this form alone: wujue, qijue, wulv or qilv. Unset: of all four."""
     rhyme: str | None = None
     """Show poems with this rhyme alone, a final as pypinyin spells it: ang, ou, van (üan), …"""
-    judged: int = 1000
-    """Poems to be written and measured."""
+    samples: int = 1000
+    """Poems to generate and measure."""
     temperature: float = 0.8
     """Below 1, likelier characters are preferred."""
     top_p: float = 0.95
@@ -102,8 +102,8 @@ class Poems:
     def __post_init__(self) -> None:
         if self.minutes <= 0:
             raise InputError(f"--minutes is {self.minutes}, but must be above 0.")
-        if self.judged < 1:
-            raise InputError(f"--judged is {self.judged}, but must be at least 1.")
+        if self.samples < 1:
+            raise InputError(f"--samples is {self.samples}, but must be at least 1.")
         if self.form not in (None, *BY_TOKEN):
             raise InputError(f"--form is {self.form!r}, but must be one of {', '.join(BY_TOKEN)}.")
         for line in self.first_lines:
@@ -138,15 +138,15 @@ class Surprise(NamedTuple):
 
     model: float
     kneser_ney: float
-    """Of the n-gram model, which is told where marks and ends stand."""
+    """Of the n-gram model, which is given the positions of marks and ends."""
     characters: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it all with the flags of `Poems`; give the exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return make(parsed(Poems, given, PROGRAM))
+        return make(parsed(Poems, arguments, PROGRAM))
     except InputError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2
@@ -195,7 +195,7 @@ def gather(poems: Poems) -> None:
         written = write_corpus(files_in(archive), poems.text, poems.vocab, HELD_OUT)
         write_text(source, wanted + "\n")
         print(
-            f"{written.found:,} poems, {written.of_form:,} of them in the four forms; of these "
+            f"{written.read:,} poems, {written.of_form:,} of them in the four forms; of these "
             f"{written.kept:,} kept, without rare characters, {written.held_out:,} of them held out"
         )
     elif (there := source.read_text(encoding="utf-8").strip()) != wanted:
@@ -206,7 +206,7 @@ def gather(poems: Poems) -> None:
     known = set(poems.vocab.read_text(encoding="utf-8").split())
     if unknown := set("".join(poems.first_lines)) - known:
         raise InputError(
-            f"--first-lines: {'、'.join(sorted(unknown))} stands in none of the poems, or in few. "
+            f"--first-lines: {'、'.join(sorted(unknown))} is in none of the poems, or in few. "
             "They are written in traditional characters: 龍, not 龙."
         )
     shown = [poems.form] if poems.form else list(BY_TOKEN)
@@ -236,33 +236,33 @@ def report(poems: Poems) -> None:
 
     vocabulary = set(poems.vocab.read_text(encoding="utf-8").split())
     askable = [poem for poem in held_out if poem.front in vocabulary]
-    asked = ask_as_real(poems.judged, askable, poems.seed)
+    asked = ask_as_real(poems.samples, askable, poems.seed)
     written = write(model, [(poem.front, "") for poem in asked], poems.sampling, poems.seed)
     texts = [(poem.form, text) for poem, text in zip(asked, written, strict=True)]
     known = {line for poem in trained for line in poem.lines}
-    judged = judge(texts, known)
-    real = judge([(poem.form, with_marks(poem.lines)) for poem in held_out], known)
-    print(f"\nof {judged.poems:,} poems that it wrote, the form given")
+    measured = measure(texts, known)
+    real = measure([(poem.form, with_marks(poem.lines)) for poem in held_out], known)
+    print(f"\nof {measured.poems:,} generated poems, the form given")
     for name, share in (
-        ("have the form that was asked for", judged.of_form),
-        ("pairs of even lines that end in the same final", judged.rhymes.share),
+        ("have the form that was asked for", measured.of_form),
+        ("pairs of even lines that end in the same final", measured.rhymes.share),
         ("  … in real poems, held out", real.rhymes.share),
         ("  … by chance", real.rhymes.chance),
-        ("lines that stand in no poem of the training text", judged.new_lines),
+        ("lines that are in no poem of the training text", measured.new_lines),
     ):
         print(f"  {name:52}{share:8.1%}")
 
     pieces = write_pieces(model, poems, askable)
-    print("\nsome of what it wrote; what was given stands in brackets")
+    print("\nsome generated poems; given first lines are in brackets")
     for piece in pieces:
-        given = f"（{piece.given}）" if piece.given else ""
-        print(f"  {piece.form.name}  {given}{with_marks(piece.lines)[len(piece.given) :]}")
+        prompt = f"（{piece.given}）" if piece.given else ""
+        print(f"  {piece.form.name}  {prompt}{with_marks(piece.lines)[len(piece.given) :]}")
 
     figures = {
         "settings": {key: settings(poems.output)[key] for key in ("steps", "seed", "batch_size")},
         "sampling": {**poems.sampling, "seed": poems.seed},
         "held_out": surprise._asdict() | {"poems": len(held_out)},
-        "written": judged._asdict() | {"rhymes": judged.rhymes._asdict()},
+        "written": measured._asdict() | {"rhymes": measured.rhymes._asdict()},
         "real": real._asdict() | {"rhymes": real.rhymes._asdict()},
         "poems": [
             {"asked": poem.front, "text": text} for poem, text in zip(asked, written, strict=True)
@@ -272,7 +272,7 @@ def report(poems: Poems) -> None:
         poems.output / "poems.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n"
     )
     facts = Facts(
-        surprise.model, surprise.kneser_ney, len(trained), len(held_out), judged, real, TRIES
+        surprise.model, surprise.kneser_ney, len(trained), len(held_out), measured, real, TRIES
     )
     write_page(poems.output / "poems.html", pieces, facts)
     folder = poems.output
@@ -288,8 +288,8 @@ def report(poems: Poems) -> None:
 def compare(model: "RoFormerForCausalLM", folder: Path) -> Surprise:
     """Bits per character of the held-out rows, by the model and by counting the training rows.
 
-    Characters that the training text has count, and the tokens in front, since they tell of what
-    follows; marks and ends do not. All is divided by the number of characters.
+    Characters of the vocabulary and control tokens count, since these carry information
+    about the poem; marks and ends do not. All is divided by the number of characters.
     """
     from roformer_tf.corpus.batches import held_out_batches
     from roformer_tf.pretraining.evaluation import TokenMetrics, token_metrics
@@ -297,20 +297,20 @@ def compare(model: "RoFormerForCausalLM", folder: Path) -> Surprise:
     tokenizer = RoFormerTokenizer.from_pretrained(folder)
     ids = tokenizer.vocabulary
     marks = [ids[mark] for mark in MARKS]
-    beside = [*marks, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id]
+    uncounted = [*marks, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id]
     rows = PreparedRows.open(folder, "held_out")
     batches = held_out_batches(
         rows, batch_size=32, seed=0, objective=make_objective("causal", tokenizer, MaskingConfig())
     )
     outputs = token_metrics(TokenMetrics(model), batches)
-    counted = (outputs["weights"] > 0) & ~np.isin(outputs["labels"], beside)
+    counted = (outputs["weights"] > 0) & ~np.isin(outputs["labels"], uncounted)
     ours = -outputs["log_likelihood"][counted].astype("float64") / np.log(2)
 
     training = stream(PreparedRows.open(folder), tokenizer.cls_id)
     counts = KneserNey(*training, ORDER, tokenizer.vocab_size)
     tokens, begins = stream(rows, tokenizer.cls_id)
     theirs = bits(counts, tokens, begins, never=[*marks, tokenizer.sep_id])
-    theirs = theirs[~np.isin(tokens[~begins], beside)]
+    theirs = theirs[~np.isin(tokens[~begins], uncounted)]
     assert len(theirs) == len(ours)  # the same tokens
     fronts = [number for token, number in ids.items() if token[0] in ascii_lowercase]
     characters = int(np.sum(~np.isin(outputs["labels"][counted], fronts)))
@@ -318,7 +318,7 @@ def compare(model: "RoFormerForCausalLM", folder: Path) -> Surprise:
 
 
 def stream(rows: PreparedRows, cls_id: int) -> tuple[Integers, np.ndarray]:
-    """The tokens of rows, one document behind the other, and where one begins: (T,) both."""
+    """The tokens of rows, one document after the other, and where each begins: (T,) both."""
     all_rows = np.stack([rows[i] for i in range(len(rows))])
     tokens = all_rows[:, TOKEN][all_rows[:, DOCUMENT] > 0].astype(np.int64)
     return tokens, tokens == cls_id
@@ -340,21 +340,19 @@ def write(
     sampling: dict[str, Any],
     seed: int,
 ) -> list[str]:
-    """A poem for each token in front and what is given of it, which stands at its beginning.
-
-    What is asked for twice is written in two ways.
-    """
-    prompts = [front + given for front, given in asked]
+    """A poem for each control token and given beginning; equal requests give different poems."""
+    prompts = [front + beginning for front, beginning in asked]
     written = model.generate(prompts, max_tokens=ROOM, rows=ROWS, seed=seed, **sampling)
     return [
-        given + "".join(text.split()) for (_, given), (text,) in zip(asked, written, strict=True)
+        beginning + "".join(text.split())
+        for (_, beginning), (text,) in zip(asked, written, strict=True)
     ]
 
 
 def write_pieces(
     model: "RoFormerForCausalLM", poems: Poems, held_out: Sequence[Poem]
 ) -> list[Piece]:
-    """What is shown: poems from first lines, from a form and a rhyme, and from nothing.
+    """The poems to show: from first lines, from a form and a rhyme, and from nothing.
 
     Of `TRIES` the first one of the right form; none of what never came right.
     """
@@ -384,9 +382,9 @@ def plan_pieces(poems: Poems, held_out: Sequence[Poem]) -> list[Piece]:
         fitting = fitting or list(chosen)
         return fitting[int(chance.integers(len(fitting)))]
 
-    def piece(kind: str, poem: Poem, given: str = "", original: Sequence[str] = ()) -> Piece:
+    def piece(kind: str, poem: Poem, line: str = "", original: Sequence[str] = ()) -> Piece:
         front = poem.form.token + poems.rhyme if poems.rhyme else poem.front
-        return Piece(kind, poem.form, [], given, original, front)
+        return Piece(kind, poem.form, [], line, original, front)
 
     plans = [
         piece("first line", drawn(by_form[form]), line)

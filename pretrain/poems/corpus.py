@@ -1,6 +1,6 @@
 """The poems' text: Tang and Song verse out of the npm package `chinese-poetry` (MIT).
 
-Nothing of it is kept in this repository; npm brings it, into the cache where checkpoints lie too.
+Nothing of it is kept in this repository; npm downloads it into the cache of checkpoints.
 """
 
 import base64
@@ -37,13 +37,13 @@ NAMES = "poet.*.json"
 """The files with poems, a JSON list of `{"paragraphs": ["…，…。", …], …}` each."""
 
 LEAST_COUNT = 20
-"""How often a character must stand in the poems; those with a rarer one are left out."""
+"""Least number of occurrences of a character; poems with a rarer one are skipped."""
 FEW = 10_000
-"""Of fewer poems none is left out so: all characters are rare in them."""
+"""With fewer poems none is skipped for that: all characters are rare in them."""
 TOGETHER = 2
 """Lines that two poems nearly share, so that one is held to be a copy of the other."""
 _COMMON = 16
-"""Lines that are alike but for one character; where there are more, it is a phrase, no copy."""
+"""Lines that differ in one character only; more of them are a common phrase, not copies."""
 
 
 class Poem(NamedTuple):
@@ -54,19 +54,19 @@ class Poem(NamedTuple):
 
     @property
     def front(self) -> str:
-        """The token in front of it: its form, and its rhyme if it has one."""
+        """Its control token: its form, and its rhyme if it has one."""
         return self.form.token + rhyme_of(self.lines)
 
     @property
     def text(self) -> str:
-        """The line that stands for it in the corpus."""
+        """Its line in the corpus."""
         return self.front + with_marks(self.lines)
 
 
 class Written(NamedTuple):
-    """What was written of what was found."""
+    """How many poems were read, and how many written."""
 
-    found: int
+    read: int
     """Poems in the files, of whatever form."""
     of_form: int
     """Poems of the four forms, each once, without damaged characters."""
@@ -81,13 +81,13 @@ def write_corpus(files: Iterable[IO[bytes]], target: Path, vocab: Path, held_out
 
     A hash of its text decides whether a poem is held out (`prepare` asks it again), and poems that
     are copies of each other, or nearly, are on one side: those of a group that the hash would put
-    on the other side than its first one are left out. The same files give the same bytes.
+    on the other side than its first one are skipped. The same files give the same bytes.
     Raises InputError where there are no poems, or too few to hold some out.
     """
-    poems, found = read_poems(files)
+    poems, total = read_poems(files)
     if not poems:
         raise InputError(
-            f"no poem of four or eight lines of five or seven characters is among the {found:,} in "
+            f"no poem of four or eight lines of five or seven characters is among the {total:,} in "
             f"the corpus. Give the folder of {PACKAGE} that holds {NAMES}."
         )
     kept = frequent(poems)
@@ -102,10 +102,10 @@ def write_corpus(files: Iterable[IO[bytes]], target: Path, vocab: Path, held_out
     texts = [poem.text for poem, right in zip(kept, chosen.tolist(), strict=True) if right]
     trained = [text for text in texts if not is_held_out(text, held_out)]
     write_vocabulary(vocab, vocabulary(trained))
-    with file_beside(target) as beside, beside.open("w", encoding="utf-8", newline="\n") as out:
+    with file_beside(target) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
         for text in texts:
             out.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-    return Written(found, len(poems), len(texts), len(texts) - len(trained))
+    return Written(total, len(poems), len(texts), len(texts) - len(trained))
 
 
 def read_corpus(path: Path) -> list[Poem]:
@@ -115,14 +115,14 @@ def read_corpus(path: Path) -> list[Poem]:
 
 
 def poem_of(text: str) -> Poem:
-    """A poem of its text, the form's token in front."""
+    """A poem from its text, which begins with the control token."""
     front = front_of(text)
     (form,) = (form for form in FORMS if front.startswith(form.token))
     return Poem(form, lines_of(text.removeprefix(front)))
 
 
 def front_of(text: str) -> str:
-    """The token in front of a poem's text: 七律 in ang, qilvang月落…, → "qilvang"."""
+    """The control token of a poem's text: 七律 in ang, qilvang月落…, → "qilvang"."""
     return text[: len(text) - len(text.lstrip(ascii_lowercase))]
 
 
@@ -132,14 +132,14 @@ def read_poems(files: Iterable[IO[bytes]]) -> tuple[list[Poem], int]:
     Raises InputError for a file that holds something else.
     """
     poems: dict[str, Poem] = {}
-    found = 0
+    total = 0
     for file in files:
         for record in _records(file):
-            found += 1
+            total += 1
             lines = lines_of("".join(record["paragraphs"]))
             if form := form_of(lines):
                 poems.setdefault("".join(lines), Poem(form, lines))
-    return list(poems.values()), found
+    return list(poems.values()), total
 
 
 def frequent(poems: Sequence[Poem]) -> list[Poem]:
@@ -151,7 +151,7 @@ def frequent(poems: Sequence[Poem]) -> list[Poem]:
 
 
 def vocabulary(texts: Iterable[str]) -> list[str]:
-    """Special tokens, what stands in front of texts, marks, characters by falling frequency."""
+    """Special tokens, control tokens, marks, then characters by falling frequency."""
     texts = list(texts)
     counts = Counter("".join(texts))
     fronts = {form.token for form in FORMS} | set(map(front_of, texts))
@@ -163,9 +163,9 @@ def vocabulary(texts: Iterable[str]) -> list[str]:
 def groups_of_copies(poems: Sequence[Poem]) -> npt.NDArray[np.integer]:
     """The number of each poem's group (poems,): 0, 1, …, the same for poems that are linked.
 
-    Two poems are linked, over others too, if they share a line, or if two lines of one are two of
-    the other but for a character each. So variants of a poem, which editions spell differently,
-    are found; in few poems that share a phrase it sees copies where there are none.
+    Two poems are linked, over others too, if they share a line, or if two lines of one equal two of
+    the other except for a character each. So variants of a poem, which editions spell differently,
+    are detected; in few poems that share a phrase it sees copies where there are none.
     """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
@@ -189,26 +189,26 @@ def groups_of_copies(poems: Sequence[Poem]) -> npt.NDArray[np.integer]:
 
 
 def _nearly_equal(lines: Sequence[str]) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
-    """Pairs of different lines that are equal but for one character: their places, both ways."""
+    """Pairs of different lines that differ in one character only: their indices, both ways."""
     firsts, seconds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     sizes = np.array(list(map(len, lines)))
     for size in sorted(set(sizes.tolist())):
-        (places,) = np.nonzero(sizes == size)
-        text = "".join(lines[i] for i in places.tolist())
+        (indices,) = np.nonzero(sizes == size)
+        text = "".join(lines[i] for i in indices.tolist())
         letters = np.frombuffer(text.encode("utf-32-le"), "<u4").reshape(-1, size)
         for gap in range(size):
-            others = np.delete(letters, gap, axis=1).astype(np.uint64)
-            # A random odd factor for each place: sums modulo 2^64 are all but sure to differ.
+            rest = np.delete(letters, gap, axis=1).astype(np.uint64)
+            # A random odd factor for each position: sums modulo 2^64 almost surely differ.
             factors = np.random.default_rng([size, gap]).integers(2**63, size=size - 1) * 2 + 1
-            keys = others @ factors.astype(np.uint64)
+            keys = rest @ factors.astype(np.uint64)
             order = np.argsort(keys, kind="stable")
-            keys, sorted_places = keys[order], places[order]
+            keys, sorted_indices = keys[order], indices[order]
             common = np.zeros(len(keys), bool)
             common[_COMMON:] = keys[_COMMON:] == keys[:-_COMMON]
-            for apart in range(1, _COMMON):
-                same = keys[apart:] == keys[:-apart]
-                same &= ~np.isin(keys[apart:], keys[common])
-                a, b = sorted_places[:-apart][same], sorted_places[apart:][same]
+            for offset in range(1, _COMMON):
+                same = keys[offset:] == keys[:-offset]
+                same &= ~np.isin(keys[offset:], keys[common])
+                a, b = sorted_indices[:-offset][same], sorted_indices[offset:][same]
                 firsts += [a, b]
                 seconds += [b, a]
     return np.concatenate(firsts), np.concatenate(seconds)
@@ -271,9 +271,9 @@ def fetch() -> Path:
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
         fetched = Path(folder) / archive.name
         if done.returncode or not fetched.is_file():
-            said = " ".join(done.stderr.split())[-300:] or f"exit code {done.returncode}"
+            reason = " ".join(done.stderr.split())[-300:] or f"exit code {done.returncode}"
             raise InputError(
-                f"npm cannot fetch {PACKAGE}@{VERSION}: {said}. Try again, or {other}."
+                f"npm cannot fetch {PACKAGE}@{VERSION}: {reason}. Try again, or {other}."
             )
         digest = hashlib.sha512(fetched.read_bytes()).digest()
         if base64.b64encode(digest).decode() != SHA512:

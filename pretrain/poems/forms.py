@@ -1,6 +1,6 @@
 """The four forms: 絕句 and 律詩, in lines of five or of seven characters.
 
-A poem is one line of text, with one token in front that says its form and, where two of its even
+A poem is one line of text, which begins with a control token: its form and, where two of its even
 lines rhyme, their final:
 
     qijuean朝辭白帝彩雲間，千里江陵一日還。兩岸猿聲啼不住，輕舟已過萬重山。
@@ -25,7 +25,7 @@ class Form(NamedTuple):
     name: str
     """As it is called in Chinese."""
     token: str
-    """Its name in pinyin, with which the token in front of such a poem begins."""
+    """Its name in pinyin, with which the control token of such a poem begins."""
     lines: int
     size: int
     """Characters of a line."""
@@ -58,7 +58,7 @@ def form_of(lines: Sequence[str]) -> Form | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """What stands between the marks; characters that Unicode has twice are made one."""
+    """The lines between the marks, in Unicode's normal form C."""
     return [line for line in _AROUND.split(unicodedata.normalize("NFC", text)) if line]
 
 

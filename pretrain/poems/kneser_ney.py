@@ -25,20 +25,20 @@ class _Order(NamedTuple):
     keys: Integers
     """(n-grams,), rising: the context's number, times the vocabulary's size, plus the token."""
     discounted: Floats
-    """(n-grams,): counts after the discount; they are occurrences or, but for the longest n-grams,
-    different tokens that stand before them."""
+    """(n-grams,): counts after the discount; counts of occurrences for the longest n-grams; for
+    shorter ones, of the different tokens that precede them."""
     totals: Floats
     """(contexts,): the sum of their n-grams' counts."""
     spared: Floats
-    """(contexts,): what the discounts took from them, shared out as the shorter context says."""
+    """(contexts,): the discounted mass, distributed by the shorter context."""
 
 
 class KneserNey:
     """Estimated of a text: tokens (T,), `begins` (T,) true where a document begins, order n ≥ 2.
 
-    A document is predicted from its second token on. What stands before its first one counts as
-    n - 2 more of it, so that every context has n - 1 tokens. `discounts`: one set for each length
-    of n-grams, 1 to n; unset, they are estimated.
+    A document is predicted from its second token on. Its first token is repeated n - 2 times
+    before it, so that every context has n - 1 tokens. `discounts`: one set for each length of
+    n-grams, 1 to n. Default: estimated.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class KneserNey:
         grams = [padded]  # of one token, two, …: the number of the one that ends here
         kept = [np.arange(vocab_size)]
         for _ in range(order - 1):
-            keys, numbers = np.unique(_behind(grams[-1]) * vocab_size + padded, return_inverse=True)
+            keys, numbers = np.unique(
+                _shifted(grams[-1]) * vocab_size + padded, return_inverse=True
+            )
             kept.append(keys)
             grams.append(numbers)
         counts = np.bincount(grams[-1][predicted], minlength=len(kept[-1]))
@@ -64,7 +66,7 @@ class KneserNey:
             contexts = len(kept[length - 2]) if length > 1 else 1
             taken = discounts[length - 1] if discounts else estimated_discounts(counts)
             self._orders.insert(0, _counted(keys, counts, keys // vocab_size, contexts, taken))
-            if length > 1:  # what stands before the last n - 1 tokens of the n-grams, each once
+            if length > 1:  # the distinct tokens before the last n - 1 tokens of the n-grams
                 shorter = np.zeros(len(keys), np.int64)
                 shorter[grams[length - 1]] = grams[length - 2]
                 counts = np.bincount(shorter[counts > 0], minlength=contexts)
@@ -75,9 +77,9 @@ class KneserNey:
         begins: npt.NDArray[np.bool_],
         instead: int | None = None,
     ) -> Floats:
-        """Probability of each token but the documents' first ones, in their order.
+        """Probability of each token except the documents' first ones, in their order.
 
-        Given `instead`, that of this token in each of their places.
+        With `instead`, the probability of this token at each of those positions.
         """
         padded, predicted = self._padded(tokens, begins)
         asked = padded if instead is None else np.full_like(padded, instead)
@@ -92,7 +94,7 @@ class KneserNey:
             result = np.where(known, (seen + order.spared[contexts] * result) / total, result)
             if length < self._order:
                 here = _find(order.keys, contexts * self._size + padded, contexts >= 0)
-                contexts = _behind(here)
+                contexts = _shifted(here)
         return result[predicted]
 
     def _padded(
@@ -111,10 +113,10 @@ def estimated_discounts(counts: Integers) -> Discounts:
     n1, n2, n3, n4 = (int(np.sum(counts == count)) for count in (1, 2, 3, 4))
     if not (n1 and n2 and n3 and n4):
         return 0.75, 0.75, 0.75
-    share = n1 / (n1 + 2 * n2)
-    found = (1 - 2 * share * n2 / n1, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
-    one, two, more = (min(max(x, 0.0), float(most)) for most, x in enumerate(found, start=1))
-    return one, two, more
+    ratio = n1 / (n1 + 2 * n2)
+    estimates = (1 - 2 * ratio * n2 / n1, 2 - 3 * ratio * n3 / n2, 3 - 4 * ratio * n4 / n3)
+    first, second, third = (min(max(x, 0.0), float(n)) for n, x in enumerate(estimates, start=1))
+    return first, second, third
 
 
 def bits(
@@ -123,15 +125,15 @@ def bits(
     begins: npt.NDArray[np.bool_],
     never: Sequence[int],
 ) -> Floats:
-    """Surprise at each token but the documents' first ones, in bits, (predicted tokens,).
+    """Surprisal of each token except the documents' first ones, in bits, (predicted tokens,).
 
-    `never`: tokens that are known not to stand where others than they do. Their share of the
-    probability goes to the others: marks and ends are told to a model that cannot count to 5.
+    `never`: punctuation and end tokens, whose positions the form determines. At every other
+    position their probability is redistributed: the n-gram model cannot count characters.
     """
     real = tokens[~begins]
-    found = model.probabilities(tokens, begins)
+    probabilities = model.probabilities(tokens, begins)
     wasted = sum((model.probabilities(tokens, begins, instead=x) for x in never), np.zeros(()))
-    return -np.log2(np.where(np.isin(real, never), found, found / (1 - wasted)))
+    return -np.log2(np.where(np.isin(real, never), probabilities, probabilities / (1 - wasted)))
 
 
 def _counted(
@@ -145,12 +147,12 @@ def _counted(
     return _Order(keys, counts - taken, totals, spared)
 
 
-def _behind(numbers: Integers) -> Integers:
-    """What stood one place before; 0 in the first one, where nothing is predicted."""
+def _shifted(numbers: Integers) -> Integers:
+    """The previous position's number; 0 at the first one, where nothing is predicted."""
     return np.concatenate([np.zeros(1, np.int64), numbers[:-1]])
 
 
 def _find(keys: Integers, wanted: Integers, known: npt.NDArray[np.bool_]) -> Integers:
-    """The place of each wanted number among the rising keys; -1 where it is not, or not known."""
-    place = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-    return np.where(known & (keys[place] == wanted), place, -1)
+    """Index of each wanted number among the sorted keys; -1 where it is missing or unknown."""
+    index = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+    return np.where(known & (keys[index] == wanted), index, -1)

@@ -18,7 +18,7 @@ class Rhymes(NamedTuple):
     alike: int
     """Of them, pairs that end in the same final."""
     chance: float
-    """Share of alike ones among pairs of any such endings, of whatever poems."""
+    """Fraction of matching endings among pairs of any such endings, of whatever poems."""
 
     @property
     def share(self) -> float:
@@ -26,26 +26,26 @@ class Rhymes(NamedTuple):
         return self.alike / self.pairs if self.pairs else 0.0
 
 
-class Judged(NamedTuple):
-    """Figures of poems that were written for a form each."""
+class Measures(NamedTuple):
+    """Figures of poems that were generated, each for a given form."""
 
     poems: int
     of_form: float
-    """Share of the poems with the form that was asked for, 0 to 1."""
+    """Fraction of the poems with the form that was asked for, 0 to 1."""
     rhymes: Rhymes
     """Of those that have it."""
     new_lines: float
-    """Share of their lines that stand in no poem of the training text."""
+    """Fraction of their lines that are in no poem of the training text."""
     new_poems: float
-    """Share of them that repeat no line of the training text at all."""
+    """Fraction of them that repeat no line of the training text at all."""
 
 
-def judge(texts: Sequence[tuple[Form, str]], known_lines: Collection[str]) -> Judged:
+def measure(texts: Sequence[tuple[Form, str]], known_lines: Collection[str]) -> Measures:
     """Measure poems, (form asked for, text with its marks); `known_lines`: of the training text."""
     right = [lines_of(text) for form, text in texts if is_of_form(text, form)]
     new = [[line not in known_lines for line in lines] for lines in right]
     lines = sum(map(len, new))
-    return Judged(
+    return Measures(
         poems=len(texts),
         of_form=len(right) / len(texts) if texts else 0.0,
         rhymes=rhymes(right),
@@ -65,9 +65,9 @@ def rhymes(poems: Iterable[Sequence[str]], final: Callable[[str], str] | None = 
     for lines in poems:
         finals = [final(line[-1]) for line in lines[1::2]]
         endings.update(finals)
-        for one, other in combinations(finals, 2):
+        for first, second in combinations(finals, 2):
             pairs += 1
-            alike += bool(one) and one == other
+            alike += bool(first) and first == second
     total = endings.total()
     by_chance = sum(n * (n - 1) for end, n in endings.items() if end) / max(total * (total - 1), 1)
     return Rhymes(pairs, alike, by_chance)
@@ -75,7 +75,7 @@ def rhymes(poems: Iterable[Sequence[str]], final: Callable[[str], str] | None = 
 
 def rhyme_of(lines: Sequence[str]) -> str:
     """The final in which most of a poem's even lines end, at least two; "" where there is none."""
-    finals = Counter(found for line in lines[1::2] if (found := final_of(line[-1])))
+    finals = Counter(filter(None, (final_of(line[-1]) for line in lines[1::2])))
     final, count = finals.most_common(1)[0] if finals else ("", 0)
     return final if count > 1 else ""
 
@@ -90,8 +90,8 @@ def final_of(character: str) -> str:
         from pypinyin import Style, pinyin
     except ImportError:
         raise InputError(
-            "rhymes are told by a library that is not installed here. Run `make poems`, or "
+            "finding rhymes needs pypinyin, which is not installed. Run `make poems`, or "
             "`pip install 'roformer-tf[poems]'`."
         ) from None
-    found = pinyin(character, style=Style.FINALS, errors="ignore")  # [[final, …]], or nothing
-    return found[0][0] if found else ""
+    readings = pinyin(character, style=Style.FINALS, errors="ignore")  # [[final, …]], or nothing
+    return readings[0][0] if readings else ""

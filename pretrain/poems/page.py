@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pretrain.poems.forms import Form, with_marks
-from pretrain.poems.measures import Judged
+from pretrain.poems.measures import Measures
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.report.fonts import cut_font
 from roformer_tf.tasks.blocks import address
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
     original: Sequence[str] = ()
     """Lines of the real poem that begins so, if it is known."""
     front: str = ""
-    """The token that stood in front: the form, and the rhyme if there was one."""
+    """The control token: the form, and the rhyme if it has one."""
 
     @property
     def text(self) -> str:
@@ -40,8 +40,8 @@ class Facts(NamedTuple):
     trained: int
     """Poems."""
     held_out: int
-    judged: Judged
-    real: Judged
+    generated: Measures
+    real: Measures
     """How the held-out poems do in the same."""
     tries: int
     """Poems that were written for each one that is shown."""

@@ -13,7 +13,7 @@ from pretrain.poems.__main__ import HELD_OUT, ORDER, Poems, main, make, plan_pie
 from pretrain.poems.corpus import read_corpus
 from pretrain.poems.forms import FORMS, MARKS, is_of_form, with_marks
 from pretrain.poems.kneser_ney import KneserNey, bits
-from pretrain.poems.measures import judge
+from pretrain.poems.measures import measure
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM
@@ -60,7 +60,7 @@ def poems(tmp_path_factory):
         lines[1::2] = [line[:-1] + str(rng.choice(list(rhyme))) for line in lines[1::2]]
         every.append({"paragraphs": [with_marks(lines)]})
     (corpus / "poet.tang.0.json").write_text(json.dumps(every))
-    return Poems(corpus=corpus, output=folder / "run", config=config, steps=200, judged=20)
+    return Poems(corpus=corpus, output=folder / "run", config=config, steps=200, samples=20)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
         assert float(number) == pytest.approx(want, abs=0.0051)
 
 
-def test_as_many_poems_are_judged_as_were_asked_for_each_with_its_form(poems, figures, printed):
+def test_as_many_poems_are_measured_as_were_asked_for_each_with_its_form(poems, figures, printed):
     held_out, trained = split(poems)
     fronts = [poem["asked"] for poem in figures["poems"]]
     assert len(fronts) == 20
@@ -126,12 +126,12 @@ def test_as_many_poems_are_judged_as_were_asked_for_each_with_its_form(poems, fi
         (next(f for f in FORMS if poem["asked"].startswith(f.token)), poem["text"])
         for poem in figures["poems"]
     ]
-    found = judge(asked, {line for p in trained for line in p.lines})
-    assert found.of_form > 0.3  # it has learned to count
-    assert figures["written"] == found._asdict() | {"rhymes": found.rhymes._asdict()}
+    measured = measure(asked, {line for p in trained for line in p.lines})
+    assert measured.of_form > 0.3  # it has learned to count
+    assert figures["written"] == measured._asdict() | {"rhymes": measured.rhymes._asdict()}
     shares = (
-        found.of_form,
-        found.rhymes.share,
+        measured.of_form,
+        measured.rhymes.share,
         figures["real"]["rhymes"]["alike"] / figures["real"]["rhymes"]["pairs"],
     )
     said = re.findall(r"^  (?:have|pairs| .*real).* ([\d.]+)%$", printed, re.MULTILINE)
@@ -160,7 +160,9 @@ def test_it_shows_poems_from_first_lines_from_forms_and_from_nothing(poems, figu
 def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys):
     before = (poems.output / "poems.json").read_bytes()
     assert (
-        main([f"--{key}={getattr(poems, key)}" for key in ("corpus", "output", "config", "judged")])
+        main(
+            [f"--{key}={getattr(poems, key)}" for key in ("corpus", "output", "config", "samples")]
+        )
         == 0
     )
     out = capsys.readouterr().out
@@ -191,7 +193,7 @@ def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, cap
         (["--form", "haiku"], "wujue, qijue, wulv, qilv"),
         (["--rhyme", "xyz"], "in which no poem rhymes"),
         (["--minutes", "0"], "above 0"),
-        (["--judged", "0"], "at least 1"),
+        (["--samples", "0"], "at least 1"),
     ],
 )
 def test_bad_flags_are_one_message(poems, figures, capsys, flags, said):

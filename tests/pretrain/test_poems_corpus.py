@@ -102,7 +102,7 @@ def test_no_copy_and_no_near_copy_stands_on_both_sides(rng, tmp_path):
             lines[is_held_out(p.text, 0.3)] |= {(i, altered(line, gap)) for gap in range(5)}
     assert not lines[True] & lines[False]
     assert written.held_out == sum(is_held_out(p.text, 0.3) for p in kept) > 50
-    assert (written.found, written.of_form, written.kept) == (700, 700, len(kept))
+    assert (written.read, written.of_form, written.kept) == (700, 700, len(kept))
     assert len(kept) > 500
 
 
@@ -112,7 +112,7 @@ def test_what_is_written_is_read_again_and_always_the_same(rng, tmp_path):
     lists = [*odd, *[p.lines for p in poems], poems[3].lines]
     target = tmp_path / "corpus.jsonl"
     written = write_corpus([file_of(lists)], target, tmp_path / "vocab.txt", 0.2)
-    assert (written.found, written.of_form, written.kept) == (83, 80, 80)
+    assert (written.read, written.of_form, written.kept) == (83, 80, 80)
     assert read_corpus(target) == poems
     assert poem_of(poems[0].text) == poems[0]
     before = target.read_bytes()

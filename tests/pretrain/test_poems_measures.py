@@ -3,7 +3,7 @@
 import pytest
 
 from pretrain.poems.forms import BY_TOKEN, lines_of
-from pretrain.poems.measures import final_of, judge, rhyme_of, rhymes
+from pretrain.poems.measures import final_of, measure, rhyme_of, rhymes
 
 WUJUE, QIJUE, WULV = (BY_TOKEN[token] for token in ("wujue", "qijue", "wulv"))
 DENG = "白日依山盡，黃河入海流。欲窮千里目，更上一層樓。"  # 流 iu, 樓 ou
@@ -28,12 +28,12 @@ def test_finals_are_those_of_pinyin_without_tones():
 
 def test_pairs_of_even_lines_are_compared_within_a_poem():
     poems = [lines_of(text) for text in (DENG, JING, CHUN, WANG)]
-    found = rhymes(poems, FINALS.__getitem__)
+    measured = rhymes(poems, FINALS.__getitem__)
     # 流樓, 霜鄉, 鳥少 (which has no final), and six pairs of 深心金簪, of which three are alike
-    assert (found.pairs, found.alike) == (9, 1 + 1 + 0 + 3)
-    assert found.share == pytest.approx(5 / 9)
+    assert (measured.pairs, measured.alike) == (9, 1 + 1 + 0 + 3)
+    assert measured.share == pytest.approx(5 / 9)
     # endings: u 2, ang 2, ao 1, none 1, in 3, an 1: ordered pairs of like ones 2 + 2 + 6, of 10 · 9
-    assert found.chance == pytest.approx(10 / 90)
+    assert measured.chance == pytest.approx(10 / 90)
 
 
 def test_the_rhyme_is_the_final_of_most_even_lines(monkeypatch):
@@ -46,14 +46,14 @@ def test_the_rhyme_is_the_final_of_most_even_lines(monkeypatch):
 
 
 def test_what_has_no_final_rhymes_with_nothing():
-    found = rhymes([["一", "少", "二", "少"]], FINALS.__getitem__)
-    assert (found.pairs, found.alike, found.chance) == (1, 0, 0.0)
+    measured = rhymes([["一", "少", "二", "少"]], FINALS.__getitem__)
+    assert (measured.pairs, measured.alike, measured.chance) == (1, 0, 0.0)
 
 
 def test_nothing_to_compare_is_no_error():
-    found = rhymes([], FINALS.__getitem__)
-    assert (found.pairs, found.alike, found.chance, found.share) == (0, 0, 0.0, 0.0)
-    nothing = judge([], set())
+    measured = rhymes([], FINALS.__getitem__)
+    assert (measured.pairs, measured.alike, measured.chance, measured.share) == (0, 0, 0.0, 0.0)
+    nothing = measure([], set())
     assert (nothing.poems, nothing.of_form, nothing.new_lines, nothing.new_poems) == (
         0,
         0.0,
@@ -62,14 +62,14 @@ def test_nothing_to_compare_is_no_error():
     )
 
 
-def test_poems_are_judged_by_the_form_that_was_asked_for(monkeypatch):
+def test_poems_are_measured_by_the_form_that_was_asked_for(monkeypatch):
     monkeypatch.setattr("pretrain.poems.measures.final_of", FINALS.__getitem__)
     asked = [(WUJUE, DENG), (WUJUE, JING), (WUJUE, BAIDI), (WULV, WANG), (WULV, DENG), (QIJUE, "")]
     known = {"白日依山盡", "黃河入海流", "床前明月光", "城春草木深", "千里江陵一日還"}
-    found = judge(asked, known)
-    assert found.poems == 6
-    assert found.of_form == pytest.approx(3 / 6)  # DENG, JING, WANG
-    assert (found.rhymes.pairs, found.rhymes.alike) == (1 + 1 + 6, 1 + 1 + 3)
-    assert found.new_lines == pytest.approx(1 - 4 / 16)  # of their 4 + 4 + 8 lines four are known
-    assert found.new_poems == 0.0
-    assert judge(asked[:2], {"白日依山盡"}).new_poems == 0.5
+    measured = measure(asked, known)
+    assert measured.poems == 6
+    assert measured.of_form == pytest.approx(3 / 6)  # DENG, JING, WANG
+    assert (measured.rhymes.pairs, measured.rhymes.alike) == (1 + 1 + 6, 1 + 1 + 3)
+    assert measured.new_lines == pytest.approx(1 - 4 / 16)  # 4 of their 4 + 4 + 8 lines are known
+    assert measured.new_poems == 0.0
+    assert measure(asked[:2], {"白日依山盡"}).new_poems == 0.5

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from pretrain.poems.forms import FORMS, lines_of
-from pretrain.poems.measures import Judged, Rhymes
+from pretrain.poems.measures import Measures, Rhymes
 from pretrain.poems.page import Facts, Piece, page, write_page
 
 WUJUE, QIJUE = FORMS[:2]
@@ -16,8 +16,8 @@ FACTS = Facts(
     kneser_ney_bits=8.321,
     trained=204_911,
     held_out=3_954,
-    judged=Judged(1000, 0.987, Rhymes(200, 71, 0.06), 0.934, 0.7),
-    real=Judged(3954, 1.0, Rhymes(1000, 452, 0.048), 1.0, 1.0),
+    generated=Measures(1000, 0.987, Rhymes(200, 71, 0.06), 0.934, 0.7),
+    real=Measures(3954, 1.0, Rhymes(1000, 452, 0.048), 1.0, 1.0),
     tries=8,
 )
 
@@ -27,16 +27,16 @@ class Columns(HTMLParser):
 
     def __init__(self, html, wanted):
         super().__init__()
-        self.wanted, self.found, self.inside = wanted, [], False
+        self.wanted, self.columns, self.inside = wanted, [], False
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
         if tag == "div":
             self.inside = dict(attributes).get("class") == self.wanted
             if self.inside:
-                self.found.append([])
+                self.columns.append([])
         if tag == "span" and self.inside:
-            self.found[-1].append("")
+            self.columns[-1].append("")
 
     def handle_endtag(self, tag):
         if tag == "div":
@@ -44,7 +44,7 @@ class Columns(HTMLParser):
 
     def handle_data(self, data):
         if self.inside and data.strip():
-            self.found[-1][-1] += data
+            self.columns[-1][-1] += data
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def html():
 
 def test_every_poem_stands_there_line_by_line_and_escaped(html):
     lines = lines_of(DENG)
-    assert Columns(html, "verse").found == [
+    assert Columns(html, "verse").columns == [
         ["五絕", *lines],
         ["五絕", "<b>&amp;", *lines[1:]],
         ["七絕", *["朝辭白帝彩雲間"] * 4],
     ]
-    assert Columns(html, "original").found == [["原詩", "白日依山盡", *lines[:0:-1]]]
+    assert Columns(html, "original").columns == [["原詩", "白日依山盡", *lines[:0:-1]]]
     assert "<b>&amp;" not in html
     assert "&lt;b&gt;&amp;amp;" in html
     assert html.count('class="given"') == 1
