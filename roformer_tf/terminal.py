@@ -1,29 +1,13 @@
-"""What a program shows while it works: how far it is; and not what TensorFlow notes on its own."""
+"""Progress of a long task: a bar on a terminal, lines in a log file."""
 
-import os
-import re
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from tempfile import TemporaryFile
 from typing import Any
 
 from tqdm import tqdm
 
 EVERY = 30.0
 """Seconds between two lines of progress where no terminal shows a bar."""
-
-LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-"""TensorFlow's environment variable: which of its notes are written; 3, none but what is fatal."""
-QUIET = "3"
-_NOTE = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog"
-    rb"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+:\d+\] "  # absl's
-    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
-    rb"|To enable the following instructions: "  # the second line of one
-)
-"""How such a note begins."""
 
 
 class Progress(tqdm):
@@ -73,41 +57,3 @@ class Progress(tqdm):
             self.leave = False
             self.sp = None  # by which tqdm tells that there is nothing on the screen
         super().close()
-
-
-@contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keep TensorFlow's notes on processor and drivers from burying what a program says.
-
-    Most come while it is imported, before it reads its own log level, and past Python's stderr:
-    that is put aside meanwhile, and what is no such note is written when the import is done. Who
-    has set TF_CPP_MIN_LOG_LEVEL, such as to 0, sees what that asks for.
-    """
-    level = os.environ.setdefault(LEVEL, QUIET)
-    of_jax = level == "1" and "jax" in sys.modules  # jax sets it where the user has not
-    if level != QUIET and not of_jax:
-        yield
-        return
-    with _stderr_put_aside():
-        yield
-
-
-@contextmanager
-def _stderr_put_aside() -> Iterator[None]:
-    try:
-        stderr = os.dup(2)
-    except OSError:  # there is none, as of a service without a console
-        yield
-        return
-    with TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            aside.seek(0)
-            with suppress(OSError):
-                for line in aside:
-                    if not _NOTE.match(line):
-                        os.write(2, line)

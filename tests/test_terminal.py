@@ -1,16 +1,14 @@
-"""What is seen while a program works: bars for people, lines in log files, no TensorFlow."""
+"""Progress: a bar on a terminal, lines in a log file."""
 
 import io
-import os
 import re
 import sys
-from contextlib import suppress
 
 import pytest
 from tqdm import tqdm
 
 from roformer_tf import terminal
-from roformer_tf.terminal import Progress, quiet_import
+from roformer_tf.terminal import Progress
 
 
 class Clock:
@@ -79,39 +77,3 @@ def test_a_terminal_gets_a_bar(stderr):
         bar.update(3)
     assert file.getvalue().startswith("\r")
     assert re.search(r"predict: 100%\|[█#]+\| 3/3 \[", file.getvalue())
-
-
-NOTES = b"""\
-WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-I0000 00:00:1795401932.806351   17074 port.cc:153] oneDNN custom operations are on. You may see
-E0000 00:00:1795402034.998750   17074 cuda_platform.cc:52] failed call to cuInit
-2025-01-31 09:08:07.123456: W tensorflow/core/util/port.cc:1] TF-TRT Warning
-To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
-"""
-OTHERS = b"""\
-F0000 00:00:1795402034.998750   17074 cpu_feature_guard.cc:1] TensorFlow was compiled to use AVX
-UserWarning: INFO is said by others, too
-I am a line
-"""
-
-
-@pytest.mark.parametrize(("level", "seen"), [(None, False), ("3", False), ("0", True)])
-def test_notes_of_an_import_are_left_out_and_nothing_else(level, seen, monkeypatch, capfd):
-    if level is None:
-        monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    else:
-        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
-    with quiet_import(), quiet_import():  # a command imports what imports Keras
-        os.write(2, NOTES + OTHERS)
-    os.write(2, b"behind\n")
-    want = NOTES * seen + OTHERS + b"behind\n"
-    assert capfd.readouterr().err == want.decode()
-    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (level or "3")
-
-
-def test_what_was_said_before_an_error_is_not_lost(monkeypatch, capfd):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    with suppress(ImportError), quiet_import():
-        os.write(2, b"the library says why\n")
-        import roformer_tf.no_such_module  # noqa: F401
-    assert capfd.readouterr().err == "the library says why\n"
