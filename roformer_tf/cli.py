@@ -5,7 +5,6 @@ Keras, the settings may stand in another, which is imported alone.
 """
 
 import errno
-import gc
 import io
 import os
 import re
@@ -18,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
-from roformer_tf.companions import leave_out_companions, uncollected
 from roformer_tf.errors import (
     TRY_AGAIN,
     DifferenceError,
@@ -34,7 +32,7 @@ from roformer_tf.flags import (
     with_flag,
     with_yaml,
 )
-from roformer_tf.terminal import quiet_import
+from roformer_tf.startup import import_quickly, quiet_tensorflow
 
 
 class Command(NamedTuple):
@@ -44,7 +42,7 @@ class Command(NamedTuple):
     """ "module:function" of one parameter, annotated with its settings dataclass."""
     help: str
     loads: tuple[str, ...] = ()
-    """Modules that take long to load, which is done, quietly, before the function is called."""
+    """Modules that load Keras or TensorFlow: `import_quickly` imports them before the function."""
     alone: str = ""
     """A flag whose value may also be typed alone, without the flag."""
     settings: str = ""
@@ -261,23 +259,18 @@ def _groups() -> set[str]:
 
 def run(name: str, flags: Sequence[str]) -> None:
     """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
-    leave_out_companions(_check_backend())
+    backend = _check_backend()
+    quiet_tensorflow()
     settings = load_settings(name, flags)
     program = f"roformer-tf {name}"
     typed = with_flag(list(flags), COMMANDS[name].alone, settings)
     check_names(typed, settings, program)
     given = parsed(settings, with_yaml(typed, settings), program)
-    is_first = "keras" not in sys.modules
-    with uncollected():
-        for module in COMMANDS[name].loads:
-            with quiet_import(), suppress(ModuleNotFoundError):  # who needs it says what is missing
-                import_module(module)
-        function = load_function(name, flags)
-    if is_first and "keras" in sys.modules:
-        # What is imported stays: the collector need never look through it. Once, for it would
-        # never look at what is garbage by now either, such as models of earlier calls of `main`.
-        gc.freeze()
-    function(given)
+    needs_keras = getattr(given, "engine", None) == "keras"
+    modules = COMMANDS[name].loads or (_MODELS if needs_keras else ())
+    if modules:
+        import_quickly(modules, backend)
+    load_function(name, flags)(given)
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:
@@ -302,8 +295,7 @@ def load_settings(name: str, flags: Sequence[str] = ()) -> Any:
 def _imported(place: str) -> Any:
     """What stands at "module:name"."""
     module, name = place.split(":")
-    with quiet_import():
-        return getattr(import_module(module), name)
+    return getattr(import_module(module), name)
 
 
 def _check_backend() -> str:

@@ -1,12 +1,10 @@
-"""What a program shows while it works: how far it is; and not what TensorFlow notes on its own."""
+"""What commands print: tables, and the progress of a long task."""
 
-import os
-import re
+import io
+import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from tempfile import TemporaryFile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -14,100 +12,96 @@ from tqdm import tqdm
 EVERY = 30.0
 """Seconds between two lines of progress where no terminal shows a bar."""
 
-LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-"""TensorFlow's environment variable: which of its notes are written; 3, none but what is fatal."""
-QUIET = "3"
-_NOTE = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog"
-    rb"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+:\d+\] "  # absl's
-    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
-    rb"|To enable the following instructions: "  # the second line of one
-)
-"""How such a note begins."""
+FALLBACK = (100, 24)
+"""Columns and lines where the output is no terminal; the variable COLUMNS overrides it."""
+NARROWEST = 40
+
+
+def terminal_width() -> int:
+    """Columns that a line of output may take."""
+    return max(shutil.get_terminal_size(FALLBACK).columns, NARROWEST)
+
+
+def table(rows: Sequence[Sequence[str]], width: int, *, left: bool = False) -> Iterator[str]:
+    """Lines of a table at most `width` columns wide. The first row holds the headings.
+
+    The first column is aligned to the left, the others to the right, or with `left` all to the
+    left. Columns without any value are skipped. Long cells are folded.
+    """
+    from rich.cells import cell_len  # rich takes a while to import; many commands print no table
+    from rich.console import Console
+    from rich.table import Table
+
+    headings, *body = rows
+    kept = [number for number in range(len(headings)) if any(row[number] for row in body)]
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
+    for number in kept:
+        justify = "left" if left or number == 0 else "right"
+        # Where a table is too wide, other columns are folded before short names are.
+        longest = max(cell_len(row[number]) for row in rows)
+        whole = number == 0 and longest <= width // 3
+        grid.add_column(headings[number], justify=justify, overflow="fold", no_wrap=whole)
+    for row in body:
+        grid.add_row(*(row[number] or ("" if left else "-") for number in kept))
+    # Rendered to text: the output is the same on a terminal, in a pipe and in a file.
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        console.print(grid)
+    yield from (line.rstrip() for line in capture.get().splitlines())
+
+
+def printable(text: str) -> str:
+    """Text with an escape in place of each character that a terminal cannot show."""
+    return "".join(
+        x if x.isprintable() else x.encode("unicode_escape").decode("ascii") for x in text
+    )
 
 
 class Progress(tqdm):
-    """tqdm's bar on a terminal; elsewhere, as in a log file, a line every `EVERY` seconds.
+    """A tqdm bar on a terminal; elsewhere, as in a log file, a line every `EVERY` seconds.
 
-    It is written to stderr. What takes less time has no line.
+    Both are written to stderr. A task that takes less than `EVERY` seconds writes no line.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.in_lines = not sys.stderr.isatty()
-        self.told = time.monotonic()
+        self.last_line = time.monotonic()
         super().__init__(*arguments, **settings)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
-        """Show how far it is, or write it if it is time to."""
+        """Draw the bar, or write a line if the last one is old enough."""
         if not self.in_lines:
             return super().display(msg, pos)
-        if time.monotonic() - self.told >= EVERY:
-            self.told = time.monotonic()
+        if time.monotonic() - self.last_line >= EVERY:
+            self.last_line = time.monotonic()
             print(self.line(), file=self.fp, flush=True)
         return True
 
     def line(self) -> str:
-        """How far it is: "predict: 4,096 of 10,000 texts, 00:30 gone, 00:43 to go"."""
+        """For example "predict: 4,096 of 10,000 texts, elapsed 00:30, remaining 00:43"."""
 
         def amount(number: float) -> str:
             return self.format_sizeof(number) if self.unit_scale else f"{number:,}"
 
         of_all = f" of {amount(self.total)}" if self.total else ""
-        gone, done = self.format_dict["elapsed"], self.n - self.initial
+        elapsed, done = self.format_dict["elapsed"], self.n - self.initial
         facts = [
             f"{self.desc}: {amount(self.n)}{of_all} {self.unit.strip()}",
-            f"{self.format_interval(gone)} gone",
+            f"elapsed {self.format_interval(elapsed)}",
         ]
         if self.total and done:
-            facts.append(f"{self.format_interval(gone * (self.total - self.n) / done)} to go")
+            remaining = elapsed * (self.total - self.n) / done
+            facts.append(f"remaining {self.format_interval(remaining)}")
         return ", ".join([*facts, *[str(self.postfix)] * bool(self.postfix)])
 
     def clear(self, *arguments: Any, **settings: Any) -> None:
-        """Make room for other words, on a terminal."""
+        """Remove the bar from the terminal, so that a line can be printed."""
         if not self.in_lines:
             super().clear(*arguments, **settings)
 
     def close(self) -> None:
-        """End; on a terminal the bar stays."""
+        """Finish. On a terminal the bar stays visible."""
         if self.in_lines:
             self.leave = False
-            self.sp = None  # by which tqdm tells that there is nothing on the screen
+            self.sp = None  # tqdm then leaves the screen alone
         super().close()
-
-
-@contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keep TensorFlow's notes on processor and drivers from burying what a program says.
-
-    Most come while it is imported, before it reads its own log level, and past Python's stderr:
-    that is put aside meanwhile, and what is no such note is written when the import is done. Who
-    has set TF_CPP_MIN_LOG_LEVEL, such as to 0, sees what that asks for.
-    """
-    level = os.environ.setdefault(LEVEL, QUIET)
-    of_jax = level == "1" and "jax" in sys.modules  # jax sets it where the user has not
-    if level != QUIET and not of_jax:
-        yield
-        return
-    with _stderr_put_aside():
-        yield
-
-
-@contextmanager
-def _stderr_put_aside() -> Iterator[None]:
-    try:
-        stderr = os.dup(2)
-    except OSError:  # there is none, as of a service without a console
-        yield
-        return
-    with TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            aside.seek(0)
-            with suppress(OSError):
-                for line in aside:
-                    if not _NOTE.match(line):
-                        os.write(2, line)

@@ -24,15 +24,16 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "files": ("errors",),
     "config": ("errors", "files"),
     "flags": ("errors",),
-    "terminal": (),  # progress, and what TensorFlow says unasked
-    "companions": (),  # what Keras is imported without
+    "terminal": (),  # progress of long tasks
+    "startup": (),  # how a command loads Keras and TensorFlow
+    "registration": (),  # names of the classes in `.keras` files
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
     # ground floor: text, weights, layers
     "checkpoints": ("errors", "files", "config", "terminal"),
     "tokenizers": ("checkpoints", "internals"),
     "kernels": ("errors", "internals"),
-    "layers": ("config", "kernels"),
+    "layers": ("config", "kernels", "registration"),
     "engines": ("checkpoints", "machine"),
     "models": ("layers", "checkpoints", "tokenizers", "engines"),
     "readers": ("errors", "files"),
@@ -47,12 +48,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
     "conversion": ("checkpoints", "tokenizers", "models"),
-    "cli": (
-        "errors",
-        "flags",
-        "terminal",
-        "companions",
-    ),  # and everything when a command is called; nothing sees cli
+    "cli": ("errors", "flags", "startup"),  # and all others when a command is called
 }
 
 
@@ -71,7 +67,8 @@ TEXT_ROOMS = {
     "flags",
     "machine",
     "terminal",
-    "companions",
+    "startup",
+    "registration",
     "checkpoints",
     "tokenizers",
     "readers",

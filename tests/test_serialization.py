@@ -1,10 +1,9 @@
-"""`.keras` files, opened by Keras alone: `import roformer_tf` is all that the reader adds."""
+"""`.keras` files, loaded by Keras after `import keras, roformer_tf` or `roformer_tf.layers`."""
 
 import ast
 import json
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import keras
@@ -13,6 +12,7 @@ import pytest
 import roformer_tf
 from roformer_tf.finetuning.losses import TaskLoss
 from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.registration import CLASSES, register
 from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
 from roformer_tf.runs.optimizers.lamb import Lamb
 from roformer_tf.runs.optimizers.muon import Muon
@@ -28,25 +28,24 @@ OPTIMIZERS = {
 }
 READER = """
 import json, sys
-{first}
-{second}
+{imports}
 loaded = [name for name in sys.modules if name.startswith("roformer_tf.")]
 import numpy as np
 folder, before = sys.argv[1:]
-said = {{"loaded": loaded}}
+loaded_classes = {{"loaded": loaded}}
 for name in json.loads({names!r}):
     model = keras.saving.load_model(f"{{folder}}/{{name}}.keras")
     rate = model.optimizer.get_config()["learning_rate"]["class_name"]
-    said[name] = [type(model.optimizer).__name__, rate, type(model.loss).__name__]
+    loaded_classes[name] = [type(model.optimizer).__name__, rate, type(model.loss).__name__]
 answers = np.load(f"{{before}}/answers.npz")
 layer = keras.saving.load_model(f"{{before}}/layer.keras")
 got = layer.predict([answers["features"], answers["sequence_ids"]], verbose=0)
 real = answers["sequence_ids"] != 0
-said["layer"] = float(np.abs(got - answers["layer"])[real].max())
+loaded_classes["layer"] = float(np.abs(got - answers["layer"])[real].max())
 model = keras.models.load_model(f"{{before}}/model.keras")
 got = keras.ops.convert_to_numpy(model({{"token_ids": answers["token_ids"]}}))
-said["model"] = float(np.abs(got - answers["model"]).max())
-print(json.dumps(said))
+loaded_classes["model"] = float(np.abs(got - answers["model"]).max())
+print(json.dumps(loaded_classes))
 """
 
 
@@ -63,16 +62,16 @@ def compiled(tmp_path_factory):
     return folder
 
 
-@pytest.mark.quick_cases("import keras-*")
+@pytest.mark.quick_cases("import keras, roformer_tf-*")
 @pytest.mark.parametrize(
-    ("first", "second", "names"),
+    ("imports", "names"),
     [
-        ("import keras", "import roformer_tf", [*OPTIMIZERS]),
-        ("import roformer_tf", "import keras", ["EmaAdamW"]),
+        ("import keras, roformer_tf", [*OPTIMIZERS]),
+        ("import roformer_tf.layers, keras", ["EmaAdamW"]),
     ],
 )
-def test_a_new_process_loads_files_of_now_and_of_before(first, second, names, compiled):
-    code = READER.format(first=first, second=second, names=json.dumps(names))
+def test_a_new_process_loads_files_of_now_and_of_before(imports, names, compiled):
+    code = READER.format(imports=imports, names=json.dumps(names))
     done = subprocess.run(
         [sys.executable, "-c", code, str(compiled), str(BEFORE)],
         capture_output=True,
@@ -81,46 +80,40 @@ def test_a_new_process_loads_files_of_now_and_of_before(first, second, names, co
         cwd=PACKAGE.parent,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    # of ours nothing but what keeps TensorFlow quiet, where that is still to come
-    around = ["roformer_tf.companions", "roformer_tf.terminal"]
-    assert said.pop("loaded") == around * (first == "import roformer_tf")
-    assert said.pop("layer") < 1e-5
-    assert said.pop("model") < 1e-5
-    assert said == {
+    result = json.loads(done.stdout.splitlines()[-1])
+    # The import itself stays quick: classes are imported when a file needs them.
+    modules = ["roformer_tf.registration"]
+    assert sorted(result.pop("loaded")) == sorted(
+        [*modules, *["roformer_tf.layers"] * ("layers" in imports)]
+    )
+    assert result.pop("layer") < 1e-5
+    assert result.pop("model") < 1e-5
+    assert result == {
         name: [name, "WarmupDecay", "MaskedTokenLoss" if number % 2 else "TaskLoss"]
         for number, name in enumerate(names)
     }
 
 
 def registered():
-    """Name in Keras' registry → (module, class) of every class that is decorated for it."""
-    found = {}
+    """Name in Keras' registry → module of every class that is decorated for it."""
+    modules = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for decorator in getattr(node, "decorator_list", ()):
                 if "register_keras_serializable" in ast.unparse(decorator):
-                    given = {key.arg: key.value.value for key in decorator.keywords}
-                    name = f"{given['package']}>{given.get('name', node.name)}"
-                    found[name] = (".".join(parts), node.name)
-    return found
+                    (package,) = (key.value.value for key in decorator.keywords)
+                    modules[f"{package}>{node.name}"] = ".".join(parts)
+    return modules
 
 
-def test_keras_is_told_of_every_class_and_where_it_is():
-    """Whatever was loaded before: the loaded ones stand there themselves."""
+def test_every_serializable_class_is_listed_with_its_module():
+    listed = {f"roformer_tf>{name}": f"roformer_tf.{x}" for name, x in CLASSES.items()}
+    assert listed == registered()
+
+
+def test_an_imported_class_replaces_its_stand_in():
+    register()
     registry = keras.saving.get_custom_objects()
-    told = {name: one for name, one in registry.items() if name.startswith("roformer_tf>")}
-    where = registered()
-    assert told.keys() == where.keys()
-    for name, (module, of_name) in where.items():
-        one = told[name]
-        assert one in ((module, of_name), getattr(import_module(module), of_name)), name
-
-
-def test_the_watcher_finds_nothing_of_its_own(monkeypatch):
-    watcher = roformer_tf._WhenKerasIsImported()
-    assert watcher.find_spec("keras") is not None
-    monkeypatch.setattr(sys, "meta_path", [watcher])
-    assert watcher.find_spec("json") is None
-    assert watcher.find_spec("keras") is None
+    assert registry["roformer_tf>Lamb"] is Lamb
+    assert registry.keys() >= {f"roformer_tf>{name}" for name in CLASSES}

@@ -1,16 +1,14 @@
-"""What is seen while a program works: bars for people, lines in log files, no TensorFlow."""
+"""Tables, and progress: a bar on a terminal, lines in a log file."""
 
 import io
-import os
 import re
 import sys
-from contextlib import suppress
 
 import pytest
 from tqdm import tqdm
 
 from roformer_tf import terminal
-from roformer_tf.terminal import Progress, quiet_import
+from roformer_tf.terminal import Progress, printable, table
 
 
 class Clock:
@@ -57,7 +55,7 @@ def test_a_log_file_gets_a_line_every_thirty_seconds(clock, stderr):
     lines = file.getvalue().splitlines()
     assert "\r" not in file.getvalue()
     assert len(lines) == 2
-    assert lines[0] == "fine-tuning: 1,300 of 2,000 steps, 00:30 gone, 01:10 to go, loss=0.5"
+    assert lines[0] == "fine-tuning: 1,300 of 2,000 steps, elapsed 00:30, remaining 01:10, loss=0.5"
 
 
 def test_what_is_done_before_has_no_line_and_bytes_are_rounded(clock, stderr):
@@ -70,7 +68,7 @@ def test_what_is_done_before_has_no_line_and_bytes_are_rounded(clock, stderr):
         bar.start_t = bar.last_print_t = clock.now
         clock.now += 65
         bar.update(4_000_000)
-    assert file.getvalue() == "base: 4.00M B, 01:05 gone\n"
+    assert file.getvalue() == "base: 4.00M B, elapsed 01:05\n"
 
 
 def test_a_terminal_gets_a_bar(stderr):
@@ -81,37 +79,34 @@ def test_a_terminal_gets_a_bar(stderr):
     assert re.search(r"predict: 100%\|[█#]+\| 3/3 \[", file.getvalue())
 
 
-NOTES = b"""\
-WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-I0000 00:00:1795401932.806351   17074 port.cc:153] oneDNN custom operations are on. You may see
-E0000 00:00:1795402034.998750   17074 cuda_platform.cc:52] failed call to cuInit
-2025-01-31 09:08:07.123456: W tensorflow/core/util/port.cc:1] TF-TRT Warning
-To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
-"""
-OTHERS = b"""\
-F0000 00:00:1795402034.998750   17074 cpu_feature_guard.cc:1] TensorFlow was compiled to use AVX
-UserWarning: INFO is said by others, too
-I am a line
-"""
+def columns(text):
+    """What a terminal takes, counted independently of the code: Chinese characters are two wide."""
+    return len(text) + len(re.findall(r"[\u3000-\u30ff\u4e00-\u9fff\uff00-\uff60]", text))
 
 
-@pytest.mark.parametrize(("level", "seen"), [(None, False), ("3", False), ("0", True)])
-def test_notes_of_an_import_are_left_out_and_nothing_else(level, seen, monkeypatch, capfd):
-    if level is None:
-        monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    else:
-        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
-    with quiet_import(), quiet_import():  # a command imports what imports Keras
-        os.write(2, NOTES + OTHERS)
-    os.write(2, b"behind\n")
-    want = NOTES * seen + OTHERS + b"behind\n"
-    assert capfd.readouterr().err == want.decode()
-    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (level or "3")
+def test_a_table_aligns_its_columns_without_color_or_trailing_spaces():
+    rows = [["name", "x", "loss", "none"], ["基线", "[b]1", "2.5", ""], ["b", "", "12.25", ""]]
+    assert list(table(rows, 100)) == [
+        "name     x   loss",
+        "基线  [b]1    2.5",
+        "b        -  12.25",
+    ]
+    assert list(table([["key", "value"], ["a", "x"], ["", "long"]], 100, left=True)) == [
+        "key  value",
+        "a    x",
+        "     long",
+    ]
 
 
-def test_what_was_said_before_an_error_is_not_lost(monkeypatch, capfd):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    with suppress(ImportError), quiet_import():
-        os.write(2, b"the library says why\n")
-        import roformer_tf.no_such_module  # noqa: F401
-    assert capfd.readouterr().err == "the library says why\n"
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_a_table_fits_and_loses_no_text(width):
+    cells = [["name", "value", "path"]]
+    cells += [[f"第{n:02}次实验", "1.25", f"/data/很长的路径/{n}/" + "x" * 50] for n in range(9)]
+    lines = list(table(cells, width, left=True))
+    assert max(map(columns, lines)) <= width
+    assert "".join("".join(lines).split()).count("x") == 9 * 50
+    assert len({columns(line) for line in table([r[:2] for r in cells], width)}) == 1
+
+
+def test_what_a_terminal_cannot_show_is_printed_as_an_escape():
+    assert printable("基线 a\n\udcc4\x1b[31m") == r"基线 a\n\udcc4\x1b[31m"

@@ -26,11 +26,11 @@ from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.runs.comparison import printable, table
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import ReportTable
 from roformer_tf.tasks.details import JsonObject
 from roformer_tf.tasks.wording import in_language
+from roformer_tf.terminal import printable, table
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 JUDGED = "test"

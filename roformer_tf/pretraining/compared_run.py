@@ -32,7 +32,6 @@ from roformer_tf.runs.run_files import (
     read_keys,
     read_metrics,
 )
-from roformer_tf.terminal import quiet_import
 
 if TYPE_CHECKING:
     from roformer_tf.pretraining.settings import PretrainConfig
@@ -65,8 +64,8 @@ def train_and_judge(config: "PretrainConfig") -> RunResult:
     output = Path(config.output)
     if there := read_keys(output / RESULT, parse_json):
         return RunResult(**there)
-    with quiet_import():
-        from roformer_tf.pretraining.command import pretrain
+    from roformer_tf.pretraining.command import pretrain
+
     pretrain(config)
     result, sums, counts = _judged(config)
     with file_beside(output / ROW_LOSSES) as beside, beside.open("wb") as file:

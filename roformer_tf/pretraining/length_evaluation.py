@@ -43,12 +43,11 @@ from roformer_tf.files import check_writable, is_folder, write_text
 from roformer_tf.models.rows import say_nothing_of_plans
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
-from roformer_tf.runs.comparison import FALLBACK, table
 from roformer_tf.runs.devices import choose_precision
 from roformer_tf.runs.feeding import fed
 from roformer_tf.runs.plots import plot_lengths
 from roformer_tf.runs.settings import Precision
-from roformer_tf.terminal import Progress
+from roformer_tf.terminal import FALLBACK, Progress, table
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
 USUAL = 512

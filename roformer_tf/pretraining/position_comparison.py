@@ -35,13 +35,13 @@ from roformer_tf.pretraining.compared_run import (
 )
 from roformer_tf.pretraining.position_page import html_page, lines, markdown_page
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
-from roformer_tf.runs.comparison import FALLBACK
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.optimizers.settings import OptimizerConfig
 from roformer_tf.runs.plots import plot_positions
 from roformer_tf.runs.run_files import COMPARED
 from roformer_tf.runs.run_folder import check_output, settle_precision, write_settings
 from roformer_tf.runs.settings import Precision
+from roformer_tf.terminal import FALLBACK
 
 PositionName: TypeAlias = Literal["rotary", "partial-rotary", "learned", "sinusoidal", "t5", "none"]
 POSITIONS: Mapping[PositionName, Mapping[str, Any]] = {

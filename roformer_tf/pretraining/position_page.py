@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from roformer_tf.runs.comparison import table
 from roformer_tf.runs.plots import draw_positions
+from roformer_tf.terminal import table
 
 HEAD = ("positions", "loss", "accuracy", "difference", "95 % interval", "ms/step", "MiB", "weights")
 

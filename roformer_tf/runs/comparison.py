@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, TypeAlias
-from unicodedata import combining, east_asian_width
 
 import tyro
 import yaml
@@ -35,14 +33,10 @@ from roformer_tf.runs.run_files import (
     read_keys,
     read_metrics,
 )
+from roformer_tf.terminal import printable, table, terminal_width
 
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
 COMMANDS = {PRETRAINING: "pretrain", FINE_TUNING: "finetune"}
-
-FALLBACK = (100, 24)
-"""Columns and lines where there is no terminal, as in a pipe; COLUMNS says otherwise."""
-NARROWEST = 40  # nothing can be read in less
-VALUE = 16  # columns for a setting's value where many runs are to stand side by side
 
 Plain: TypeAlias = dict[str, Any]
 """A dictionary that JSON knows."""
@@ -117,9 +111,8 @@ def compare(config: RunsConfig) -> None:
 
         with _told(f"write {config.plot}"):
             plot_runs({run.name: curves(run) for run in runs}, config.plot)
-    width = max(shutil.get_terminal_size(FALLBACK).columns, NARROWEST)
     try:
-        print("\n".join(tables(comparison, width)), flush=True)
+        print("\n".join(tables(comparison, terminal_width())), flush=True)
     except BrokenPipeError:  # `… | head` has seen enough; Python flushes once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -286,41 +279,11 @@ def tables(comparison: Plain, width: int) -> Iterator[str]:
     for kind, settings in comparison["differences"].items():
         names = [run["name"] for run in runs if run["kind"] == kind and run["settings"]]
         if settings:
-            rows = [[key, *(_spelled(by, name) for name in names)] for key, by in settings.items()]
             yield ""
-            yield from table([["setting", *names], *rows], width, narrow=VALUE)
+            yield from table([["setting", "value", "runs"], *_by_value(settings)], width, left=True)
         elif len(names) > 1:
             yield ""
             yield f"The settings of {kind} are the same."
-
-
-def table(rows: Sequence[Sequence[str]], width: int, narrow: int | None = None) -> Iterator[str]:
-    """Lay out rows, the first of them headings, in columns: the first on the left, others right.
-
-    Nothing is wider than `width`: long cells lose their middle, all beyond `narrow` if there is
-    no room for them, and columns that still have none come below, beside the first column again.
-    Columns without any value are left out.
-    """
-    first, *others = ([*column] for column in zip(*rows, strict=True))
-    first = [_cut(cell, width // 3) for cell in first]
-    others = [[_cut(x or "-", width // 2) for x in column] for column in others if any(column[1:])]
-    if narrow and _line_width([first, *others]) > width:
-        others = [[_cut(cell, narrow) for cell in column] for column in others]
-    block = [first]
-    for column in others:
-        if len(block) > 1 and _line_width([*block, column]) > width:
-            yield from _laid_out(block)
-            yield ""
-            block = [first]
-        block.append(column)
-    yield from _laid_out(block)
-
-
-def printable(text: str) -> str:
-    """Text that a terminal shows: what has no character, as a name in GBK, is spelled out."""
-    return "".join(
-        x if x.isprintable() else x.encode("unicode_escape").decode("ascii") for x in text
-    )
 
 
 def _is_run(folder: Path) -> bool:
@@ -412,9 +375,14 @@ def _cell(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _spelled(values: Plain, name: str) -> str:
-    """A run's value of a setting; "" where it lacks the key."""
-    return _shown(values[name]) if name in values else ""
+def _by_value(settings: Mapping[str, Plain]) -> Iterator[list[str]]:
+    """Rows of a setting's name, one of its values, and the runs that have it."""
+    for key, by_run in settings.items():
+        runs: dict[str, list[str]] = {}
+        for name, value in by_run.items():
+            runs.setdefault(_shown(value), []).append(name)
+        for number, (value, names) in enumerate(runs.items()):
+            yield ["" if number else key, value, ", ".join(names)]
 
 
 def _shown(value: Any) -> str:
@@ -431,42 +399,6 @@ def _headed(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
     """Cells by heading → a line of all headings, and a line of cells for each row."""
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
     return [headings, *([row.get(heading, "") for heading in headings] for row in rows)]
-
-
-def _laid_out(columns: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of cells, two spaces between the columns."""
-    widths = _widths(columns)
-    for row in zip(*columns, strict=True):
-        spaces = [" " * (width - _width(x)) for width, x in zip(widths, row, strict=True)]
-        others = (f"  {space}{x}" for space, x in zip(spaces[1:], row[1:], strict=True))
-        yield row[0] + spaces[0] + "".join(others)
-
-
-def _widths(columns: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(_width, column)) for column in columns]
-
-
-def _line_width(columns: Sequence[Sequence[str]]) -> int:
-    """Of a line with two spaces between the columns."""
-    return sum(_widths(columns)) + 2 * (len(columns) - 1)
-
-
-def _width(text: str) -> int:
-    """Columns of a terminal that a text takes: a Chinese character has two."""
-    return sum(0 if combining(x) else 2 if east_asian_width(x) in "WF" else 1 for x in text)
-
-
-def _cut(text: str, width: int) -> str:
-    """The text, its middle left out if it takes more than so many columns."""
-    if _width(text) <= width:
-        return text
-    head, tail = text[: width // 2], text[-(width // 2) :]
-    while _width(head) + _width(tail) >= width:
-        if _width(head) > _width(tail):
-            head = head[:-1]
-        else:
-            tail = tail[1:]
-    return f"{head}…{tail}"
 
 
 @contextmanager

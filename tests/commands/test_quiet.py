@@ -26,9 +26,9 @@ for command in flags["commands"]:
 """
 OURS = re.compile(
     r"loaded|-- [\w-]+"
-    r"|prepar\w+: [\d.kM]+ of [\d.kM]+ B, [\d:]+ gone.*"  # where it takes half a minute
-    r"|fine-tuning: 1 of 1 steps, [\d:]+ gone.*"
-    r"|predict: 24 texts, [\d:]+ gone"
+    r"|prepar\w+: [\d.kM]+ of [\d.kM]+ B, elapsed [\d:]+.*"  # where it takes half a minute
+    r"|fine-tuning: 1 of 1 steps, elapsed [\d:]+.*"
+    r"|predict: 24 texts, elapsed [\d:]+"
     r"|\S+/train.tsv: text in column text\."
     r"|24 of 24 texts answered; .*\."
 )

@@ -52,9 +52,11 @@ name                state    loss  held-out  accuracy  best held-out  tokens/s
 slow    at step 20 of 400  3.0000    2.5000    25.00%   2.5000 at 20     1,000
 基线  finished at step 20  3.0000    2.5000    25.00%   2.5000 at 20     1,000
 
-setting          slow   基线
-steps             400     20
-learning_rate  0.0001  0.001
+setting        value   runs
+steps          400     slow
+               20      基线
+learning_rate  0.0001  slow
+               0.001   基线
 """
 
 

@@ -1,0 +1,111 @@
+"""How a command loads TensorFlow: its notes are dropped, and nothing else, whatever happens."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import weakref
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import roformer_tf
+from roformer_tf.cli import main
+
+ROOT = Path(roformer_tf.__file__).parents[1]
+NOTES = b"""\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795401932.806351   17074 port.cc:153] oneDNN custom operations are on. You may see
+E0000 00:00:1795402034.998750   17074 cuda_platform.cc:52] failed call to cuInit
+2025-01-31 09:08:07.123456: W tensorflow/core/util/port.cc:1] TF-TRT Warning
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
+"""
+OTHERS = b"""\
+UserWarning: INFO is a word of other libraries, too
+F0000 00:00:1795402034.998750   17074 cpu_feature_guard.cc:1] TensorFlow was compiled to use AVX
+a last line that does not end"""
+
+
+def environment_without_level():
+    """The environment without what jax sets in it when this process imports it."""
+    return {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """stand_in(last statement) → stderr and exit code of a command that imports `tensorflow`."""
+
+    def run(statement, **environment):
+        (tmp_path / "tensorflow.py").write_text(
+            f"import os\nos.write(2, {NOTES + OTHERS!r})\n{statement}\n", encoding="utf-8"
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "roformer_tf.cli", "checkpoints", "inspect", "none"],
+            capture_output=True,
+            check=False,
+            env=environment_without_level()
+            | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+            | environment,
+        )
+        return done.stderr, done.returncode
+
+    return run
+
+
+@pytest.mark.parametrize("statement", ["os.abort()", "os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_the_last_words_of_a_process_that_aborts_arrive(stand_in, statement):
+    stderr, code = stand_in(statement)
+    assert stderr == OTHERS
+    assert code != 0
+
+
+def test_an_error_of_the_import_is_shown_after_what_was_written(stand_in):
+    stderr, _ = stand_in("raise ImportError('no such symbol')")
+    assert stderr.startswith(OTHERS)
+    assert b"ImportError: no such symbol" in stderr
+
+
+def test_a_command_goes_on_without_the_notes_unless_the_user_wants_them(stand_in):
+    stderr, code = stand_in("")
+    assert code == 2
+    assert stderr.startswith(OTHERS + b"roformer-tf checkpoints inspect: ")
+    stderr, _ = stand_in("", TF_CPP_MIN_LOG_LEVEL="0")
+    assert stderr.startswith(NOTES + OTHERS)
+
+
+def test_of_commands_in_one_process_garbage_is_collected():
+    import_module("keras")  # as an earlier command did
+
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+    garbage = weakref.ref(Cycle())
+    assert main(["fill-mask", "--model", "no-such-model", "[MASK]"]) == 2
+    assert gc.isenabled()
+    gc.collect()
+    assert garbage() is None
+
+
+def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later():
+    """In a process of its own, where nothing has loaded Keras yet."""
+    code = (
+        "import gc, json, sys\n"
+        "from roformer_tf.cli import main\n"
+        "assert main(['fill-mask', '--model', 'no-such-model', '[MASK]']) == 2\n"
+        "names = {'keras', 'tensorflow', 'sklearn', 'matplotlib', 'jax'} & sys.modules.keys()\n"
+        "print(json.dumps(sorted(names)))\n"
+        "assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()\n"
+        "import roformer_tf.runs.plots, sklearn.base"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment_without_level(),
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == ["keras", "tensorflow"]
+    assert done.stderr.count("\n") == 1  # our own message, and no note of TensorFlow
