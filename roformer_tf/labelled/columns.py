@@ -298,7 +298,7 @@ def find_texts(
         return given, ""
     free = tuple(name for name in table.columns if name != label)
     profiles = _profiles(rows, free)
-    like_texts = [(name,) for name in free if profiles[name].like_texts]
+    like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
     candidates, note = _named_texts(free) if table.has_header else [], ""
     if len(candidates) == 1 and profiles[candidates[0][0]].numbers:
         candidates += like_texts  # a column called 问题 with numbers of questions

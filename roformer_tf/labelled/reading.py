@@ -498,6 +498,7 @@ def _columns_to_predict(
         )
     table = open_named(path, columns.encoding, wanted, columns.first_line, columns.sheet)
     units = find_units(table) if task.has_units and not columns.text_columns else None
+    texts: tuple[str, ...]
     if units and wanted[0] not in table.columns:
         texts, note = (units,), "by its name"
     else:
