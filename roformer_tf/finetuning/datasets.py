@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import predict
-from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
@@ -127,8 +127,8 @@ class LabelledDataset:
             raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
         encoded = self.task.encode(self.examples, tokenizer)
         targets, weights = self.task.row_targets(encoded, self.examples)
-        batches = finetuning_batches(encoded, targets, weights, batch_size=batch_size, seed=seed)
-        return epochs(batches, steps_per_epoch(encoded, batch_size))
+        data = RowBatches(encoded, targets, weights)
+        return epochs(data.batches(batch_size, seed), data.steps_per_epoch(batch_size))
 
     def predict(self, model: "PretrainedModel", batch_size: int = BATCH_SIZE) -> list[Prediction]:
         """What the model answers to each example, in order, whatever its label.

@@ -7,8 +7,8 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.lexical import BM25, Lexical, TfIdfSearch
-from roformer_tf.labelled.apart import EncodedSides
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.different_texts import DifferentTexts
 from roformer_tf.tasks.embedding import Embedding

@@ -12,7 +12,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
-from roformer_tf.labelled.apart import SideBatches, text_numbers
+from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
 from roformer_tf.tasks.different_texts import unit
@@ -57,8 +57,8 @@ def nearest_others(data: SideBatches, place: Ints, vectors: np.ndarray, count: i
 
     place (rows,): which of the vectors (…, H), float32 of length 1, is a row's.
     """
-    assert data.belonging is not None
-    encoded, known = data.encoded, data.belonging.of
+    assert data.positives is not None
+    encoded, known = data.encoded, data.positives.of
     sides = encoded.places % encoded.sides
     candidates, first = np.unique(place[sides > 0], return_index=True)  # numbers of vectors
     rows = np.flatnonzero(sides > 0)[first]

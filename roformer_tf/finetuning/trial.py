@@ -29,11 +29,11 @@ from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.predict import predict_encoded
-from roformer_tf.labelled.apart import SideBatches
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
+from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.runs.checkpointing import RunState, checkpoints, save_checkpoint
@@ -246,7 +246,7 @@ def complete_data(
 ) -> TrainingData:
     """What is trained on, with hard negatives by the model or a teacher's vectors, if asked for."""
     data, mark = training
-    if isinstance(data, SideBatches) and data.belonging and vectors.pieces == 1:
+    if isinstance(data, SideBatches) and data.positives and vectors.pieces == 1:
         data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
     if vectors.hard_negatives and isinstance(data, SideBatches):
         return with_hard_negatives(data, model, vectors.hard_negatives, folder, mark)

@@ -169,9 +169,7 @@ def _document_columns(path: str, config: TextFileConfig) -> tuple[tuple[str, ...
     wanted = config.text_columns or ("text",)
     if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
         return (), wanted
-    table = open_named(
-        path, config.encoding, wanted, config.first_line, config.sheet, labelled=False
-    )
+    table = open_named(path, config.encoding, wanted, config.first_line, config.sheet)
     names = [name for name in table.columns if folded(name) == "id"]
     texts, _ = find_texts_to_predict(path, table, wanted, config.first_line)
     if len(names) != 1 or names[0] in texts:

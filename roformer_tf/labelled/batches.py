@@ -1,19 +1,14 @@
 """Encoded examples → batches for `fit`, a grain pipeline in which step s can be asked for.
 
-With B rows padded to T and C labels:
-
-    {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
-    targets: of a row (B, …); where each token has one, (B, T), and weights (B, T)
-
-A batch depends on the rows, the seed and its number only, so there is no state to save: to resume
-at step s, slice `batches[s:]`.
+A batch is (inputs, targets, weights). It depends on the data, the seed and its number only, so
+there is no state to save: to resume at step s, slice `batches[s:]`.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,127 +22,157 @@ if TYPE_CHECKING:
 
 LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
 """Inputs, targets, weights."""
+Generators: TypeAlias = Callable[[int], np.random.Generator]
+"""The random generator of an item: a function of seed, epoch and the item's index."""
 
-ENDLESS = sys.maxsize  # steps
-_POOL = 50  # batches within which rows of like length come together
+_POOL = 50  # batches in which items of similar length are brought together
 
 
-class TrainingData(Protocol):
-    """Encoded examples with their targets, as a task has them trained on."""
+class TrainingData:
+    """Items (rows, pairs or groups of texts) in endless batches; the base of all kinds of data.
 
-    @property
-    def tokens_each(self) -> float:
-        """Tokens of what a batch counts: a row, or an example."""
+    Every epoch has each item once, in another order. The last batch of an epoch is filled up with
+    empty items of weight 0. A subclass builds a batch of given items.
+    """
 
     @property
     def varying(self) -> tuple[str, ...]:
         """Inputs whose number of rows is not the same in every batch."""
+        return ()
+
+    @property
+    def lengths(self) -> Ints:
+        """(items,) int: tokens of each item. Batches have items of similar length."""
+        raise NotImplementedError
+
+    @property
+    def tokens_each(self) -> float:
+        """Tokens that an item is trained on, as a mean."""
+        raise NotImplementedError
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
-        """All that tells one training set from another."""
+        """All arrays that distinguish one training set from another."""
+        raise NotImplementedError
+
+    def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
+        """The batch of these items, `batch_size` or fewer; what is missing is padding."""
+        raise NotImplementedError
+
+    def order(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
+        """The items of all batches of an epoch."""
+        return batches_by_length(self.lengths, batch_size, rng)
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Batches in which everything stands once."""
+        """Batches that have every item once."""
+        return -(-len(self.lengths) // batch_size)
 
     def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
-        """Give the endless batches, each a function of the seed and its number."""
+        """All batches, `steps_per_epoch` of them an epoch. Raises InputError if there are no items.
+
+        With `repeat=2` a batch holds its rows twice, [x; x], for a loss that compares the model
+        with itself.
+        """
+        if not len(self.lengths):
+            raise InputError("there is no example to train on. Give a file with some.")
+        steps = self.steps_per_epoch(batch_size)
+
+        @lru_cache(2)  # prefetching asks for batches of two epochs at most
+        def order(epoch: int) -> list[Ints]:
+            return self.order(batch_size, np.random.default_rng([seed, epoch]))
+
+        def batch(step: int) -> LabelledBatch:
+            epoch, index = divmod(step, steps)
+
+            def generators(item: int) -> np.random.Generator:
+                return np.random.default_rng([seed, epoch, item])
+
+            return _repeated(self.build(order(epoch)[index], batch_size, generators), repeat)
+
+        import grain  # which takes a second, and is not needed for inference
+
+        return grain.MapDataset.range(sys.maxsize).map(batch)
+
+
+def _repeated(batch: LabelledBatch, repeat: int) -> LabelledBatch:
+    if repeat == 1:
+        return batch
+    inputs, targets, weights = batch
+    inputs = {name: np.concatenate([array] * repeat) for name, array in inputs.items()}
+    return inputs, np.concatenate([targets] * repeat), np.concatenate([weights] * repeat)
+
+
+def first_weights(count: int, batch_size: int) -> npt.NDArray[np.float32]:
+    """(batch_size,) float32: 1 for the first `count` items, 0 for the padding."""
+    return (np.arange(batch_size) < count).astype(np.float32)
 
 
 @dataclass(frozen=True)
-class RowBatches:
-    """Rows with a target each, or one for each of their tokens: see `finetuning_batches`."""
+class RowBatches(TrainingData):
+    """Rows with a target each, or a target for each of their tokens.
+
+    With B rows padded to T:
+
+        {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
+        targets: of a row (B, …); where each token has one, (B, T), and weights (B, T)
+    """
 
     encoded: EncodedTexts
     targets: Rows
+    """As a task's `row_targets` returns them; the same for the weights."""
     weights: Rows
-    varying: ClassVar[tuple[str, ...]] = ()
     labels: int = 0
-    """Where the model itself judges the targets, how many labels there are: `labels_as_input`."""
+    """The number of labels if the model itself computes the loss: see `labels_as_input`."""
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(rows,) int32."""
+        return self.encoded.row_lengths
 
     @property
     def tokens_each(self) -> float:
         """Tokens of a row."""
-        return float(np.mean(self.encoded.row_lengths))
+        return float(np.mean(self.lengths))
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """Token ids and targets."""
         yield from self.encoded.token_ids
         yield from self.targets
 
-    def steps_per_epoch(self, batch_size: int) -> int:
-        """Batches in which every row stands once."""
-        return steps_per_epoch(self.encoded, batch_size)
+    def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
+        """Pad rows to a common length that is a `bucket`, and to `batch_size`."""
+        length = bucket(max(len(self.encoded.token_ids[row]) for row in items))
 
-    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
-        """The batches of all epochs, as the task's model takes them."""
-        batches = finetuning_batches(
-            self.encoded,
-            self.targets,
-            self.weights,
-            batch_size=batch_size,
-            seed=seed,
-            repeat=repeat,
-        )
-        if not self.labels:
-            return batches
-        return batches.map(partial(labels_as_input, outputs=self.labels))
+        def matrix(arrays: Rows, *shape: int) -> npt.NDArray[Any]:
+            return padded([arrays[row] for row in items], (batch_size, *shape))
 
-
-def finetuning_batches(
-    encoded: EncodedTexts,
-    targets: Rows,
-    weights: Rows,
-    *,
-    batch_size: int,
-    seed: int,
-    repeat: int = 1,
-) -> "grain.MapDataset":
-    """Give the endless fine-tuning batches, `steps_per_epoch` of them an epoch.
-
-    `targets` and `weights` as a task's `row_targets` gives them. Every epoch has every row once,
-    in an order of its own, with rows of like length side by side: T is a `bucket`. The last batch
-    of an epoch is filled up with empty rows of weight 0. With `repeat=2` a batch holds its rows
-    twice, [x; x], for a loss that compares the model with itself.
-    Raises InputError if there are no rows.
-    """
-    if not len(encoded.token_ids):
-        raise InputError("there is no example to train on. Give a file with some.")
-    steps = steps_per_epoch(encoded, batch_size)
-    lengths = encoded.row_lengths
-
-    @lru_cache(2)
-    def order(epoch: int) -> list[Ints]:
-        return batches_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
-
-    def batch(step: int) -> LabelledBatch:
-        rows = order(step // steps)[step % steps]
-        return _padded_batch(encoded, targets, weights, rows, batch_size, repeat)
-
-    import grain  # which takes a second: who answers asks for no batches
-
-    return grain.MapDataset.range(ENDLESS).map(batch)
+        inputs = {
+            "token_ids": matrix(self.encoded.token_ids, length),
+            "segment_ids": matrix(self.encoded.segment_ids, length),
+        }
+        if np.ndim(self.weights[0]):  # each token has a target
+            targets, weights = matrix(self.targets, length), matrix(self.weights, length)
+        else:
+            shape = np.shape(self.targets)[1:]
+            targets, weights = matrix(self.targets, *shape), matrix(self.weights)
+        batch = inputs, targets, weights
+        return labels_as_input(batch, self.labels) if self.labels else batch
 
 
 def labels_as_input(batch: LabelledBatch, outputs: int) -> LabelledBatch:
-    """Give a batch its targets (B, T) among the inputs, as `labels`, for a model that judges them.
+    """Add the targets (B, T) to the inputs, as `labels`, for a model that computes its own loss.
 
-    Those of tokens that weigh nothing are -1, unless they are `outputs` or more: no label, but what
-    a task says of a row.
+    Those of tokens with weight 0 are -1, unless they are `outputs` or more: then they are no label,
+    but a mark that a task sets for the row.
     """
     inputs, targets, weights = batch
     labels = np.where((weights > 0) | (targets >= outputs), targets, -1).astype(np.int32)
     return {**inputs, "labels": labels}, targets, weights
 
 
-def steps_per_epoch(encoded: EncodedTexts, batch_size: int) -> int:
-    """Batches in which every row stands once."""
-    return -(-len(encoded.token_ids) // batch_size)
-
-
 def batches_by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list[Ints]:
-    """Batches of row numbers, in random order, the rows of each of like length.
+    """Batches of item indices, in random order, the items of each of similar length.
 
-    Shuffled rows are sorted within pools of `_POOL` batches, by what they would be padded to.
+    Shuffled items are sorted within pools of `_POOL` batches, by what they would be padded to.
     """
     order = rng.permutation(len(lengths))
     pools = np.split(order, range(_POOL * batch_size, len(order), _POOL * batch_size))
@@ -155,22 +180,3 @@ def batches_by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) 
     ordered = np.concatenate([pool[np.argsort(keys[pool], kind="stable")] for pool in pools])
     batches = np.split(ordered, range(batch_size, len(ordered), batch_size))
     return [batches[number] for number in rng.permutation(len(batches))]
-
-
-def _padded_batch(
-    encoded: EncodedTexts, targets: Rows, weights: Rows, rows: Ints, batch_size: int, repeat: int
-) -> LabelledBatch:
-    """Pad rows to a common length and to `batch_size`, and repeat them all."""
-    length = bucket(max(len(encoded.token_ids[row]) for row in rows))
-
-    def padded_rows(arrays: Rows, *shape: int) -> npt.NDArray[Any]:
-        matrix = padded([arrays[row] for row in rows], (batch_size, *shape))
-        return np.concatenate([matrix] * repeat)
-
-    inputs = {
-        "token_ids": padded_rows(encoded.token_ids, length),
-        "segment_ids": padded_rows(encoded.segment_ids, length),
-    }
-    if np.ndim(weights[0]):  # each token has a target
-        return inputs, padded_rows(targets, length), padded_rows(weights, length)
-    return inputs, padded_rows(targets, *np.shape(targets)[1:]), padded_rows(weights)

@@ -1,13 +1,13 @@
-"""Names that columns of texts and labels have in the files of others, English and Chinese."""
+"""Well-known names of text and label columns, English and Chinese."""
 
 import re
 import unicodedata
 
 
 def folded(name: str) -> str:
-    """A column's name as names are compared.
+    """A column's name, normalized for comparison.
 
-    "Text A " and "text_a" are alike, and so are 情感（0/1） and 情感.
+    "Text A " and "text_a" are equal, and so are 情感（0/1） and 情感.
     """
     name = unicodedata.normalize("NFKC", name).casefold()
     name = re.sub(r"(?<=.)\s*[(\[【〔].*$", "", name.strip())
@@ -41,7 +41,7 @@ PAIRS = tuple(
     )
 )
 TRIPLES = (_folded("a b c"), _folded("text_a text_b text_c"))
-BELONGING = tuple(
+POSITIVES = tuple(
     map(
         _folded,
         (
@@ -53,9 +53,9 @@ BELONGING = tuple(
         ),
     )
 )
-"""Texts that belong together without a label; a last one of three does not belong to the others."""
+"""Matching texts, which need no label; the last of three does not match the first."""
 SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
-"""Names of labels that say that an example may have several."""
+"""Names of labels of which an example may have several."""
 LABELS = SEVERAL + _folded("""
     label tag class category target score rating sentiment polarity emotion stars intent topic
     标签 类别 分类 分数 评分 得分 情感 情绪 极性 倾向 类型 种类 类目 类标 标注 打分 星级 评级
@@ -66,5 +66,4 @@ LABELS = SEVERAL + _folded("""
     是否正面 是否好评 正负面
 """)
 KNOWN = frozenset((*TEXTS, *LABELS, *(name for group in (*PAIRS, TRIPLES[1]) for name in group)))
-"""All that tell a header; those of A, B and C, and of texts
-that belong together, do so only with all of them."""
+"""Names that show that a row is a header. TRIPLES[0] and POSITIVES do so only as whole groups."""

@@ -3,32 +3,33 @@
     {甲乙, 丙} → [CLS]甲乙[SEP]丙[SEP], segments 0 0 0 0 1 1
                  [CLS]丙[SEP]甲乙[SEP], segments 0 0 0 1 1 1
 
-The second text is written by the model; the first one's words are masked in half of the rows. Which
-two texts of a group are taken is drawn anew in every epoch.
+The model generates the second text; words of the first are masked in half of the rows. Two texts of
+a group are drawn anew in every epoch.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import NEITHER, Belonging, text_numbers
-from roformer_tf.labelled.batches import ENDLESS, LabelledBatch, batches_by_length
+from roformer_tf.labelled.batches import (
+    Generators,
+    LabelledBatch,
+    TrainingData,
+    first_weights,
+)
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
-if TYPE_CHECKING:
-    import grain
-
 MASKED_ROWS = 0.5
-"""Share of the rows whose first text is masked."""
+"""Fraction of the rows whose first text is masked."""
 MASKED_WORDS = 0.15
-"""Share of the words of such a text that are chosen; of these four fifths become [MASK], a tenth
-other tokens, and a tenth stays."""
+"""Fraction of the words of such a text that are chosen. As in BERT, four fifths of them become
+[MASK], a tenth other tokens, and a tenth stays."""
 
 
 class _Tokens(NamedTuple):
@@ -38,21 +39,21 @@ class _Tokens(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ParaphraseBatches:
-    """Groups of texts that mean the same, to be trained on in rows of two.
+class ParaphraseBatches(TrainingData):
+    """Groups of texts with the same meaning, in rows of two.
 
     A batch of B groups is {"token_ids", "segment_ids", "labels": (2B, T)} int32, where labels are
     the next tokens; targets (2B, 2B), weights (2B,) float32. Rows 2i and 2i + 1 are the same two
-    texts. Targets are int8: 1 for the other row of two, 0 for the rest, below 0 for a row itself
-    and for what means the same too; or, with a teacher, float32: the cosines of its vectors of the
-    rows' first texts. Groups beyond the last one are empty rows that weigh 0.
+    texts. Targets are int8: 1 for the other row of two, 0 for negatives, IGNORED for the row itself
+    and for texts with the same meaning; or, with a teacher, float32: the cosines of its vectors of
+    the rows' first texts.
     """
 
     groups: list[list[int]]
-    """For each group the places of its texts, at least two."""
+    """For each group the indices of its texts, at least two."""
     texts: list[_Tokens]
     spelled: list[str]
-    """The texts, whole, for a teacher to read."""
+    """The whole texts, for a teacher."""
     tokenizer: RoFormerTokenizer
     teacher: np.ndarray | None = None
     """(texts, H) float32 of length 1."""
@@ -61,7 +62,7 @@ class ParaphraseBatches:
     def of(
         cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
     ) -> "ParaphraseBatches":
-        """Tokenize the texts of groups; each is cut to `max_length` tokens, as if it stood alone.
+        """Tokenize the texts of groups; each is cut to `max_length` tokens, as a single text is.
 
         Raises InputError for a length that holds no token.
         """
@@ -77,23 +78,21 @@ class ParaphraseBatches:
 
     @cached_property
     def numbers(self) -> Ints:
-        """(texts,) int64: which text each is, the same for equal ones."""
+        """(texts,) int64: a number for each text, the same for equal ones."""
         return text_numbers(text.ids for text in self.texts)
 
     @cached_property
-    def belonging(self) -> Belonging:
-        """What means the same."""
+    def positives(self) -> Positives:
+        """All pairs of texts of a group."""
         pairs = [(group[0], other) for group in self.groups for other in group[1:]]
         pairs += [(a, b) for group in self.groups for a in group[1:] for b in group[1:] if a < b]
-        return Belonging(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
+        return Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
 
     @cached_property
     def lengths(self) -> Ints:
-        """(groups,) int32: tokens of the longest two texts of each, in one row."""
+        """(groups,) int32: tokens of the two longest texts of each, in one row."""
         longest = [sorted(len(self.texts[i].ids) for i in group)[-2:] for group in self.groups]
         return np.array([sum(two) + SPECIALS + 1 for two in longest], np.int32)
-
-    varying: ClassVar[tuple[str, ...]] = ()
 
     @property
     def tokens_each(self) -> float:
@@ -101,41 +100,26 @@ class ParaphraseBatches:
         return float(2 * self.lengths.mean())
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Every text, and which are together."""
+        """Every text, and the sizes of the groups."""
         yield from (text.ids for text in self.texts)
         yield np.array([len(group) for group in self.groups])
 
-    def steps_per_epoch(self, batch_size: int) -> int:
-        """Batches in which every group stands once."""
-        return -(-len(self.groups) // batch_size)
-
-    def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
-        """Give the endless batches, each a function of the seed and its number.
-
-        Raises InputError if there are no groups.
-        """
-        if not self.groups:
-            raise InputError("there is no example to train on. Give a file with some.")
-        steps = self.steps_per_epoch(batch_size)
-
-        @lru_cache(2)
-        def order(epoch: int) -> list[Ints]:
-            rng = np.random.default_rng([seed, epoch])
-            return batches_by_length(self.lengths, batch_size, rng)
-
-        def batch(step: int) -> LabelledBatch:
-            epoch, number = divmod(step, steps)
-            pairs, rows = list[int](), list[tuple[Ints, Ints]]()
-            for group in order(epoch)[number].tolist():
-                rng = np.random.default_rng([seed, epoch, group])
-                first, second = rng.permutation(self.groups[group])[:2].tolist()
-                pairs += [first, second]
-                rows += [self._row(first, second, rng), self._row(second, first, rng)]
-            return self._batch(pairs, rows, 2 * batch_size)
-
-        import grain  # which takes a second: who answers asks for no batches
-
-        return grain.MapDataset.range(ENDLESS).map(batch)
+    def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
+        """Two texts of each group, in both orders."""
+        firsts, rows = list[int](), list[tuple[Ints, Ints]]()
+        for group in items.tolist():
+            rng = generators(group)
+            first, second = rng.permutation(self.groups[group])[:2].tolist()
+            firsts += [first, second]
+            rows += [self._row(first, second, rng), self._row(second, first, rng)]
+        shape = (2 * batch_size, bucket(max(len(ids) for ids, _ in rows)))
+        ids = padded([ids for ids, _ in rows], shape)
+        segments = padded([segments for _, segments in rows], shape)
+        labels = np.zeros_like(ids)
+        labels[:, :-1] = ids[:, 1:]
+        inputs = {"token_ids": ids, "segment_ids": segments, "labels": labels}
+        weights = first_weights(len(rows), 2 * batch_size)
+        return inputs, self._targets(firsts, 2 * batch_size), weights
 
     def _row(self, first: int, second: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Token ids and segments of two texts."""
@@ -147,7 +131,7 @@ class ParaphraseBatches:
         return ids, segments
 
     def _masked(self, text: _Tokens, rng: np.random.Generator) -> Ints:
-        """A text of which whole words are masked, replaced, or only chosen."""
+        """A text with some whole words masked or replaced."""
         if not len(text.ids):
             return text.ids
         drawn = rng.random(int(text.words[-1]) + 1)[text.words]
@@ -156,19 +140,8 @@ class ParaphraseBatches:
         replaced = (drawn >= MASKED_WORDS * 0.9) & (drawn < MASKED_WORDS)
         return np.where(replaced, others, ids).astype(np.int32)
 
-    def _batch(self, firsts: list[int], rows: list[tuple[Ints, Ints]], count: int) -> LabelledBatch:
-        """So many rows, the last ones empty; `firsts` are the rows' first texts."""
-        length = bucket(max(len(ids) for ids, _ in rows))
-        ids = padded([ids for ids, _ in rows], (count, length))
-        segments = padded([segments for _, segments in rows], (count, length))
-        labels = np.zeros_like(ids)
-        labels[:, :-1] = ids[:, 1:]
-        weights = (np.arange(count) < len(rows)).astype(np.float32)
-        inputs = {"token_ids": ids, "segment_ids": segments, "labels": labels}
-        return inputs, self._targets(firsts, count), weights
-
     def _targets(self, firsts: list[int], count: int) -> np.ndarray:
-        """What the rows' vectors are to have to do with each other: (count, count)."""
+        """(count, count): how similar the rows' vectors should be."""
         if self.teacher is not None:
             vectors = self.teacher[firsts]
             cosines = np.zeros((count, count), np.float32)
@@ -176,8 +149,8 @@ class ParaphraseBatches:
             return cosines
         numbers = np.full(count, -1)
         numbers[: len(firsts)] = self.numbers[firsts]
-        wanted = self.belonging.against(numbers, numbers)
+        targets = self.positives.negatives(numbers, numbers)
         rows = np.arange(len(firsts))
-        wanted[rows, rows ^ 1] = 1  # the neighbour
-        wanted[rows, rows] = NEITHER
-        return wanted
+        targets[rows, rows ^ 1] = 1  # rows 2i and 2i + 1
+        targets[rows, rows] = IGNORED
+        return targets

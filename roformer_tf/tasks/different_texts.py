@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.apart import Belonging, EncodedSides
+from roformer_tf.labelled.text_sides import EncodedSides, Positives
 from roformer_tf.tasks.base import Prediction
 
 NEAREST = 3
@@ -44,7 +44,7 @@ class DifferentTexts:
         """Of the texts of a set."""
         numbers = encoded.numbers
         found, first, places = np.unique(numbers[:, 1:], return_index=True, return_inverse=True)
-        known, place = Belonging(numbers[:, :2]).of, {x: i for i, x in enumerate(found.tolist())}
+        known, place = Positives(numbers[:, :2]).of, {x: i for i, x in enumerate(found.tolist())}
         left_out = [
             [place[x] for x in known[anchor] if x in place and x != own]
             for anchor, own in numbers[:, :2].tolist()
@@ -73,9 +73,9 @@ class DifferentTexts:
         return Prediction(label, np.array([scores[own]], np.float32))
 
 
-def belonging(encoded: EncodedSides) -> Belonging:
+def belonging(encoded: EncodedSides) -> Positives:
     """Which of the texts of a set belong together: the first two of each example."""
-    return Belonging(encoded.numbers[:, :2])
+    return Positives(encoded.numbers[:, :2])
 
 
 def unit(row_vectors: Sequence[np.ndarray]) -> np.ndarray:

@@ -12,14 +12,18 @@ from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import EncodedSides, SideBatches, encode_apart
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import GROUP, Example, Label
-from roformer_tf.labelled.fitting import fitting_rows
 from roformer_tf.labelled.passages import PassageBatches, Passages
 from roformer_tf.labelled.splits import number_strata
+from roformer_tf.labelled.text_sides import (
+    EncodedSides,
+    SideBatches,
+    encode_separately,
+    fitting_rows,
+)
 from roformer_tf.readers.text_key import text_key
 from roformer_tf.tasks import embedding_report
 from roformer_tf.tasks.base import Prediction, Task
@@ -267,9 +271,9 @@ class Embedding(Task):
     def encode(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """A row for each text; of single texts one for a sentence, and one for its passage."""
         if self.data == "texts":
-            return Passages.of(examples, tokenizer, self.max_length).judged()
+            return Passages.of(examples, tokenizer, self.max_length).evaluation_sides()
         passages = self.long_texts == "windows"
-        return encode_apart(examples, tokenizer, self.max_length, passages)
+        return encode_separately(examples, tokenizer, self.max_length, passages)
 
     def target(self, example: Example) -> np.ndarray:
         """() float32: the score, 1 for what belongs together."""
@@ -281,7 +285,7 @@ class Embedding(Task):
         """Examples in batches whose sides are encoded apart."""
         if self.data == "texts":
             return PassageBatches(Passages.of(examples, tokenizer, self.max_length))
-        encoded = encode_apart(
+        encoded = encode_separately(
             examples, tokenizer, self.max_length, passages=self.long_texts == "windows"
         )
         if self.data == "scores":
@@ -291,7 +295,7 @@ class Embedding(Task):
                     encoded, targets=np.searchsorted(self.levels, scores).astype(np.int32)
                 )
             return SideBatches(encoded, targets=scores)
-        return SideBatches(encoded, belonging=belonging(encoded), rows=fitting_rows(encoded))
+        return SideBatches(encoded, positives=belonging(encoded), rows=fitting_rows(encoded))
 
     @property
     def pair_classes(self) -> int:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import encode_apart
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import GROUP, Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
+from roformer_tf.labelled.text_sides import encode_separately
 from roformer_tf.readers.text_key import text_key
 from roformer_tf.tasks.embedding import BELONGS, Embedding
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -91,7 +91,7 @@ class Paraphrase(Embedding):
     def encode(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """A row for each of the first two texts, to be judged by."""
         pairs = [example._replace(texts=example.texts[:2]) for example in examples]
-        return encode_apart(pairs, tokenizer, self.max_length)
+        return encode_separately(pairs, tokenizer, self.max_length)
 
     def judged_texts(self, examples: Sequence[Example], tokenizer: RoFormerTokenizer) -> list[str]:
         """The first two texts of each group."""

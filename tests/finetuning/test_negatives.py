@@ -11,7 +11,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.finetuning.losses import VectorConfig
 from roformer_tf.finetuning.negatives import different_rows, nearest_others, with_hard_negatives
 from roformer_tf.finetuning.trial import Training, complete_data
-from roformer_tf.labelled.apart import Belonging, EncodedSides, SideBatches
+from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches
 from roformer_tf.tasks.different_texts import unit
 
 
@@ -19,7 +19,7 @@ def data_of(pairs):
     """Pairs of texts of one token each."""
     rows = [[[np.array([1, token, 2], np.int32)] for token in pair] for pair in pairs]
     encoded = EncodedSides.of(rows, np.full(len(pairs), 3))
-    return SideBatches(encoded, belonging=Belonging(encoded.numbers))
+    return SideBatches(encoded, positives=Positives(encoded.numbers))
 
 
 def token(data, row):
@@ -97,7 +97,7 @@ def test_another_passage_of_the_same_document_is_none():
 
     texts = [[rows(10), rows(20, 21)], [rows(11), rows(22)], [rows(12), rows(23, 21)]]
     encoded = EncodedSides.of(texts, np.full(3, 4))
-    data = SideBatches(encoded, belonging=Belonging(encoded.numbers))
+    data = SideBatches(encoded, positives=Positives(encoded.numbers))
     _, place = different_rows(encoded.token_ids)
     vectors = np.ones((place.max() + 1, 1), "float32")  # all alike
     found = nearest_others(data, place, vectors, 1)

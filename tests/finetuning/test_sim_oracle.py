@@ -7,7 +7,7 @@ from keras import ops
 
 from roformer_tf.checkpoints.names import table
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
-from roformer_tf.labelled.apart import NEITHER
+from roformer_tf.labelled.text_sides import IGNORED
 from roformer_tf.models.heads import RoFormerForSentenceSimilarity
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.embedding import Embedding
@@ -65,7 +65,7 @@ def test_paraphrases(stage, known, released, record_property, eager_steps):
     inputs = {"token_ids": ids, "segment_ids": segments, "labels": np.roll(ids, -1, axis=1)}
     rows = np.arange(len(ids))
     targets = np.zeros((len(ids), len(ids)), "int8")
-    targets[rows, rows ^ 1], targets[rows, rows] = 1, NEITHER
+    targets[rows, rows ^ 1], targets[rows, rows] = 1, IGNORED
     targets = targets if stage == "stage1" else known["teacher"]
     training = BatchTraining(model, Paraphrase(teacher=stage == "stage2"))
     batch = inputs, targets, np.ones(len(ids), "float32")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.runs.feeding import prefetched
 from roformer_tf.tokenizers.padding import bucket
@@ -28,9 +28,7 @@ def rows_of(lengths, tagging=False):
 def batches_of(lengths, batch_size=4, seed=0, **settings):
     count = len(lengths)
     targets, weights = np.arange(count, dtype=np.int32), 1 + np.arange(count, dtype=np.float32)
-    return finetuning_batches(
-        rows_of(lengths), targets, weights, batch_size=batch_size, seed=seed, **settings
-    )
+    return RowBatches(rows_of(lengths), targets, weights).batches(batch_size, seed, **settings)
 
 
 def numbers(batch):
@@ -60,7 +58,7 @@ shapes = st.tuples(
 def test_every_epoch_has_every_row_once_with_its_target_and_weight(drawn, number):
     lengths, batch_size, seed = drawn
     batches = batches_of(lengths, batch_size, seed)
-    steps = steps_per_epoch(rows_of(lengths), batch_size)
+    steps = -(-len(lengths) // batch_size)
     seen = []
     for inputs, targets, weights in epoch(batches, number, steps):
         assert {array.shape for array in inputs.values()} == {inputs["token_ids"].shape}
@@ -131,7 +129,7 @@ def test_rows_can_be_repeated():
 def test_targets_of_several_numbers(columns, dtype):
     targets = np.arange(10 * columns, dtype=dtype).reshape(10, columns)
     weights = np.ones(10, np.float32)
-    batches = finetuning_batches(rows_of(LENGTHS[:10]), targets, weights, batch_size=4, seed=0)
+    batches = RowBatches(rows_of(LENGTHS[:10]), targets, weights).batches(4, 0)
     for batch in epoch(batches, 1, 3):
         assert (batch[1].shape, batch[1].dtype) == ((4, columns), dtype)
         for number, target, weight in zip(numbers(batch), *batch[1:], strict=True):
@@ -144,9 +142,7 @@ def test_targets_of_every_token():
     lengths = LENGTHS[:10]
     targets = [np.arange(n, dtype=np.int32) for n in lengths]
     weights = [np.arange(n, dtype=np.float32) % 2 for n in lengths]
-    batches = finetuning_batches(
-        rows_of(lengths, tagging=True), targets, weights, batch_size=4, seed=0
-    )
+    batches = RowBatches(rows_of(lengths, tagging=True), targets, weights).batches(4, 0)
     for batch in epoch(batches, 0, 3):
         inputs, padded_targets, padded_weights = batch
         shape = inputs["token_ids"].shape

@@ -154,7 +154,7 @@ WORKS = {  # name: content, the column of the texts, that of the labels, what is
         as_csv(*UNKNOWN),
         "买家的话",
         "好坏",
-        "(by what stands in it), label in column 好坏 (by what stands in it). '好坏' stands now",
+        "(by its content), label in column 好坏 (by its content). '好坏' does not occur among",
     ),
     "no_header.csv": (
         as_csv(*ROWS),
@@ -330,7 +330,7 @@ COLUMNS = {  # name: content, what the message says, flags that help
     ),
     "swapped.csv": (
         as_csv(("标签", "内容"), *((f"{i}{a}", b) for i in range(9) for a, b in ROWS)),
-        ["标签 by its name, 内容 by what stands in it", "--text-columns and --label-column"],
+        ["标签 by its name, 内容 by its content", "--text-columns and --label-column"],
         {"text_columns": ("标签",), "label_column": "内容"},
     ),
     "no_names.csv": (
@@ -361,7 +361,7 @@ ENDS = {
             *[("好,很好,太好", "1")] * 30,
             delimiter=",",
         ),
-        ["most rows cannot be read", "is there a delimiter in a text?", "Mend"],
+        ["most rows cannot be read", "is there a delimiter in a text?", "Fix the file"],
     ),
     "header.xlsx": (as_xlsx(HEAD), ["has a header, but no example"]),
     "utf16_cut.csv": ("评论,标签\n".encode("utf-32"), ["--encoding"]),

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import NEITHER
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
+from roformer_tf.labelled.text_sides import IGNORED
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -47,7 +47,7 @@ def test_both_orders_of_two_texts_stand_side_by_side():
             assert sum(a in group and b in group for group in GROUPS) == 1
             assert a != b
             seen.add((a, b))
-        assert (np.diagonal(targets) == NEITHER).all()
+        assert (np.diagonal(targets) == IGNORED).all()
         assert (targets == 1).nonzero()[1].tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
         labels = inputs["labels"]
         assert (labels[:, :-1] == inputs["token_ids"][:, 1:]).all()
@@ -79,7 +79,7 @@ def test_what_means_the_same_is_not_held_against_a_row():
     for row, a in enumerate(firsts):
         for column, b in enumerate(firsts):
             together = a == b or any(a in group and b in group for group in GROUPS)
-            want = 1 if column == row ^ 1 else NEITHER if together else 0
+            want = 1 if column == row ^ 1 else IGNORED if together else 0
             assert targets[row, column] == want, (a, b)
 
 
@@ -106,7 +106,7 @@ def test_texts_are_cut_each_by_itself_and_the_last_batch_is_filled_up():
     three = data(*GROUPS[:3])
     batch = min((three.batches(2, 0)[step] for step in range(2)), key=lambda x: x[2].sum())
     assert batch[2].tolist() == [1, 1, 0, 0]
-    assert (batch[1][2:] == NEITHER).all()
-    assert (batch[1][:, 2:] == NEITHER).all()
+    assert (batch[1][2:] == IGNORED).all()
+    assert (batch[1][:, 2:] == IGNORED).all()
     with pytest.raises(InputError, match="no example"):
         data().batches(2, 0)

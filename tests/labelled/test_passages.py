@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import NEITHER
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.passages import PassageBatches, Passages
+from roformer_tf.labelled.text_sides import IGNORED
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -34,7 +34,7 @@ CLAUSES = ["一丁丂，", "七丄丅丆。", "下丌不与，", "丏丐丑。"]
 def test_a_question_and_what_stands_around_it(seed, max_length):
     drawn = passages(LONG, max_length=max_length)
     view = drawn.view(0, np.random.default_rng(seed))
-    question, passage = spelled(view.question), spelled(view.passage)
+    question, passage = spelled(view.query), spelled(view.passage)
     assert any(question in sentence for sentence in SENTENCES)
     whole = [x[: max_length - 2] for x in SENTENCES + CLAUSES]
     assert question in whole or 2 <= len(question) <= 8
@@ -50,7 +50,7 @@ def test_a_question_and_what_stands_around_it(seed, max_length):
 def test_sentences_clauses_and_a_few_words_are_asked_for_taken_out_and_not():
     drawn = passages(LONG)
     views = [drawn.view(0, np.random.default_rng(seed)) for seed in range(600)]
-    asked = [spelled(view.question) for view in views]
+    asked = [spelled(view.query) for view in views]
     assert 150 < sum(x in SENTENCES for x in asked) < 350
     assert 80 < sum(x in CLAUSES for x in asked) < 250
     assert 150 < sum(x not in SENTENCES + CLAUSES for x in asked) < 250
@@ -72,14 +72,16 @@ def test_both_ways_are_drawn_and_another_one_in_another_epoch():
 def test_a_text_of_one_sentence_belongs_to_itself_and_is_judged_by_its_halves():
     drawn = passages("一丁丂七", "万", "")
     view = drawn.view(0, np.random.default_rng(0))
-    assert spelled(view.question) == spelled(view.passage) == "一丁丂七"
-    rows = [spelled(row[1:-1]) for row in drawn.judged().token_ids]
+    assert spelled(view.query) == spelled(view.passage) == "一丁丂七"
+    rows = [spelled(row[1:-1]) for row in drawn.evaluation_sides().token_ids]
     assert rows == ["一丁", "丂七", "万", "万", "[UNK]", "[UNK]"]
 
 
 def test_what_a_text_is_judged_by_depends_on_it_alone():
     alone, beside = passages(LONG), passages("万丈三上", LONG)
-    for a, b in zip(alone.judged().token_ids, beside.judged().token_ids[2:], strict=True):
+    for a, b in zip(
+        alone.evaluation_sides().token_ids, beside.evaluation_sides().token_ids[2:], strict=True
+    ):
         assert np.array_equal(a, b)
 
 
@@ -97,7 +99,7 @@ def test_no_passage_is_held_against_a_question_that_its_text_holds():
                 letters = set(sides[0][column] + sides[1][column]) | {"。"}
                 (own,) = [x for x in texts if set(x) == letters]
                 held = question in own
-                assert targets[row, column] == (NEITHER if held else 0)
+                assert targets[row, column] == (IGNORED if held else 0)
                 several += held
     assert several > 40
 
@@ -108,9 +110,9 @@ def test_the_last_batch_is_filled_up():
     inputs, targets, weights = min(both, key=lambda batch: batch[2].sum())
     assert weights.tolist() == [1, 0]
     assert not inputs["side_1"][1].any()
-    assert targets.tolist() == [[1, NEITHER], [NEITHER, NEITHER]]
+    assert targets.tolist() == [[1, IGNORED], [IGNORED, IGNORED]]
 
 
 def test_without_texts_there_is_nothing_to_train_on():
-    with pytest.raises(InputError, match="no text to train on"):
+    with pytest.raises(InputError, match="no example to train on"):
         PassageBatches(passages()).batches(2, 0)

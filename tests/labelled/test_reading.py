@@ -359,6 +359,13 @@ def test_nor_does_one_in_a_later_row_which_would_make_titles_of_those_above(writ
         [("title", "content", "label"), ("a", "b", "0"), ("c", "d", "1")],
         [("text", "label", "score"), ("a", "0", "0.5"), ("c", "1", "0.7")],
         [("nr", "words", "more", "label"), ("1", "b", "x", "0"), ("2", "d", "y", "1")],
+        [
+            ("文甲", "文乙", "1"),
+            ("文丙", "文丁", "0"),
+            ("文戊", "文己", "1"),
+            ("文庚", "文辛", "0"),
+        ],
+        [("说法", "价格"), ("甲", "1.5"), ("乙", "2.5"), ("丙", "9.9"), ("丁", "7.25")],
     ],
 )
 def test_what_is_ambiguous_is_asked(write, rows):
@@ -370,7 +377,7 @@ def test_numbers_beside_a_label_are_no_text(write):
     path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
     layout, examples = read(path, label_column="3")
     assert examples[0] == (("甲",), "x")
-    assert "text in column 2 (by what stands in it)" in layout.said
+    assert "text in column 2 (by its content)" in layout.said
 
 
 @pytest.mark.parametrize(
@@ -761,7 +768,7 @@ def test_two_texts_a_line_have_a_tab_between(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("甲\t乙\n丙\n".encode())))
     pair, bad = stream("-", "pair", text_columns=("a", "b"))
     assert pair == Example(("甲", "乙"), None, "stdin:1")
-    assert bad == BadLine("stdin:2", "has 1 of 2 texts with tabs between them")
+    assert bad == BadLine("stdin:2", "has 1 of 2 texts, separated by tabs")
 
 
 def test_raw_text_to_tag_is_cut_into_units(write):

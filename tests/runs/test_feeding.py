@@ -3,7 +3,7 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.labelled.batches import finetuning_batches, steps_per_epoch
+from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.examples import Example
 from roformer_tf.runs.feeding import epochs, fed, prefetched
 from roformer_tf.tasks.table import TASKS
@@ -38,8 +38,8 @@ def test_batches_of_any_length_follow_each_other(order):
     model = Lengths()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for seed in range(6):  # among them one whose first two batches are of one length
-        batches = finetuning_batches(encoded, *targets, batch_size=2, seed=seed)
-        steps = steps_per_epoch(encoded, 2)
+        batches = RowBatches(encoded, *targets).batches(2, seed)
+        steps = -(-len(encoded.token_ids) // 2)
         history = model.fit(fed(prefetched(batches)), steps_per_epoch=steps, verbose=0)
         assert np.isfinite(history.history["loss"]).all()
 

@@ -11,10 +11,10 @@ from sklearn.metrics import roc_auc_score
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import EncodedSides
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, open_unanswered, read_examples
 from roformer_tf.labelled.splits import split_examples
+from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.embedding import BELONGS, Embedding
 from roformer_tf.tasks.table import TASKS, load_task

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.apart import (
-    NEITHER,
-    Belonging,
-    SideBatches,
-    encode_apart,
-)
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.fitting import fitting_rows
+from roformer_tf.labelled.text_sides import (
+    IGNORED,
+    Positives,
+    SideBatches,
+    encode_separately,
+    fitting_rows,
+)
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -22,7 +22,9 @@ TOKENIZER = RoFormerTokenizer({x: i for i, x in enumerate([*SPECIAL_TOKENS, *LET
 
 
 def encoded(*pairs, max_length=64):
-    return encode_apart([Example(pair, "belongs", "") for pair in pairs], TOKENIZER, max_length)
+    return encode_separately(
+        [Example(pair, "belongs", "") for pair in pairs], TOKENIZER, max_length
+    )
 
 
 def words(row):
@@ -64,7 +66,7 @@ def held_against(batch):
 def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
     pairs = [*PAIRS, ("k", "n o")]  # k belongs to i j, which h has for an answer
     rows = encoded(*pairs)
-    data = SideBatches(rows, belonging=Belonging(rows.numbers))
+    data = SideBatches(rows, positives=Positives(rows.numbers))
     known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in pairs}
     seen = []
     for step in range(data.steps_per_epoch(batch_size)):
@@ -81,7 +83,7 @@ def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
 
 def test_all_others_are_held_against_a_text():
     rows = encoded(*PAIRS)
-    data = SideBatches(rows, belonging=Belonging(rows.numbers))
+    data = SideBatches(rows, positives=Positives(rows.numbers))
     found = {(a, b): sorted(others) for a, (b,), others in held_against(data.batches(6, 0)[0])}
     assert found["l", "m"] == ["cde", "cde", "f", "ij", "k"]
     assert found["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
@@ -91,7 +93,7 @@ def test_all_others_are_held_against_a_text():
 
 def test_a_third_text_is_held_against_all():
     rows = encoded(("a", "b", "c"), ("d", "e", "f"), ("g", "h", "b"))
-    data = SideBatches(rows, belonging=Belonging(rows.numbers[:, :2]))
+    data = SideBatches(rows, positives=Positives(rows.numbers[:, :2]))
     found = {a: (b, sorted(others)) for a, (b,), others in held_against(data.batches(3, 0)[0])}
     assert found == {
         "a": ("b", ["c", "e", "f", "h"]),  # not what belongs to it, though g has it for a third
@@ -102,13 +104,13 @@ def test_a_third_text_is_held_against_all():
 
 def test_the_last_batch_is_filled_up_with_rows_that_count_nowhere():
     rows = encoded(*PAIRS)
-    data = SideBatches(rows, belonging=Belonging(rows.numbers))
+    data = SideBatches(rows, positives=Positives(rows.numbers))
     both = (data.batches(4, 0)[step] for step in range(2))
     inputs, targets, weights = min(both, key=lambda batch: batch[2].sum())
     assert weights.tolist() == [1, 1, 0, 0]
     assert not inputs["side_0"][2:].any()
-    assert (targets[2:] == NEITHER).all()
-    assert (targets[:, 2:] == NEITHER).all()
+    assert (targets[2:] == IGNORED).all()
+    assert (targets[:, 2:] == IGNORED).all()
 
 
 def test_sides_have_lengths_of_their_own_and_scores_go_with_their_pairs():
@@ -127,7 +129,7 @@ def test_sides_have_lengths_of_their_own_and_scores_go_with_their_pairs():
 def test_negatives_are_a_side_of_their_own():
     rows = encoded(*PAIRS)
     negatives = np.array([[11, 9], [11, 7], [9, 7], [1, 3], [1, 11], [1, 3]])
-    data = SideBatches(rows, belonging=Belonging(rows.numbers), negatives=negatives)
+    data = SideBatches(rows, positives=Positives(rows.numbers), negatives=negatives)
     inputs, targets, _ = batch = data.batches(6, 0)[0]
     assert inputs["side_2"].shape == (6, 2, 16)
     assert targets.shape == (6, 18)
@@ -145,7 +147,7 @@ def words_of(rows, numbers):
 def test_batches_are_a_function_of_seed_and_number():
     rows = encoded(*PAIRS)
     make = lambda: SideBatches(  # noqa: E731
-        rows, belonging=Belonging(rows.numbers)
+        rows, positives=Positives(rows.numbers)
     ).batches(2, 5)
     first, again = make(), make()
     for step in (0, 2, 7):
@@ -159,7 +161,7 @@ def test_batches_are_a_function_of_seed_and_number():
 def test_long_documents_are_read_in_passages_and_queries_are_cut():
     long = " ".join(LETTERS[:20])
     examples = [Example((long, long, "a b"), "belongs", ""), Example(("c", "d", long), "", "")]
-    rows = encode_apart(examples, TOKENIZER, 12, passages=True)
+    rows = encode_separately(examples, TOKENIZER, 12, passages=True)
     assert [words(row) for row in rows.token_ids] == [
         *("abcdefghij", "abcdefghij", "ijklmnopqr", "klmnopqrst", "ab"),
         *("c", "d", "abcdefghij", "ijklmnopqr", "klmnopqrst"),
@@ -176,10 +178,10 @@ def test_the_passage_of_a_query_is_the_one_of_its_words():
     long = " ".join(LETTERS)
     pairs = [("p q", long), ("a b", long), ("z", long), ("e f g", "e f g h")]
     examples = [Example(pair, "belongs", "") for pair in pairs]
-    rows = encode_apart(examples, TOKENIZER, 12, passages=True)
+    rows = encode_separately(examples, TOKENIZER, 12, passages=True)
     chosen = [words(rows.token_ids[row]) for row in fitting_rows(rows)[:, 1]]
     assert chosen == ["ijklmnopqr", "abcdefghij", "qrstuvwxyz", "efgh"]
-    data = SideBatches(rows, belonging=Belonging(rows.numbers), rows=fitting_rows(rows))
+    data = SideBatches(rows, positives=Positives(rows.numbers), rows=fitting_rows(rows))
     found = {a: (b, others) for a, (b,), others in held_against(data.batches(4, 0)[0])}
     assert found["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
     assert sorted(found["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]
@@ -190,7 +192,7 @@ SHARED = [(LETTERS[i], f"{LETTERS[i % 5]} x") for i in range(20)]
 
 def test_a_document_of_several_queries_stands_once_in_a_batch():
     rows = encoded(*SHARED)
-    data = SideBatches(rows, belonging=Belonging(rows.numbers), shared=True)
+    data = SideBatches(rows, positives=Positives(rows.numbers), shared=True)
     assert data.repeats == 4
     for epoch in range(3):
         seen = []
@@ -206,6 +208,6 @@ def test_a_document_of_several_queries_stands_once_in_a_batch():
             for i, (query, document) in enumerate(found):
                 for j, (_, other) in enumerate(found):
                     together = document == other or query in other
-                    want = 1 if i == j else NEITHER if together else 0
+                    want = 1 if i == j else IGNORED if together else 0
                     assert targets[i, j] == want
         assert sorted(seen) == sorted((a, b.replace(" ", "")) for a, b in SHARED)

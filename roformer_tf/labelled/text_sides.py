@@ -1,0 +1,311 @@
+"""Texts that are encoded separately: rows of single texts, and batches of examples with sides.
+
+A pair is two rows here, never one of both texts. Each side of a batch is padded by itself: queries
+of ten tokens are not made as long as the documents of five hundred that match them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from roformer_tf.labelled.batches import (
+    Generators,
+    LabelledBatch,
+    TrainingData,
+    batches_by_length,
+    first_weights,
+)
+from roformer_tf.labelled.encoding import EncodedTexts, windows
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tokenizers.padding import Ints, bucket, padded
+from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+
+IGNORED = -1
+"""Target of a candidate that is neither a positive nor a negative of an anchor."""
+_EIGHT = 8  # few different batch shapes are compiled if this dimension grows in eights
+_FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from single ones
+
+
+@dataclass(frozen=True)
+class EncodedSides(EncodedTexts):
+    """N examples of S texts each in rows of their own; a long text may be several rows of it."""
+
+    places: Ints
+    """(rows,) int32, rising: the text that a row is of: example · S + side."""
+    numbers: Ints
+    """(N, S) int64: a number for each text, the same for equal ones."""
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[Sequence[Ints]]], lengths: Ints) -> "EncodedSides":
+        """From the rows of each text of each example: (T,) int32 with special tokens."""
+        flat = [rows for example in texts for rows in example]
+        known: dict[bytes, int] = {}
+        keys = (b"|".join(row.tobytes() for row in rows) for rows in flat)
+        numbers = [known.setdefault(key, len(known)) for key in keys]
+        sides = len(texts[0]) if texts else 1
+        counts = np.array([len(rows) for rows in flat], np.int32)
+        places = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
+        rows = [row for text in flat for row in text]
+        return cls(
+            token_ids=rows,
+            segment_ids=[np.zeros_like(row) for row in rows],
+            first_units=[],
+            example=places // sides,
+            lengths=lengths,
+            units=np.zeros(len(texts), np.int32),
+            places=places,
+            numbers=np.array(numbers, np.int64).reshape(-1, sides),
+        )
+
+    @property
+    def sides(self) -> int:
+        """Texts of an example: S."""
+        return self.numbers.shape[1]
+
+    @cached_property
+    def first_rows(self) -> Ints:
+        """(N, S) the first row of each text."""
+        wanted = np.arange(self.numbers.size)
+        return np.searchsorted(self.places, wanted).reshape(self.numbers.shape)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """(N, S) how many rows each text has."""
+        counts = np.bincount(self.places, minlength=self.numbers.size)
+        return counts.reshape(self.numbers.shape)
+
+
+def encode_separately(
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
+    max_length: int,
+    passages: bool = False,
+) -> EncodedSides:
+    """Rows of at most `max_length` tokens for every single text, all in segment 0.
+
+    The end of a longer text is cut; with `passages` all texts except the first are read in windows
+    that overlap. Raises InputError for a `max_length` that holds no token.
+    """
+    check_length(max_length)
+    room = max_length - SPECIALS
+
+    @cache  # a document may match many queries
+    def rows_of(text: str, whole: bool) -> tuple[list[Ints], int]:
+        ids = tokenizer.ids(text)
+        spans = windows(np.arange(len(ids) + 1), room) if whole and len(ids) > room else [(0, room)]
+        kept = [[tokenizer.cls_id, *ids[slice(*span)], tokenizer.sep_id] for span in spans]
+        return [np.array(row, np.int32) for row in kept], len(ids) + SPECIALS
+
+    texts = [
+        [rows_of(text, passages and side > 0) for side, text in enumerate(example.texts)]
+        for example in examples
+    ]
+    longest = np.array([max(length for _, length in sides) for sides in texts], np.int32)
+    return EncodedSides.of([[rows for rows, _ in sides] for sides in texts], longest)
+
+
+def text_numbers(token_ids: Iterable[Ints]) -> Ints:
+    """(rows,) int64: a number for each row, the same for rows of the same tokens."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(ids.tobytes(), len(known)) for ids in token_ids], np.int64)
+
+
+def fitting_rows(encoded: EncodedSides) -> Ints:
+    """(N, S): for each text in several rows, the one most similar to its example's first text.
+
+    Tokens and pairs of neighbouring tokens are compared, with a higher weight for those that few
+    rows have (an inverse document frequency). Among equals the first row is taken.
+    """
+    chosen = encoded.first_rows.copy()
+    several = np.argwhere(encoded.counts > 1)
+    if not len(several):
+        return chosen
+
+    @cache
+    def grams(row: int) -> frozenset[int]:
+        ids = encoded.token_ids[row][1:-1].astype(np.int64)
+        return frozenset([*ids.tolist(), *((ids[:-1] + 1) * _FAR + ids[1:]).tolist()])
+
+    first = set(encoded.first_rows[:, 0].tolist())
+    frequencies = Counter(
+        gram for row in range(len(encoded.token_ids)) if row not in first for gram in grams(row)
+    )
+    rows = len(encoded.token_ids) - len(first)
+    for example, side in several.tolist():
+        query = grams(int(chosen[example, 0]))
+        begin = int(chosen[example, side])
+        candidates = range(begin, begin + int(encoded.counts[example, side]))
+        similarities = [
+            sum(np.log(1 + rows / frequencies[gram]) for gram in query & grams(row))
+            for row in candidates
+        ]
+        chosen[example, side] = begin + int(np.argmax(similarities))
+    return chosen
+
+
+@dataclass(frozen=True)
+class Positives:
+    """Which texts match, so that none becomes a negative of a text that it matches.
+
+    `pairs` (N, 2) int64: the numbers of two texts that match, as `text_numbers` returns them.
+    """
+
+    pairs: Ints
+
+    @cached_property
+    def of(self) -> dict[int, set[int]]:
+        """For each text's number those of all texts that match it, and its own."""
+        matches: defaultdict[int, set[int]] = defaultdict(set)
+        for a, b in self.pairs.tolist():
+            matches[a] |= {a, b}
+            matches[b] |= {a, b}
+        return matches
+
+    def targets(self, anchors: Ints, candidates: Ints) -> np.ndarray:
+        """(B, C) int8: 1 for each anchor's own positive, 0 for negatives, else IGNORED.
+
+        anchors (B,), candidates (C,) are numbers of texts, -1 for padding; the first B candidates
+        are the anchors' positives. Other texts that match an anchor are ignored.
+        """
+        targets = self.negatives(anchors, candidates)
+        own = np.arange(len(anchors))
+        targets[own, own] = np.where(anchors < 0, IGNORED, 1)
+        return targets
+
+    def negatives(self, anchors: Ints, candidates: Ints) -> np.ndarray:
+        """(B, C) int8: 0 for the negatives of each anchor, IGNORED for the rest."""
+        targets = np.zeros((len(anchors), len(candidates)), np.int8)
+        for row, anchor in enumerate(anchors.tolist()):
+            matches = self.of.get(anchor, set())
+            targets[row, [c in matches for c in candidates.tolist()]] = IGNORED
+        targets[:, candidates < 0] = IGNORED
+        targets[anchors < 0] = IGNORED
+        return targets
+
+
+@dataclass(frozen=True)
+class SideBatches(TrainingData):
+    """Examples of S texts each, in batches whose sides are encoded separately.
+
+    A batch of B examples is
+
+        {"side_0": (B, T0), "side_1": (B, T1), …} int32, targets (B, …), weights (B,) float32
+
+    where side_i holds the i-th text of each example, padded to a length of its own.
+    """
+
+    encoded: EncodedSides
+    targets: np.ndarray | None = None
+    """(N, …) scores or classes of the examples. Default: a row of targets (B, C) for the C
+    candidates of the batch, from the positives."""
+    positives: Positives | None = None
+    rows: Ints | None = None
+    """(N, S): the row of each text to train on, where some have several. Default: the first."""
+    negatives: Ints | None = None
+    """(N, K) rows of hard negatives of each example, as a last side (B, K, T)."""
+    shared: bool = False
+    """Whether examples with the same second text share a batch, in which it is encoded once:
+    side_1 is (D, T1), and place_1 (B,) int32 is the index of each example's row in it."""
+
+    @cached_property
+    def chosen(self) -> Ints:
+        """(N, S) the row of each text."""
+        return self.encoded.first_rows if self.rows is None else self.rows
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(N,) int: tokens of all texts of an example."""
+        return self.encoded.row_lengths[self.chosen].sum(axis=1)
+
+    @property
+    def repeats(self) -> float:
+        """The mean number of examples with the same second text."""
+        return len(self.chosen) / len(np.unique(self.seconds))
+
+    @cached_property
+    def seconds(self) -> Ints:
+        """(N,) a number for each example's row of the second text, the same for equal rows."""
+        return text_numbers([self.encoded.token_ids[row] for row in self.chosen[:, 1].tolist()])
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Inputs whose number of rows is not the same in every batch."""
+        return ("side_1",) if self.shared else ()
+
+    @property
+    def tokens_each(self) -> float:
+        """Tokens that an example is trained on."""
+        sides = self.encoded.row_lengths[self.chosen].mean(axis=0)
+        if self.shared:
+            sides[1] /= self.repeats
+        negatives = 0 if self.negatives is None else self.negatives.shape[1]
+        return float(sides.sum() + negatives * sides.mean())
+
+    def fingerprinted(self) -> Iterable[np.ndarray]:
+        """Token ids, targets and negatives."""
+        yield from self.encoded.token_ids
+        if self.targets is not None:
+            yield self.targets
+        if self.negatives is not None:
+            yield self.negatives
+
+    def order(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
+        """Batches of examples of similar length, or with the same second texts if it is shared."""
+        if not self.shared:
+            return super().order(batch_size, rng)
+        order = rng.permutation(self.encoded.examples)
+        _, first, groups = np.unique(self.seconds[order], return_index=True, return_inverse=True)
+        lengths = self.encoded.row_lengths[self.chosen[order[first], 1]]
+        size = max(1, round(batch_size / self.repeats))
+        by_length = np.concatenate(batches_by_length(lengths, size, rng))
+        ranks = np.empty(len(by_length), np.int64)
+        ranks[by_length] = np.arange(len(by_length))
+        ordered = order[np.argsort(ranks[groups], kind="stable")]
+        batches = np.split(ordered, range(batch_size, len(ordered), batch_size))
+        return [batches[number] for number in rng.permutation(len(batches))]
+
+    def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
+        """The sides, targets and weights of some examples."""
+        rows = self.chosen[items]  # (b, S)
+        inputs: dict[str, Any] = {}
+        for side in range(self.encoded.sides):
+            if self.shared and side == 1:
+                _, first, place = np.unique(
+                    self.seconds[items], return_index=True, return_inverse=True
+                )
+                inputs["side_1"] = self._padded(rows[first, 1], -(-len(first) // _EIGHT) * _EIGHT)
+                inputs["place_1"] = padded([place], (1, batch_size))[0].astype(np.int32)
+            else:
+                inputs[f"side_{side}"] = self._padded(rows[:, side], batch_size)
+        if self.negatives is not None:
+            hard = self.negatives[items]  # (b, K)
+            flat = self._padded(hard.ravel(), batch_size * hard.shape[1])
+            name = f"side_{self.encoded.sides}"
+            inputs[name] = flat.reshape(batch_size, hard.shape[1], -1)
+        if self.targets is not None:
+            shape = (batch_size, *self.targets.shape[1:])
+            targets = padded(list(self.targets[items]), shape)
+        else:
+            targets = self._candidate_targets(items, batch_size)
+        return inputs, targets, first_weights(len(items), batch_size)
+
+    def _candidate_targets(self, items: Ints, batch_size: int) -> np.ndarray:
+        """(B, C) targets for all second and third texts of the batch, and its hard negatives."""
+        assert self.positives is not None
+        padding = ((0, batch_size - len(items)), (0, 0))
+        numbers = np.pad(self.encoded.numbers[items], padding, constant_values=-1)  # (B, S)
+        candidates = [numbers[:, 1:].T.ravel()]
+        if self.negatives is not None:
+            texts = self.encoded.places[self.negatives[items]]
+            hard = self.encoded.numbers.ravel()[texts]
+            candidates.append(np.pad(hard, padding, constant_values=-1).T.ravel())
+        return self.positives.targets(numbers[:, 0], np.concatenate(candidates))
+
+    def _padded(self, rows: Ints, count: int) -> np.ndarray:
+        """(count, T): some rows, then empty ones; T is a bucket."""
+        token_ids = [self.encoded.token_ids[row] for row in rows]
+        return padded(token_ids, (count, bucket(max(map(len, token_ids)))))
