@@ -46,6 +46,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "finetuning": ("tasks", "runs", "inference"),
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+    "serving": ("inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": (
         "errors",
@@ -62,7 +63,7 @@ def below(room: str) -> set[str]:
 
 
 MAY_SEE = {room: below(room) for room in NEXT_BELOW}
-WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference"}
+WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference", "serving"}
 TEXT_ROOMS = {
     "errors",
     "files",
@@ -79,7 +80,7 @@ TEXT_ROOMS = {
     "labelled",
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
-LAZY_ROOMS = {"tasks", "inference"}
+LAZY_ROOMS = {"tasks", "inference", "serving"}
 KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
 MOST_LINES = 0.22  # of the package, in one room
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
