@@ -116,7 +116,7 @@ COMMANDS = {
         alone="model",
     ),
     "serve": Command(
-        "roformer_tf.inference.serve:serve",
+        "roformer_tf.serving.command:serve",
         "answer over HTTP with a fine-tuned model, write, or search",
         alone="model",
     ),

@@ -47,6 +47,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "finetuning": ("tasks", "runs", "inference"),
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+    "serving": ("inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": ("errors", "flags", "startup"),  # and all others when a command is called
 }
@@ -58,7 +59,7 @@ def below(room: str) -> set[str]:
 
 
 MAY_SEE = {room: below(room) for room in NEXT_BELOW}
-WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference"}
+WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference", "serving"}
 TEXT_ROOMS = {
     "errors",
     "files",
@@ -76,7 +77,7 @@ TEXT_ROOMS = {
     "labelled",
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
-LAZY_ROOMS = {"tasks", "inference"}
+LAZY_ROOMS = {"tasks", "inference", "serving"}
 KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
 MOST_LINES = 0.22  # of the package, in one room
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"

@@ -19,9 +19,9 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
+from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.tagging import Tagging
@@ -389,11 +389,11 @@ def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys)
 
 def test_a_service_and_a_loaded_model_list_as_many(finetuned):
     folder = finetuned("classification")
-    served = load_served(folder, top_k=1)
+    served = load_served_task(folder, top_k=1)
     example = as_example(["今天"], served.task)
-    found = json.loads(reply([example], served.answer([example]), served.task))
-    ((label, _),) = found["predictions"][0]["probabilities"].items()
-    assert label == found["predictions"][0]["label"]
+    found = served.task.as_json(example, served.predict([example])[0])
+    ((label, _),) = found["probabilities"].items()
+    assert label == found["label"]
     assert [*roformer_tf.load(folder, top=1)("今天")["scores"]] == [label]
     assert len(roformer_tf.load(folder)("今天")["scores"]) == 2
     assert roformer_tf.load(finetuned("tagging"), top=1)("今天")["tags"]

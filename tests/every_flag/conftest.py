@@ -377,32 +377,38 @@ def watched(computed, eagerly):
 @pytest.fixture(scope="session")
 def asked(watched):
     """What a service that `serve` started answered to `ask_all`."""
-    from roformer_tf.inference import serve
+    from uvicorn import Server
+    from uvicorn.supervisors import Multiprocess
 
     answers = {}
-    make_server = serve.make_server
+    run, run_workers = Server.run, Multiprocess.run
 
-    def asked_server(app, limits=None):
-        server = make_server(app, limits)
-        run = server.run
+    def while_it_runs(run, stop, sockets):
+        def ask():
+            try:
+                return ask_all(sockets[0].getsockname())
+            finally:
+                stop()
 
-        def run_and_ask(sockets):
-            def ask():
-                try:
-                    return ask_all(sockets[0].getsockname(), server)
-                finally:
-                    server.should_exit = True
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(ask)
+            run()
+            answers.update(asking.result())
 
-            with ThreadPoolExecutor(1) as pool:
-                asking = pool.submit(ask)
-                run(sockets=sockets)
-                answers.update(asking.result())
+    def run_and_ask(server, sockets):
+        def stop():
+            server.should_exit = True
 
-        server.run = run_and_ask
-        return server
+        while_it_runs(lambda: run(server, sockets), stop, sockets)
+
+    def run_workers_and_ask(supervisor):
+        while_it_runs(
+            lambda: run_workers(supervisor), supervisor.should_exit.set, supervisor.sockets
+        )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "make_server", asked_server)
+        patch.setattr(Server, "run", run_and_ask)
+        patch.setattr(Multiprocess, "run", run_workers_and_ask)
         yield answers
 
 

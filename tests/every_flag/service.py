@@ -9,10 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 TEXTS = ["今天天气很好", "我们去公园", "学习", "生活", "北京的公园"]
 
 
-def ask_all(address, server):
+def ask_all(address):
     """Requests to whatever the service has → name → status and body, as text."""
-    while not server.started:
-        pass
     host, port = address[:2]
 
     def ask(path, body):
@@ -30,12 +28,12 @@ def ask_all(address, server):
     answers = {
         "host": host,
         "port": port,
-        "processes": len(multiprocessing.active_children()),
         "predict": ask(predict, {"texts": TEXTS[:3]}),
         "many": ask(predict, {"texts": TEXTS}),
         "long": ask(predict, {"text": "天气" * 50}),
         "large": ask(predict, b'{"text": "ab"' + b" " * 1_200_000 + b"}"),
         "embed": ask("/embed", {"texts": TEXTS}),
+        "vectors": ask("/embed", {"texts": ["天"] * 5000})[:3],
         "search": ask("/search", {"text": "天气", "top": 5}),
         "generate": ask("/generate", {"text": "天气", "seed": 1}),
         "samples": ask("/generate", {"text": "天气", "seed": 1, "samples": 3, "max_tokens": 4}),
@@ -44,25 +42,23 @@ def ask_all(address, server):
         name: re.sub(r'"(?:seconds|time)": [\d.e-]+', "", x) if isinstance(x, str) else x
         for name, x in answers.items()
     }
+    answers["processes"] = len(multiprocessing.active_children())
     with ThreadPoolExecutor(8) as pool:
         statuses = pool.map(lambda _: ask(predict, {"texts": TEXTS})[:3], range(24))
         answers["burst"] = sorted(set(statuses))
-    answers["idle connection"] = _after_another(host, port)
+    answers["two connections"] = _on_two_connections(host, port)
     return answers
 
 
-def _after_another(host, port):
-    """Whether an idle connection is still open when another has come."""
+def _on_two_connections(host, port):
+    """The status of a request while another connection is open."""
     first, second = (http.client.HTTPConnection(host, port, timeout=60) for _ in range(2))
     try:
         for connection in (first, second):
             connection.request("GET", "/health")
-            connection.getresponse().read()
-        first.sock.settimeout(0.2)
-        try:
-            return "open" if first.sock.recv(1) else "closed"
-        except TimeoutError:
-            return "open"
+            response = connection.getresponse()
+            response.read()
+        return str(response.status)
     finally:
         first.close()
         second.close()

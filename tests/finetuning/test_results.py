@@ -21,9 +21,9 @@ from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.predict import predict
-from roformer_tf.inference.serve import as_example, load_served
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout
+from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import TASKS
@@ -221,10 +221,10 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     assert config["label2id"] == {label: i for i, label in enumerate(LABELS)}
     texts = [text for text, _ in DATA["test"]]
     want = [[float(row[f"p({label})"]) for label in LABELS] for row in answered["test"]]
-    served = load_served(folder)
+    served = load_served_task(folder)
     examples = [as_example([text], served.task) for text in texts]
     for example, answer, row, scores in zip(
-        examples, served.answer(examples), answered["test"], want, strict=True
+        examples, served.predict(examples), answered["test"], want, strict=True
     ):
         found = served.task.as_json(example, answer)
         assert found["label"] == row["label"]

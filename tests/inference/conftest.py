@@ -1,12 +1,9 @@
-"""Fine-tuned models that several tests read and none changes, and a server for them."""
+"""Fine-tuned models that several tests read and none changes."""
 
-import threading
-from contextlib import contextmanager
 from functools import cache
 
 import pytest
 
-from roformer_tf.inference.serve import listening, make_server
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
@@ -39,24 +36,3 @@ def finetuned(tmp_path_factory):
         return made[name]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def running():
-    """running(app, limits=None) → a context: a real server on a free port, as (host, port)."""
-    pytest.importorskip("uvicorn", reason="needs the extra [serve]")
-
-    @contextmanager
-    def run(app, limits=None):
-        with listening("127.0.0.1", 0) as at:
-            server = make_server(app, limits)
-            thread = threading.Thread(target=server.run, args=([at],), daemon=True)
-            thread.start()
-            try:
-                yield at.getsockname()
-            finally:
-                server.should_exit = True
-                thread.join(30)
-            assert not thread.is_alive()
-
-    return run

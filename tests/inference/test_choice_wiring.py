@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +16,20 @@ from roformer_tf.engines.choice import Choice, choose
 from roformer_tf.engines.model import TOKENS, GraphModel
 from roformer_tf.finetuning import results
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.inference import serve as serving
-from roformer_tf.inference.engines import COST, open_finetuned
+from roformer_tf.inference.engines import COST, open_finetuned, share_weights
 from roformer_tf.inference.fill_mask import FillMaskConfig, load_masked_lm
 from roformer_tf.inference.predict import predict
-from roformer_tf.inference.serve import SERVED_TOKENS, Served, load_served, make_app
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import run_rows
+from roformer_tf.serving import command, serve_predictions
+from roformer_tf.serving.serve_predictions import (
+    BATCH_TOKENS,
+    ServedTask,
+    WorkerPart,
+    create_task_app,
+    load_served_task,
+)
+from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
 
 BOTH = [find_spec(name) for name in ("onnx", "onnxruntime", "openvino")]
@@ -101,10 +107,8 @@ def test_what_is_asked_for_computes(
         roformer_tf.load(folder, engine=engine, precision=precision)("今天[MASK]")
     else:
         pooling = None if kind == "labels" else "mean"
-        config = serving.ServeConfig(
-            model=folder, engine=engine, precision=precision, pooling=pooling
-        )
-        serving.open_service(config)  # it predicts once before anyone asks
+        config = ServeConfig(model=folder, engine=engine, precision=precision, pooling=pooling)
+        command.open_service(config)  # it predicts once before anyone asks
     wanted = {USUAL[kind]} if engine == "auto" else {given} if engine != "keras" else set()
     assert computed() == wanted
 
@@ -224,59 +228,48 @@ def test_int8_has_seven_bits_where_eight_overflow(instructions, largest, finetun
 
 @needs_onnx
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_workers_answer_by_what_was_chosen_each_with_its_part_of_the_cores(
-    precision, finetuned, monkeypatch
+def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
+    precision, finetuned, monkeypatch, tmp_path, capsys
 ):
-    folder, made, opened = finetuned("classification"), [], []
-    plain = serving.open_finetuned
+    folder, opened = finetuned("classification"), []
+    plain = serve_predictions.open_finetuned
 
     def spied(source, engine, precision, **more):
-        opened.append((source, engine, precision, more))
+        opened.append((source, engine, precision, more["threads"]))
         return plain(source, engine, precision, **more)
 
-    class InThisProcess:
-        def __init__(self, open_model, count):
-            made.append((count, open_model))
-            self.answer = open_model()
-
-        def close(self):
-            made.append("closed")
-
-    monkeypatch.setattr(serving, "open_finetuned", spied)
-    monkeypatch.setattr(serving, "ServiceWorkers", InThisProcess)
-    monkeypatch.setattr(serving, "usable_cores", lambda: 6)
-    served = load_served(folder, precision=precision, engine="onnx", workers=3)
-    (count, _), (_, in_worker) = made[0], opened
-    assert (count, served.workers) == (3, 3)
-    source, engine, taken, more = in_worker
-    assert (source, engine, taken, more["threads"]) == (folder, "onnx", precision, 2)
-    assert Path(more["shared"]).is_file()
-    alone = load_served(folder, precision=precision, engine="onnx")
+    monkeypatch.setattr(serve_predictions, "open_finetuned", spied)
+    alone = load_served_task(folder, precision=precision, engine="onnx")
+    shared = share_weights(folder, alone.choice, tmp_path)
+    capsys.readouterr()
+    config = ServeConfig(model=str(folder), precision=precision, engine="onnx")
+    command.worker_app(config, WorkerPart(2, shared))
+    assert capsys.readouterr().err == ""  # the first process has printed what there is to know
+    assert opened[1] == (folder, "onnx", precision, 2)
+    part = load_served_task(folder, precision=precision, engine="onnx", part=WorkerPart(1, shared))
     texts = [Example((text,), None, "") for text in ("今天", "天气很好", "北京" * 20)]
-    for one, other in zip(served.answer(texts), alone.answer(texts), strict=True):
+    for one, other in zip(part.predict(texts), alone.predict(texts), strict=True):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
-    served.close()
-    assert made[1:] == ["closed"]
-    assert not Path(more["shared"]).exists()
 
 
-def test_a_service_batches_by_tokens_for_as_many_as_answer(monkeypatch):
+def test_a_service_batches_by_tokens(monkeypatch):
+    """A batch holds as many texts as --batch-size, and fewer if they are long."""
     pytest.importorskip("fastapi", reason="needs the extra [serve]")
-    made = []
-    plain = serving.Batcher
+    created = []
+    plain = serve_predictions.Batcher
 
     def spied(*given, **settings):
-        made.append((given[1], settings))
+        created.append((given[1], settings))
         return plain(*given, **settings)
 
-    monkeypatch.setattr(serving, "Batcher", spied)
+    monkeypatch.setattr(serve_predictions, "Batcher", spied)
     task = Classification(labels=("坏", "好"))
-    make_app(Served("m", task, lambda examples: [], workers=3), batch_size=16)
-    ((size, settings),) = made
-    assert (size, settings["threads"]) == (SERVED_TOKENS, 3)
+    create_task_app(ServedTask("m", task, lambda examples: []), batch_size=16)
+    ((size, settings),) = created
+    assert size == BATCH_TOKENS
     width = settings["width"]
     widths = [width(Example(("好" * n,), None, "")) for n in (1, 100, 129, 5000)]
-    assert widths == [SERVED_TOKENS // 16, SERVED_TOKENS // 16, 129, 5000]
+    assert widths == [BATCH_TOKENS // 16, BATCH_TOKENS // 16, 129, 5000]
     assert width(Example(("好" * 100, "坏" * 60), None, "")) == 160
 
 
@@ -295,7 +288,7 @@ def test_what_int8_costs_is_said_wherever_it_is_asked_for(finetuned, tmp_path, c
         typed = [*flags("predict", "onnx", precision), "--model", str(folder), *files]
         assert main(typed) == 0
         assert capsys.readouterr().err.count(said) == times
-        load_served(folder, precision=precision, engine="onnx")
+        load_served_task(folder, precision=precision, engine="onnx")
         assert capsys.readouterr().err.count(said) == times
         caplog.clear()
         roformer_tf.load(folder, precision=precision, engine="onnx")

@@ -58,14 +58,15 @@ for name in ("tensorflow", "jax", "grain", "tf2onnx"):
     sys.modules[name] = None  # whoever imports them fails
 import numpy as np
 import roformer_tf
-from roformer_tf.inference.serve import load_served
+from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from pathlib import Path
 from roformer_tf.inference.embed import open_embedder
 finetuned, char = sys.argv[1:]
 vector = open_embedder(char).embed(["今天天气很好"])[0]
+served = load_served_task(Path(finetuned), precision="float32")
 found = {
     "load": roformer_tf.load(finetuned, precision="float32")(["今天天气很好"])[0]["scores"],
-    "served": load_served(Path(finetuned), precision="float32").sample["label"],
+    "served": served.predict([as_example(["今天天气很好"], served.task)])[0].label,
     "vector": vector.tolist(),
     "filled": roformer_tf.load(char, precision="float32")(["今天天气很[MASK]"])[0]["scores"],
 }

@@ -20,8 +20,8 @@ from roformer_tf.inference.export import (
 )
 from roformer_tf.inference.export_command import ExportConfig, export_model, read_labelled
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.inference.serve import load_served
 from roformer_tf.labelled.examples import Example
+from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -168,9 +168,9 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     assert products == ["DynamicQuantizeMatMul"] * (5 + 2)
     kernels = [onnx.numpy_helper.to_array(weights[n]) for n in weights if n not in floats]
     assert all(np.abs(kernel).max(axis=0).max() == 63 for kernel in kernels)  # no overflow anywhere
-    served = load_served(tmp_path / "int8", 8)
+    served = load_served_task(tmp_path / "int8", 8)
     assert served.task == task
-    for got, want in zip(served.answer(EXAMPLES), exact, strict=True):
+    for got, want in zip(served.predict(EXAMPLES), exact, strict=True):
         assert got.scores == pytest.approx(want.scores, abs=0.05)
         assert got.label == task.labels[int(np.argmax(got.scores))]
     run, _, _ = load_exported(tmp_path / "int8")

@@ -8,8 +8,8 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.inference.serve import load_served
 from roformer_tf.labelled.examples import Example
+from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.random_model import LETTERS, random_model, tokenizer_of
@@ -166,7 +166,7 @@ def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path
         (folder / "task.json").write_text(json.dumps(values | thresholds), encoding="utf-8")
         found = predict(*load_finetuned(folder), examples_of(*texts))
         labels = [one.label for one in found]
-        served = load_served(folder).answer(examples_of(*texts))
+        served = load_served_task(folder).predict(examples_of(*texts))
         assert [one.label for one in served] == labels
         flags = {"--model": folder, "--input": source, "--output": target}
         assert main(["predict", *(str(word) for pair in flags.items() for word in pair)]) == 0

@@ -21,9 +21,9 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.export import export
 from roformer_tf.inference.predict import load_finetuned, predict
-from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForTokenClassification
+from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.tagging import Tagging
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -114,9 +114,9 @@ def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     predicted = [json.loads(line) for line in lines]
     loaded = roformer_tf.load(folders[crf])(texts)
-    served = load_served(folders[crf])
+    served = load_served_task(folders[crf])
     examples = [as_example([text], served.task) for text in texts]
-    replied = json.loads(reply(examples, served.answer(examples), served.task))["predictions"]
+    replied = list(map(served.task.as_json, examples, served.predict(examples)))
     for text, line, one, other in zip(texts, predicted, loaded, replied, strict=True):
         tags = [unit["label"] for unit in one["tags"]]
         assert is_legal(tags)

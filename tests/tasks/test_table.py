@@ -15,11 +15,11 @@ from roformer_tf.finetuning.command import finetune
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
-from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.blocks import Block, Text
 from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
@@ -160,10 +160,10 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     off = np.mean(np.abs(np.array(said) - stars))
     assert report["test"]["stars_off"] == pytest.approx(off)
 
-    served = load_served(folder)
+    served = load_served_task(folder)
     examples = [as_example(["好好好好好我们去"], served.task)]
-    body = json.loads(reply(examples, served.answer(examples), served.task))
-    assert body == {"predictions": [{"stars": 3}]}
+    (prediction,) = served.predict(examples)
+    assert served.task.as_json(examples[0], prediction) == {"stars": 3}
 
 
 def test_no_other_module_names_a_task():

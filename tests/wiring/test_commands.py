@@ -11,10 +11,12 @@ from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.inference import serve as serving
-from roformer_tf.inference.serve_generate import load_served_writer
-from roformer_tf.inference.serve_generate import write as write_texts
-from roformer_tf.inference.writing_questions import Draft
 from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.serving.serve_generation import (
+    GenerationJob,
+    generate_batch,
+    load_served_generator,
+)
 from roformer_tf.tasks.classification import Classification
 from tests.support.random_model import random_writer, save_random_models
 from tests.support.wiring import assert_wired, post
@@ -202,17 +204,19 @@ def test_whitening_is_learnt_from_vectors_as_they_are_asked_for(flags, models, t
 
 def test_paraphrases_are_decided_by_their_own_request(released):
     """Of one batch, in which each asks for another number."""
-    served = load_served_writer(released("sim_char"))
+    served = load_served_generator(released("sim_char"))
     texts, counts = ["今天天气很好", "我们去公园", "人民生活", "经济发展"], [2, 0, 5, 1]
     config = GenerationConfig(max_tokens=3, temperature=2.0, samples=8, seed=8)
 
     def write_batch(numbers):
         drafts = [
-            Draft(texts[i], served.model.encode_prompt(texts[i]), config, 0, counts[i], Event())
+            GenerationJob(
+                texts[i], served.model.encode_prompt(texts[i]), config, 0, counts[i], Event()
+            )
             for i in numbers
         ]
         told = {}
-        write_texts(served, drafts, told.__setitem__)
+        generate_batch(served, drafts, told.__setitem__)
         return [[one._asdict() for one in told[place]] for place in range(len(numbers))]
 
     together = write_batch(range(4))

@@ -19,20 +19,21 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference import serve as serving
-from roformer_tf.inference.connections import BoundedConnection
-from roformer_tf.inference.questions import Limits, as_example
-from roformer_tf.inference.serve import (
-    ServeConfig,
-    Served,
+from roformer_tf.serving import application, command
+from roformer_tf.serving.command import (
+    allow_connections,
     is_loopback,
     listening,
-    load_served,
-    make_app,
     open_service,
     serve,
 )
-from roformer_tf.inference.writing_questions import WritingLimits
+from roformer_tf.serving.serve_predictions import (
+    ServedTask,
+    as_example,
+    create_task_app,
+    load_served_task,
+)
+from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
@@ -40,9 +41,6 @@ from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
-
-pytest.importorskip("fastapi", reason="needs the extra [serve]")
-connections = pytest.importorskip("roformer_tf.inference.connections")
 
 TASK = Classification(labels=("坏", "好"))
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
@@ -73,7 +71,7 @@ def ask(address, method="POST", path="/predict", body=None, **headers):
 @pytest.fixture(scope="module")
 def address(running):
     limits = Limits(max_texts=8, max_characters=1000, max_megabytes=1)
-    with running(make_app(Served("酒店", TASK, by_length), limits=limits)) as at:
+    with running(create_task_app(ServedTask("酒店", TASK, by_length), limits=limits)) as at:
         yield at
 
 
@@ -109,35 +107,34 @@ def test_health_says_what_is_served(address):
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
-        (b'{"text": ', 400, "Invalid JSON"),
-        (b"", 400, "Invalid JSON"),
-        (b"text=%E5%A5%BD", 400, "Invalid JSON"),
-        (b"[" * 100_000, 400, "Invalid JSON"),
-        (b'{"text": "\xff"}', 400, "Invalid JSON"),
-        (rb'{"text": "\ud800"}', 400, "Invalid JSON"),
+        (b'{"text": ', 400, "JSON"),
+        (b"", 400, "JSON"),
+        (b"text=%E5%A5%BD", 400, "JSON"),
+        (b"[" * 100_000, 400, "parsing the body"),
+        (b'{"text": "\xff"}', 400, "parsing the body"),
+        (rb'{"text": "\ud800"}', 422, "text: the text is not valid Unicode"),
         (b'{"text": "a", "colour": "red"}', 422, "colour: Extra inputs are not permitted"),
         (b'{"text": ""}', 422, "text: the text is empty"),
         (b'{"text": " \\n\\u3000"}', 422, "text: the text is empty"),
         (b'{"texts": ["a", ""]}', 422, "texts.1: the text is empty"),
         (b'{"texts": []}', 422, "texts: List should have at least 1 item"),
-        (b'{"texts": ' + json.dumps(["a"] * 9).encode() + b"}", 422, "at most 8 items"),
-        (b'{"text": "' + b"a" * 1001 + b'"}', 422, "at most 1000 characters"),
+        (b'{"texts": ' + json.dumps(["a"] * 9).encode() + b"}", 422, "9 texts, but at most 8"),
+        (b'{"text": "' + b"a" * 1001 + b'"}', 422, "1,001 characters, but at most 1,000"),
         (b'{"text": 3}', 422, "text: Input should be a valid string"),
         (b'{"text": ["a", "b"]}', 422, "text: Input should be a valid string"),
-        (b'{"texts": "a"}', 422, "texts: Input should be a valid array"),
+        (b'{"texts": "a"}', 422, "texts: Input should be a valid list"),
         (b"{}", 422, "give either text or texts"),
-        (json.dumps({f"x{i}": 0 for i in range(2000)}).encode(), 422, "2,000 things are wrong"),
+        (json.dumps({f"x{i}": 0 for i in range(2000)}).encode(), 422, "the object has 2,000 keys"),
         (b'{"text": "a", "texts": ["a"]}', 422, "give either text or texts"),
-        (b'["a"]', 422, "Input should be an object"),
-        (b"null", 422, "Input should be an object"),
-        (b"1" * 5000, 400, "Invalid JSON"),
+        (b'["a"]', 422, "Input should be a valid dictionary"),
+        (b"null", 422, "Input should be a valid dictionary"),
+        (b"1" * 5000, 400, "parsing the body"),
     ],
 )
 def test_a_bad_question_is_answered_with_a_reason(address, predicted, body, status, reason):
     got, answer = ask(address, body=body)
     assert got == status
     assert reason in answer["error"]
-    assert answer["example"] == {"text": "…"}
     assert predicted({"text": "好"})
 
 
@@ -187,7 +184,7 @@ def test_requests_of_many_clients_share_batches_and_each_gets_its_own_answers(ad
         connection.close()
 
     with (
-        running(make_app(Served("m", TASK, slowly), batch_size=8)) as at,
+        running(create_task_app(ServedTask("m", TASK, slowly), batch_size=8)) as at,
         ThreadPoolExecutor(16) as pool,
     ):
         list(pool.map(client, range(16)))
@@ -202,26 +199,24 @@ LETTERS = "今天气很好我们去公园学习北京上海"
 
 @pytest.fixture(scope="module")
 def model(finetuned):
-    return load_served(finetuned("classification"), batch_size=32)
+    return load_served_task(finetuned("classification"), batch_size=32)
 
 
-def test_the_service_describes_itself_with_what_it_really_answers(finetuned, running):
-    """The description's example is a right question, and its answer the service's own."""
-    for name in ("classification", "pair", "tagging"):
-        served = load_served(finetuned(name), batch_size=4)
-        with running(make_app(served)) as at:
+def test_the_service_documents_its_requests_and_responses(running):
+    """The example of the documentation is a valid request."""
+    for task, answer in ((TASK, by_length), (PAIR, lambda x: [PAIR.answer(np.zeros(2))] * len(x))):
+        with running(create_task_app(ServedTask("m", task, answer))) as at:
             status, described = ask(at, "GET", "/openapi.json")
             assert status == 200
             assert set(described["paths"]) == {"/health", "/metrics", "/predict"}
             operation = described["paths"]["/predict"]["post"]
-            asked = operation["requestBody"]["content"]["application/json"]
-            assert ask(at, body=json.dumps(asked["example"])) == (
-                200,
-                operation["responses"]["200"]["content"]["application/json"]["example"],
-            )
-            assert {"text", "texts"} == set(asked["schema"]["properties"])
             statuses = set(operation["responses"])
             assert statuses == {"200", "400", "408", "413", "422", "500", "503"}
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            assert ask(at, body=json.dumps(schema["examples"][0]))[0] == 200
+            (model,) = (x for x in described["components"]["schemas"] if "TextsRequest" in x)
+            properties = described["components"]["schemas"][model]["properties"]
+            assert set(properties) == {"text", "texts"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
@@ -263,12 +258,12 @@ def test_a_thousand_requests_of_sixteen_clients_are_answered(model, running):
                 answers.append((response.status, json.loads(response.read())))
         return answers
 
-    with running(make_app(model)) as at, ThreadPoolExecutor(16) as pool:
+    with running(create_task_app(model)) as at, ThreadPoolExecutor(16) as pool:
         found = list(pool.map(client, range(16)))
     for number, answers in enumerate(found):
         assert {status for status, _ in answers} == {200}
         for text, (_, answer) in list(zip(texts[number::16], answers, strict=True))[:5]:
-            alone = model.answer([as_example([text], model.task)])[0]
+            alone = model.predict([as_example([text], model.task)])[0]
             (got,) = answer["predictions"]
             assert got["label"] == alone.label
             assert list(got["probabilities"].values()) == pytest.approx(alone.scores, abs=1e-5)
@@ -289,7 +284,9 @@ def test_an_overloaded_service_says_503_and_recovers(running):
         assert go.wait(30)
         return by_length(examples)
 
-    app = make_app(Served("m", TASK, blocked), batch_size=1, limits=Limits(max_waiting=1))
+    app = create_task_app(
+        ServedTask("m", TASK, blocked), batch_size=1, limits=Limits(max_waiting=1)
+    )
     body = json.dumps({"text": "好"})
     with running(app) as at, ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask, at, body=body)]
@@ -309,10 +306,10 @@ def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(running):
             raise ZeroDivisionError("secret")
         return by_length(examples)
 
-    with running(make_app(Served("m", TASK, fails))) as at:
+    with running(create_task_app(ServedTask("m", TASK, fails))) as at:
         status, answer = ask(at, body=json.dumps({"text": "坏"}))
         assert status == 500
-        assert answer == {"error": "the service failed; its log says why"}
+        assert answer == {"error": "the service failed; its log has the reason"}
         assert ask(at, body=json.dumps({"text": "好"}))[0] == 200
 
 
@@ -326,7 +323,7 @@ def test_requests_begun_are_finished_when_the_service_ends(running):
         return by_length(examples)
 
     with ThreadPoolExecutor(1) as pool:
-        with running(make_app(Served("m", TASK, slowly))) as at:
+        with running(create_task_app(ServedTask("m", TASK, slowly))) as at:
             asked = pool.submit(ask, at, body=json.dumps({"text": "好"}))
             assert inside.wait(30)
         assert asked.result()[0] == 200
@@ -335,22 +332,19 @@ def test_requests_begun_are_finished_when_the_service_ends(running):
 
 def test_a_client_that_sends_nothing_more_is_not_waited_for(running, monkeypatch):
     """Neither while the service runs nor when it ends."""
-    monkeypatch.setattr(serving, "PATIENCE", 1)
+    monkeypatch.setattr(application, "BODY_SECONDS", 1)
     begun = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-    with running(make_app(Served("m", TASK, by_length))) as at:
+    with running(create_task_app(ServedTask("m", TASK, by_length))) as at:
         with socket.create_connection(at, timeout=30) as connection:
             connection.sendall(begun)
             response = http.client.HTTPResponse(connection)
             response.begin()
             assert response.status == 408
-            assert json.loads(response.read())["error"] == "no whole body came in 1 seconds"
+            assert json.loads(response.read())["error"] == "the body took longer than 1 seconds"
         last = socket.create_connection(at, timeout=30)
         last.sendall(begun)
     last.close()
 
-
-BEGUN = b"POST /predict HTTP/1.1\r\nHost: x\r\n"
-"""Of a request's head; an empty line would end it."""
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -396,151 +390,44 @@ def few_descriptors():
 
 
 @pytest.mark.parametrize("begun", ["", "POST /predict HTTP/1.1\r\nHost: x\r\n"])
-def test_idle_connections_stop_nobody_and_leave_the_log_small(
+def test_idle_connections_neither_stop_the_service_nor_fill_its_log(
     running, few_descriptors, idle_clients, caplog, begun
 ):
-    """More than the process may open files: those that wait the longest give way."""
-    with running(make_app(Served("m", TASK, by_length))) as at:
-        idle_clients(at, few_descriptors - 10, begun)  # which has the same limit
+    """Although the process starts with fewer files allowed: `serve` raises the limit."""
+    allow_connections(512)
+    with running(create_task_app(ServedTask("m", TASK, by_length))) as at:
+        idle_clients(at, 300, begun)
         for _ in range(3):
             assert ask(at, body=json.dumps({"text": "好"}))[0] == 200
     assert len(caplog.text) < 1000
 
 
-def test_the_connections_held_are_no_more_than_the_limit(running, monkeypatch):
-    """Who is idle the longest gives way; where all are being answered, the new one hears 503."""
-    go, inside = threading.Event(), threading.Semaphore(0)
-    held, made = [], BoundedConnection.connection_made
-
-    def blocked(examples):
-        inside.release()
-        assert go.wait(30)
-        return by_length(examples)
-
-    def keep(connection, transport):
-        held.append(connection)
-        made(connection, transport)
-
-    monkeypatch.setattr(BoundedConnection, "connection_made", keep)
-    app = make_app(Served("m", TASK, blocked), batch_size=1)
-    body = json.dumps({"text": "好"}).encode()
-    request = BEGUN + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with running(app, Limits(max_connections=3)) as at, ExitStack() as opened:
-
-        def connect():
-            return opened.enter_context(socket.create_connection(at, timeout=30))
-
-        first, second, asking = connect(), connect(), connect()
-        first.sendall(HEALTH)
-        assert http_answer(first)[0] == 200  # now the second is idle for the longest
-        asking.sendall(request)
-        assert inside.acquire(timeout=30)
-        newer = connect()
-        assert second.recv(1) == b""
-        newer.sendall(request)
-        first.sendall(request)
-        # Who asked sooner than the last request is read would take its connection's place.
-        wait_until(lambda: sum(not one._gives_way() for one in held) == 3)
-        assert ask(at, "GET", "/health")[0] == 503
-        go.set()
-        for one in (asking, newer, first):
-            assert http_answer(one)[0] == 200
-        assert ask(at, "GET", "/health")[0] == 200
+def test_requests_on_too_many_connections_get_503(running, idle_clients):
+    app = create_task_app(ServedTask("m", TASK, by_length))
+    with running(app, Limits(max_connections=3)) as at:
+        with ExitStack() as opened:
+            for _ in range(2):
+                opened.enter_context(socket.create_connection(at, timeout=30))
+            assert ask(at, "GET", "/health")[0] == 200
+            third = opened.enter_context(socket.create_connection(at, timeout=30))
+            fourth = http.client.HTTPConnection(*at, timeout=30)
+            fourth.request("GET", "/health")
+            assert fourth.getresponse().status == 503
+            third.sendall(HEALTH)
+            fourth.close()
+        wait_until(lambda: status_of(at) == 200)
 
 
-def http_answer(connection):
-    """What a server says on a connection: status and body."""
-    response = http.client.HTTPResponse(connection)
-    response.begin()
-    return response.status, response.read()
-
-
-def closed_after_another_byte(connection):
-    connection.settimeout(0.1)
-    try:
-        connection.send(b"x")
-        return connection.recv(1) == b""
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
-
-
-def test_a_head_that_does_not_come_is_not_waited_for(running, monkeypatch):
-    """Also after an answer, and however often another byte of it comes."""
-    monkeypatch.setattr(serving, "PATIENCE", 1)
-    with running(make_app(Served("m", TASK, by_length))) as at, ExitStack() as opened:
-        silent, slow, again = (
-            opened.enter_context(socket.create_connection(at, timeout=30)) for _ in range(3)
-        )
-        slow.sendall(BEGUN)
-        again.sendall(HEALTH)
-        assert http_answer(again)[0] == 200
-        again.sendall(BEGUN)
-        for connection in (slow, again):
-            wait_until(lambda at=connection: closed_after_another_byte(at), 10)
-        assert silent.recv(1) == b""
-
-
-def test_an_answer_that_is_not_read_is_not_kept(running, monkeypatch):
-    monkeypatch.setattr(serving, "PATIENCE", 1)
-    long = Tagging(labels=("O",))
-
-    def tags(examples):
-        return [long.answer(np.zeros((len(e.units), 1), "float32")) for e in examples]
-
-    body = json.dumps({"texts": ["好" * 50_000] * 4}).encode()
-    with (
-        running(make_app(Served("m", long, tags))) as at,
-        socket.create_connection(at, timeout=30) as connection,
-    ):
-        connection.sendall(BEGUN + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        time.sleep(2)
-        with pytest.raises(http.client.IncompleteRead):
-            response.read()
-
-
-def test_few_open_files_leave_room_for_few_connections(monkeypatch):
-    resource = pytest.importorskip("resource", reason="Unix alone")
-
-    def of(allowed):
-        monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
-        return connections.room(512)
-
-    opened = len(list(Path("/dev/fd").iterdir()))
-    assert of(opened + 256) == (128, 16)
-    assert of(opened + 1024) == (512, 64)
-    assert of(opened + 1_000_000) == of(resource.RLIM_INFINITY) == (512, 128)
-    assert of(1) == (1, 1)
-
-
-def test_a_log_grows_slowly(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(connections.time, "monotonic", lambda: now)
-    sparing = connections.Sparing()
-    records = [logging.makeLogRecord({"msg": "%d", "args": (n,)}) for n in range(100)]
-    written = [record.getMessage() for record in records if sparing.filter(record)]
-    assert written == [*map(str, range(19)), "further messages of this minute are left out"]
-    now = 60.0
-    assert sparing.filter(logging.makeLogRecord({"msg": "next"}))
-
-
-def test_nonsense_fills_no_log(running, caplog):
-    with running(make_app(Served("m", TASK, by_length))) as at:
-        for _ in range(50):
-            with socket.create_connection(at, timeout=30) as connection:
-                connection.sendall(b"nonsense\r\n\r\n")
-                assert http_answer(connection)[0] == 400
-    assert 0 < len(caplog.records) <= 20
-    assert "Invalid HTTP request" in caplog.text
+def status_of(address):
+    with closing(http.client.HTTPConnection(*address, timeout=30)) as connection:
+        connection.request("GET", "/health")
+        return connection.getresponse().status
 
 
 def test_a_server_closes_no_log_of_the_program(running, tmp_path):
     handler = logging.FileHandler(tmp_path / "log")
     stream = handler.stream
-    with running(make_app(Served("m", TASK, by_length))):
+    with running(create_task_app(ServedTask("m", TASK, by_length))):
         assert not stream.closed
     handler.close()
 
@@ -555,7 +442,10 @@ def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):
         return written(*arguments)
 
     monkeypatch.setattr(type(TASK), "as_json", held)
-    with running(make_app(Served("m", TASK, by_length))) as at, ThreadPoolExecutor(1) as pool:
+    with (
+        running(create_task_app(ServedTask("m", TASK, by_length))) as at,
+        ThreadPoolExecutor(1) as pool,
+    ):
         asked = pool.submit(ask, at, body=json.dumps({"text": "好" * 1001}))
         assert inside.wait(30)
         assert ask(at, "GET", "/health")[0] == 200
@@ -573,18 +463,19 @@ def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):
         (RANKING, ["a", "b", "c"], ["a", "b", " "]),
     ],
 )
-def test_a_question_has_as_many_texts_as_the_task(task, right, wrong):
-    question = serving.question_type(task, Limits())
+def test_an_example_has_as_many_texts_as_the_task(task, right, wrong, running):
+    seen = []
 
-    def texts(asked):
-        return serving.asked_texts(question, json.dumps(asked).encode(), task)
+    def answer(examples):
+        seen.extend(list(example.texts) for example in examples)
+        return [task.answer(np.zeros(2, "float32"))] * len(examples)
 
-    assert texts({"text": right}) == [right]
-    assert texts({"texts": [right, right]}) == [right, right]
-    for asked in ({"text": wrong}, {"texts": [right, wrong]}):
-        with pytest.raises(Exception, match="422") as error:
-            texts(asked)
-        assert error.value.detail["example"] == {"text": ["…"] * len(right)}
+    with running(create_task_app(ServedTask("m", task, answer))) as at:
+        for body in ({"text": right}, {"texts": [right, right]}):
+            assert ask(at, body=json.dumps(body))[0] == 200
+        assert seen == [right] * 3
+        for body in ({"text": wrong}, {"texts": [right, wrong]}):
+            assert ask(at, body=json.dumps(body))[0] == 422
 
 
 def test_answers_of_each_task_as_json():
@@ -635,12 +526,6 @@ def test_the_page_loads_nothing_from_elsewhere(address):
     assert "innerHTML" not in page
 
 
-def test_openapi_shows_the_question(address):
-    _, api = ask(address, "GET", "/openapi.json")
-    body = api["paths"]["/predict"]["post"]["requestBody"]
-    assert body["content"]["application/json"]["schema"]["properties"].keys() == {"text", "texts"}
-
-
 def test_answers_leave_at_once():
     """Held back until their head is confirmed, they come 40 ms later."""
     with listening("127.0.0.1", 0) as at, socket.create_connection(at.getsockname()):
@@ -672,7 +557,7 @@ def test_a_folder_without_a_model_is_said(tmp_path):
 
 
 def test_missing_packages_are_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(serving, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=r"needs fastapi, .*, uvicorn: `pip install 'roformer-tf\["
     ):
@@ -705,7 +590,7 @@ def test_loopback():
     assert is_loopback("::1")
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("::")
-    assert serving.url("::1", 8000) == "http://[::1]:8000"
+    assert command.url("::1", 8000) == "http://[::1]:8000"
 
 
 @pytest.mark.usefixtures("eager_steps")
@@ -720,9 +605,9 @@ def test_what_is_set_decides_on_what_is_served(kind, finetuned, released, runnin
     config = ServeConfig(
         **settings | {"model": str(settings["model"])},
         limits=Limits(max_texts=2),
-        writing_limits=WritingLimits(max_samples=3),
+        generation_limits=GenerationLimits(max_samples=3),
     )
-    _, app = open_service(config)
+    app = open_service(config).app
     path = {"labels": "/predict", "writer": "/generate", "vectors": "/embed"}[kind]
     with running(app) as at:
         _, health = ask(at, "GET", "/health")
@@ -746,7 +631,7 @@ def test_a_service_that_listens_says_where(monkeypatch, finetuned, capsys):
     """And what it has loaded is left out of garbage collection."""
     seen, kept = [], gc.get_freeze_count()
     server = SimpleNamespace(run=lambda sockets: seen.append(gc.get_freeze_count()))
-    monkeypatch.setattr(serving, "make_server", lambda app, limits: server)
+    monkeypatch.setattr(command, "make_server", lambda app, limits: server)
     serve(ServeConfig(model=str(finetuned("classification")), port=0))
     assert seen[0] > kept
     said = capsys.readouterr().out
@@ -757,5 +642,5 @@ def test_a_service_that_listens_says_where(monkeypatch, finetuned, capsys):
     "wrong", [{"hybrid": True}, {"rerank": "pairs"}, {"pooling": "cls", "top_k": 2}]
 )
 def test_flags_that_do_not_go_together_are_refused(wrong):
-    with pytest.raises(InputError, match=r"about --index|--top-k lists labels"):
+    with pytest.raises(InputError, match=r"require --index|--top-k is about labels"):
         serve(ServeConfig(model="name", port=0, **wrong))

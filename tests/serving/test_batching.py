@@ -4,8 +4,8 @@ import time
 import numpy as np
 import pytest
 
-from roformer_tf.inference.batching import Batcher, OverloadedError, at_once
 from roformer_tf.labelled.examples import Example
+from roformer_tf.serving.batching import Batcher, OverloadedError, deliver_all
 from roformer_tf.tasks.classification import Classification
 
 TASK = Classification(labels=("坏", "好"))
@@ -19,17 +19,17 @@ def test_too_many_waiting_requests_are_asked_to_come_later():
         assert go.wait(30)
         return [TASK.answer(np.array([0.0, 1.0], "float32"))] * len(examples)
 
-    batcher = Batcher(at_once(blocked), 1, max_waiting=2)
+    batcher = Batcher(deliver_all(blocked), 1, max_waiting=2)
     try:
-        first = batcher.ask([EXAMPLE])
+        first = batcher.submit([EXAMPLE])
         end = time.monotonic() + 30
         while not first.running():
             assert time.monotonic() < end
             time.sleep(0.005)
-        others = [batcher.ask([EXAMPLE]) for _ in range(2)]
+        others = [batcher.submit([EXAMPLE]) for _ in range(2)]
         assert batcher.waiting() == 2
         with pytest.raises(OverloadedError):
-            batcher.ask([EXAMPLE])
+            batcher.submit([EXAMPLE])
         assert others[0].cancel()  # its client has gone
     finally:
         go.set()
@@ -43,14 +43,14 @@ def held():
     """What batches of numbers a Batcher made, the first of which waits to be released."""
     go, batches = threading.Event(), []
 
-    def answer(numbers, tell):
+    def run(numbers, deliver):
         batches.append(numbers)
         if len(batches) == 1:
             assert go.wait(30)
-        for place in reversed(range(len(numbers))):  # in any order
-            tell(place, -numbers[place])
+        for index in reversed(range(len(numbers))):  # in any order
+            deliver(index, -numbers[index])
 
-    batcher = Batcher(answer, 8, max_waiting=100, width=lambda number: number)
+    batcher = Batcher(run, 8, max_waiting=100, width=lambda number: number)
     yield batcher, batches, go
     go.set()
     batcher.close()
@@ -58,11 +58,11 @@ def held():
 
 def test_a_batch_holds_as_many_requests_as_fit_by_the_width_of_their_questions(held):
     batcher, batches, go = held
-    asked_first = batcher.ask([1])
+    asked_first = batcher.submit([1])
     while batcher.waiting():
         time.sleep(0.001)
     asked = [[3], [2, 2], [1], [1], [9], [1]]
-    promises = [batcher.ask(numbers) for numbers in asked]
+    promises = [batcher.submit(numbers) for numbers in asked]
     assert promises[2].cancel()
     go.set()
     assert asked_first.result(30) == [-1]
@@ -74,22 +74,22 @@ def test_a_batch_holds_as_many_requests_as_fit_by_the_width_of_their_questions(h
 def test_a_request_is_answered_before_the_rest_of_its_batch():
     go, heard = threading.Event(), threading.Event()
 
-    def answer(numbers, tell):
+    def run(numbers, deliver):
         assert go.wait(30)
         if len(numbers) == 2:
-            tell(1, "early")
+            deliver(1, "early")
             assert heard.wait(30)
 
-    batcher = Batcher(answer, 8, max_waiting=9)
-    first = batcher.ask([0])
+    batcher = Batcher(run, 8, max_waiting=9)
+    first = batcher.submit([0])
     while batcher.waiting():
         time.sleep(0.001)
-    other, early = batcher.ask([1]), batcher.ask([2])
+    other, early = batcher.submit([1]), batcher.submit([2])
     go.set()
     assert early.result(30) == ["early"]
     assert not other.done()
     heard.set()
     batcher.close()
     for unanswered in (first, other):  # a mistake of ours, for which nobody waits for ever
-        with pytest.raises(RuntimeError, match="not answered"):
+        with pytest.raises(RuntimeError, match="no result"):
             unanswered.result(30)

@@ -1,6 +1,5 @@
 """The service of vectors and of an index: /embed and /search, over HTTP."""
 
-import http.client
 import json
 
 import numpy as np
@@ -10,16 +9,16 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import open_embedder
 from roformer_tf.inference.index import SearchIndex
-from roformer_tf.inference.monitoring import ServiceMetrics
-from roformer_tf.inference.questions import Limits
 from roformer_tf.inference.retrieval import Retriever
-from roformer_tf.inference.serve import ServeConfig, open_service
-from roformer_tf.inference.serve_vectors import (
-    Asked,
+from roformer_tf.serving.command import open_service
+from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.serve_vectors import (
+    VectorQuery,
+    create_vector_app,
     load_served_vectors,
-    make_vector_app,
     vector_batcher,
 )
+from roformer_tf.serving.settings import Limits, ServeConfig
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
@@ -27,18 +26,6 @@ DOCUMENTS = {"print": "打印文档", "open": "打开文件", "park": "今天天
 QUERIES = ["怎么打印", "公园"]
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
-
-
-def ask(address, path, body=None):
-    """One request: its status, and the JSON of the answer."""
-    connection = http.client.HTTPConnection(*address, timeout=60)
-    try:
-        method = "GET" if body is None else "POST"
-        connection.request(method, path, None if body is None else json.dumps(body))
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +49,12 @@ def index(sim, tmp_path_factory, eagerly):
 def address(sim, index, running, eagerly):
     with eagerly():
         served = load_served_vectors(sim, index)
-        with running(make_vector_app(served, limits=Limits(max_texts=4))) as at:
+        with running(create_vector_app(served, limits=Limits(max_texts=4))) as at:
             yield at
 
 
 @pytest.mark.parametrize("texts", [QUERIES, ["好"]])
-def test_embed_answers_with_vectors(texts, address, sim):
+def test_embed_answers_with_vectors(texts, address, sim, ask):
     status, answer = ask(address, "/embed", {"texts": texts})
     assert status == 200
     want = open_embedder(sim).embed(texts)
@@ -75,7 +62,7 @@ def test_embed_answers_with_vectors(texts, address, sim):
     assert ask(address, "/embed", {"text": texts[0]})[1]["vectors"] == answer["vectors"][:1]
 
 
-def test_search_answers_with_documents(address, sim, index):
+def test_search_answers_with_documents(address, sim, index, ask):
     retriever = Retriever(SearchIndex(index), open_embedder(sim))
     status, answer = ask(address, "/search", {"texts": QUERIES, "top": 2})
     assert status == 200
@@ -93,8 +80,13 @@ def test_search_answers_with_documents(address, sim, index):
 def test_requests_of_one_batch_each_get_what_they_asked_for(sim, index):
     served = load_served_vectors(sim, index)
     batcher = vector_batcher(served, ServiceMetrics("name", "embedding"), 32, Limits())
-    asked = [Asked("公园", 1), Asked("公园"), Asked("怎么打印", 3), Asked("公园", 2)]
-    one, vector, three, two = batcher.ask(asked).result()
+    asked = [
+        VectorQuery("公园", 1),
+        VectorQuery("公园"),
+        VectorQuery("怎么打印", 3),
+        VectorQuery("公园", 2),
+    ]
+    one, vector, three, two = batcher.submit(asked).result()
     assert [len(found) for found in (one, three, two)] == [1, 3, 2]
     assert one == two[:1]
     np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
@@ -112,14 +104,13 @@ def test_requests_of_one_batch_each_get_what_they_asked_for(sim, index):
         ("/search", {}, "give either text or texts"),
     ],
 )
-def test_what_is_no_question_is_said(path, question, said, address):
+def test_what_is_no_question_is_said(path, question, said, address, ask):
     status, answer = ask(address, path, question)
     assert status == 422
     assert said in answer["error"]
-    assert "text" in answer["example"]
 
 
-def test_what_is_served_is_told(address):
+def test_what_is_served_is_told(address, ask):
     status, health = ask(address, "/health")
     assert (status, health["task"], health["size"], health["documents"]) == (
         200,
@@ -130,22 +121,22 @@ def test_what_is_served_is_told(address):
     assert ask(address, "/openapi.json")[1]["paths"].keys() >= {"/embed", "/search", "/health"}
 
 
-def test_without_an_index_there_is_no_search(sim, running):
-    app = make_vector_app(load_served_vectors(sim, pooling="mean"))
+def test_without_an_index_there_is_no_search(sim, running, ask):
+    app = create_vector_app(load_served_vectors(sim, pooling="mean"))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好"})[0] == 404
         vectors = ask(at, "/embed", {"text": "好"})[1]["vectors"]
     np.testing.assert_allclose(vectors, open_embedder(sim, "mean").embed(["好"]), atol=1e-6)
 
 
-def test_words_count_where_the_service_was_told_so(sim, index, running):
-    with running(make_vector_app(load_served_vectors(sim, index, hybrid=True))) as at:
+def test_words_count_where_the_service_was_told_so(sim, index, running, ask):
+    with running(create_vector_app(load_served_vectors(sim, index, hybrid=True))) as at:
         (found,) = ask(at, "/search", {"text": "公园"})[1]["results"]
     assert found[0]["id"] == "park"
 
 
-def test_a_sim_model_writes_and_embeds(sim, running):
-    name, app = open_service(ServeConfig(model=sim))
+def test_a_sim_model_writes_and_embeds(sim, running, ask):
+    name, app, _ = open_service(ServeConfig(model=sim))
     assert name.startswith("chinese_roformer-sim-char")
     with running(app) as at:
         assert ask(at, "/generate", {"text": "好", "max_tokens": 2})[0] == 200
@@ -156,3 +147,34 @@ def test_a_sim_model_writes_and_embeds(sim, running):
 def test_an_index_of_another_model_is_not_served(index, released):
     with pytest.raises(InputError, match="made with another model"):
         load_served_vectors(released("sim_char_ft"), index)
+
+
+class LongDocuments:
+    """An index whose every query finds 100 documents of 16,000 characters."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __len__(self):
+        return 100
+
+    def search(self, queries, top):
+        return [range(top)] * len(queries)
+
+    def results(self, answers):
+        self.read += len(answers)
+        return [{"document": "好" * 16_000, "score": 1.0} for _ in answers]
+
+
+def test_a_response_has_a_size_limit(sim, running, ask):
+    """128 short queries would return 615 MB; the service stops reading documents before that."""
+    index = LongDocuments()
+    served = load_served_vectors(sim, pooling="mean")._replace(index=index)
+    app = create_vector_app(served, limits=Limits(max_answer_megabytes=10))
+    with running(app) as at:
+        assert ask(at, "/search", {"text": "好", "top": 100})[0] == 200
+        status, answer = ask(at, "/search", {"texts": ["好"] * 128, "top": 100})
+        assert status == 413
+        assert "response is larger than 10,000,000 bytes" in answer["error"]
+        assert index.read <= 400
+        assert ask(at, "/search", {"text": "好", "top": 1})[0] == 200

@@ -1,6 +1,5 @@
 """What the service tells Prometheus, read by Prometheus' own parser."""
 
-import asyncio
 import http.client
 import json
 import threading
@@ -8,12 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from roformer_tf.inference.serve import Served, make_app
+from roformer_tf.serving.serve_predictions import ServedTask, create_task_app
 from roformer_tf.tasks.classification import Classification
 
-monitoring = pytest.importorskip(
-    "roformer_tf.inference.monitoring", reason="needs the extra [serve]"
-)
+monitoring = pytest.importorskip("roformer_tf.serving.monitoring", reason="needs the extra [serve]")
 TASK = Classification(labels=("坏", "好"))
 
 
@@ -40,7 +37,7 @@ def measured(address):
 
     status, kind, page = get(address, "/metrics")
     assert status == 200
-    assert kind.startswith("text/plain; version=0.0.4")
+    assert kind.startswith("text/plain")
     return {
         (one.name, *sorted(one.labels.values())): one.value
         for family in text_string_to_metric_families(page)
@@ -49,7 +46,7 @@ def measured(address):
 
 
 def test_requests_latency_and_batches_are_counted(running):
-    with running(make_app(Served("酒店", TASK, answer))) as at:
+    with running(create_task_app(ServedTask("酒店", TASK, answer))) as at:
         texts = json.dumps({"texts": ["很好"] * 3})
         assert get(at, "/predict", "POST", texts)[0] == 200
         assert get(at, "/predict", "POST", json.dumps({"text": "好"}))[0] == 200
@@ -61,15 +58,15 @@ def test_requests_latency_and_batches_are_counted(running):
         again = measured(at)
     requests = {key[1:]: n for key, n in found.items() if key[0] == "roformer_http_requests_total"}
     assert requests == {
-        ("/predict", "200"): 2,
-        ("/predict", "400"): 1,
-        ("/predict", "500"): 1,
-        ("/health", "200"): 1,
-        ("404", "other"): 3,  # one series, whatever is asked for
+        ("/predict", "200", "POST"): 2,
+        ("/predict", "400", "POST"): 1,
+        ("/predict", "500", "POST"): 1,
+        ("/health", "200", "GET"): 1,
+        ("404", "GET", "none"): 3,  # one series for all other paths
     }
-    assert again["roformer_http_requests_total", "/metrics", "200"] == 1
-    assert found["roformer_http_request_duration_seconds_count", "/predict"] == 4
-    assert 0 < found["roformer_http_request_duration_seconds_sum", "/predict"] < 60
+    assert again["roformer_http_requests_total", "/metrics", "200", "GET"] == 1
+    assert found["roformer_http_request_duration_seconds_count", "/predict", "POST"] == 4
+    assert 0 < found["roformer_http_request_duration_seconds_sum", "/predict", "POST"] < 60
     assert found["roformer_batch_texts_count",] == 3
     assert found["roformer_batch_texts_sum",] == 5
     assert found["roformer_batch_texts_bucket", "1.0"] == 2
@@ -88,7 +85,7 @@ def test_requests_that_wait_are_seen(running):
         return answer(examples)
 
     body = json.dumps({"text": "好"})
-    with running(make_app(Served("m", TASK, blocked), batch_size=1)) as at:
+    with running(create_task_app(ServedTask("m", TASK, blocked), batch_size=1)) as at:
         asking = [
             threading.Thread(target=get, args=(at, "/predict", "POST", body)) for _ in range(3)
         ]
@@ -103,23 +100,9 @@ def test_requests_that_wait_are_seen(running):
         assert measured(at)["roformer_waiting_requests",] == 0
 
 
-def test_a_client_that_left_is_counted_as_such():
-    from starlette.requests import ClientDisconnect
-
-    async def left(scope, receive, send):
-        raise ClientDisconnect
-
-    metrics = monitoring.ServiceMetrics("m", "classification")
-    counted = monitoring.CountedRequests(left, metrics, {"/predict"})
-    with pytest.raises(ClientDisconnect):
-        asyncio.run(counted({"type": "http", "path": "/predict"}, None, None))
-    counts = {"path": "/predict", "status": "499"}
-    assert metrics.registry.get_sample_value("roformer_http_requests_total", counts) == 1
-
-
 def test_two_services_in_one_process_count_for_themselves(running):
-    one, other = (make_app(Served(name, TASK, answer)) for name in "ab")
+    one, other = (create_task_app(ServedTask(name, TASK, answer)) for name in "ab")
     with running(one) as at, running(other) as elsewhere:
         get(at, "/health")
-        assert measured(at)["roformer_http_requests_total", "/health", "200"] == 1
-        assert ("roformer_http_requests_total", "/health", "200") not in measured(elsewhere)
+        assert measured(at)["roformer_http_requests_total", "/health", "200", "GET"] == 1
+        assert ("roformer_http_requests_total", "/health", "200", "GET") not in measured(elsewhere)

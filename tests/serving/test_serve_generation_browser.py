@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from roformer_tf.inference.serve_generate import ServedWriter, make_writing_app
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.incremental import IncrementalDecoder
+from roformer_tf.serving.serve_generation import ServedGenerator, create_generation_app
 from tests.support.random_model import random_writer
 from tests.support.service_page import Page
 
@@ -34,7 +34,7 @@ def steps(monkeypatch):
 
 @pytest.fixture
 def page(browser, running, model, steps):
-    with running(make_writing_app(ServedWriter("诗", model))) as (host, port):
+    with running(create_generation_app(ServedGenerator("诗", model))) as (host, port):
         browser.get(f"http://{host}:{port}/")
         yield Page(browser)
         steps.release(10_000)

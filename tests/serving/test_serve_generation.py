@@ -16,17 +16,16 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.generate import drawing, embedder_of, nearest_of
-from roformer_tf.inference.questions import Limits
-from roformer_tf.inference.serve import ServeConfig, open_service, serve
-from roformer_tf.inference.serve_generate import (
-    ServedWriter,
-    load_served_writer,
-    make_writing_app,
-)
-from roformer_tf.inference.writing_questions import WritingLimits
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.incremental import IncrementalDecoder
+from roformer_tf.serving.command import open_service, serve
+from roformer_tf.serving.serve_generation import (
+    ServedGenerator,
+    create_generation_app,
+    load_served_generator,
+)
+from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
 from tests.support.random_model import TINY, random_writer, tokenizer_of
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
@@ -49,14 +48,14 @@ def sim():
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size, attention_type="unilm")
     made = RoFormerForSentenceSimilarity(config)
     made.tokenizer = tokenizer
-    return ServedWriter("sim", made, embedder_of(made))
+    return ServedGenerator("sim", made, embedder_of(made))
 
 
 @pytest.fixture(scope="module")
 def address(model, running):
     limits = Limits(max_texts=8, max_characters=1000)
-    of_writing = WritingLimits(max_text_tokens=100, max_request_tokens=400, max_samples=10)
-    with running(make_writing_app(ServedWriter("诗", model), 32, limits, of_writing)) as at:
+    of_writing = GenerationLimits(max_text_tokens=100, max_request_tokens=400, max_samples=10)
+    with running(create_generation_app(ServedGenerator("诗", model), 32, limits, of_writing)) as at:
         yield at
 
 
@@ -178,12 +177,12 @@ def test_a_seed_that_is_not_given_is_told_and_each_time_another(address):
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
-        (b'{"text": ', "Invalid JSON"),
+        (b'{"text": ', "not JSON"),
         ({}, "give either text or texts"),
         ({"text": "天", "texts": ["天"]}, "give either text or texts"),
         ({"text": " "}, "the text is empty"),
-        ({"texts": ["天"] * 9}, "at most 8 items"),
-        ({"text": "天" * 1001}, "at most 1000 characters"),
+        ({"texts": ["天"] * 9}, "at most 8 are allowed"),
+        ({"text": "天" * 1001}, "at most 1,000 are allowed"),
         ({"text": "天" * 600}, "text 1 has 601 tokens"),
         ({"texts": ["天", "龘"]}, "text 2, '龘', has no character that"),
         ({"text": "天", "colour": 1}, "colour: Extra inputs"),
@@ -201,23 +200,22 @@ def test_a_seed_that_is_not_given_is_told_and_each_time_another(address):
         ({"text": "天", "seed": -1}, "seed is -1"),
         ({"text": "天", "min_tokens": 9, "max_tokens": 8}, "min_tokens is 9"),
         ({"text": "天", "max_tokens": 101}, "texts of at most 100 tokens"),
-        ({"text": "天", "samples": 11}, "samples is 11, but this service writes at most 10"),
+        ({"text": "天", "samples": 11}, "samples is 11, but this service generates at most 10"),
         ({"text": "天", "beams": 11}, "beams is 11"),
-        ({"texts": ["天"] * 5}, "up to 500 tokens would be written (5 texts"),
-        ({"text": "天", "samples": 5}, "up to 500 tokens would be written (1 texts, 5 side"),
+        ({"texts": ["天"] * 5}, "up to 500 tokens would be generated (5 texts"),
+        ({"text": "天", "samples": 5}, "up to 500 tokens would be generated (1 texts, 5 in"),
         ({"text": "天", "paraphrases": 2}, "paraphrases need a sim model"),
         ({"text": "天", "paraphrases": -1}, "paraphrases: Input should be greater"),
-        ({"texts": ["天"], "stream": True}, "stream tells one text"),
-        ({"text": "天", "samples": 2, "stream": True}, "stream tells one text"),
+        ({"texts": ["天"], "stream": True}, "stream needs a single text"),
+        ({"text": "天", "samples": 2, "stream": True}, "stream needs a single text"),
         ({"text": "天", "stream": 1}, "stream: Input should be a valid boolean"),
     ],
     ids=lambda x: str(x)[:40],
 )
 def test_a_bad_question_is_answered_with_a_reason(address, question, reason):
     status, answer = ask(address, question)
-    assert status == (400 if reason == "Invalid JSON" else 422)
+    assert status == (400 if reason == "not JSON" else 422)
     assert reason in answer["error"]
-    assert answer["example"] == {"text": "…", "max_tokens": 64}
 
 
 def test_what_the_vocabulary_lacks_fills_no_log(address, capsys):
@@ -249,7 +247,7 @@ def test_several_clients_are_answered_in_one_batch_and_each_gets_what_it_gets_al
         {"texts": ["今天"], "beams": 3, "max_tokens": 9},
     ]
     with (
-        running(make_writing_app(ServedWriter("m", model))) as at,
+        running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(8) as pool,
     ):
         first = pool.submit(ask, at, {"text": "今天", "max_tokens": 5, "min_tokens": 5})
@@ -280,12 +278,16 @@ def waiting(address):
 
 
 def test_requests_and_tokens_are_counted(model, running):
-    with running(make_writing_app(ServedWriter("诗", model))) as at:
+    with running(create_generation_app(ServedGenerator("诗", model))) as at:
         ask(at, {"texts": ["今天", "天气"], "max_tokens": 6, "min_tokens": 6, "samples": 2})
         ask(at, {"text": ""})
-        assert metric(at, "written_tokens_total") == 2 * 2 * 6
-        assert metric(at, 'http_requests_total{path="/generate",status="200"}') == 1
-        assert metric(at, 'http_requests_total{path="/generate",status="422"}') == 1
+        assert metric(at, "generated_tokens_total") == 2 * 2 * 6
+        assert (
+            metric(at, 'http_requests_total{handler="/generate",method="POST",status="200"}') == 1
+        )
+        assert (
+            metric(at, 'http_requests_total{handler="/generate",method="POST",status="422"}') == 1
+        )
         assert metric(at, "batch_texts_sum") == 2
         assert metric(at, 'model_info{model="诗",task="generation"}') == 1
 
@@ -317,7 +319,7 @@ LONG = {"text": "今天", "max_tokens": 200, "min_tokens": 200}
 def test_a_client_that_goes_away_ends_its_text_and_no_other(model, running, steps, stream):
     short = {"texts": ["公园"], "max_tokens": 40, "min_tokens": 40}
     with (
-        running(make_writing_app(ServedWriter("m", model))) as at,
+        running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(2) as pool,
     ):
         first = pool.submit(ask, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
@@ -341,11 +343,14 @@ def test_a_client_that_goes_away_ends_its_text_and_no_other(model, running, step
 
 
 def requests_of(status):
-    return f'http_requests_total{{path="/generate",status="{status}"}}'
+    return f'http_requests_total{{handler="/generate",method="POST",status="{status}"}}'
 
 
 def test_a_client_that_goes_away_before_its_turn_costs_nothing(model, running, steps):
-    with running(make_writing_app(ServedWriter("m", model))) as at, ThreadPoolExecutor(1) as pool:
+    with (
+        running(create_generation_app(ServedGenerator("m", model))) as at,
+        ThreadPoolExecutor(1) as pool,
+    ):
         first = pool.submit(ask, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
         wait_until(lambda: steps.batches == 1)
         gone = begun(at, LONG)
@@ -358,7 +363,10 @@ def test_a_client_that_goes_away_before_its_turn_costs_nothing(model, running, s
 
 
 def test_a_short_text_is_answered_before_the_long_one_that_shares_its_batch(model, running, steps):
-    with running(make_writing_app(ServedWriter("m", model))) as at, ThreadPoolExecutor(3) as pool:
+    with (
+        running(create_generation_app(ServedGenerator("m", model))) as at,
+        ThreadPoolExecutor(3) as pool,
+    ):
         first = pool.submit(ask, at, {"text": "天", "max_tokens": 2, "min_tokens": 2})
         wait_until(lambda: steps.batches == 1)
         long = pool.submit(ask, at, LONG)
@@ -373,7 +381,7 @@ def test_a_short_text_is_answered_before_the_long_one_that_shares_its_batch(mode
 
 
 def test_an_overloaded_service_says_503(model, running, steps):
-    app = make_writing_app(ServedWriter("m", model), 1, Limits(max_waiting=1))
+    app = create_generation_app(ServedGenerator("m", model), 1, Limits(max_waiting=1))
     question = {"text": "天", "max_tokens": 2, "min_tokens": 2}
     with running(app) as at, ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, at, question)
@@ -390,8 +398,8 @@ def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(model, running,
     append = IncrementalDecoder.append
     monkeypatch.setattr(IncrementalDecoder, "append", lambda *_: 1 / 0)
     question = {"text": "今天", "max_tokens": 9, "min_tokens": 9}
-    with running(make_writing_app(ServedWriter("m", model))) as at:
-        failed = {"error": "the service failed; its log says why"}
+    with running(create_generation_app(ServedGenerator("m", model))) as at:
+        failed = {"error": "the service failed; its log has the reason"}
         assert ask(at, question) == (500, failed)
         with closing(begun(at, question | {"stream": True})) as connection:
             assert list(events(connection))[-1] == failed
@@ -402,7 +410,7 @@ def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(model, running,
 def test_paraphrases_are_those_nearest_of_what_was_drawn(sim, running):
     texts = ["今天天气很好", "我们去公园"]
     question = {"texts": texts, "paraphrases": 3, "max_tokens": 6, "temperature": 2.0, "seed": 8}
-    with running(make_writing_app(sim)) as at:
+    with running(create_generation_app(sim)) as at:
         status, answer = ask(at, question)
         assert status == 200, answer
         assert ask(at, b"", "/health", "GET")[1]["paraphrases"] is True
@@ -422,22 +430,21 @@ def test_paraphrases_are_those_nearest_of_what_was_drawn(sim, running):
     assert cosines == sorted(cosines, reverse=True)
 
 
-def test_the_service_describes_itself_with_what_it_really_writes(model, folder, running):
-    served = load_served_writer(folder)
+def test_the_service_documents_its_requests_and_responses(model, folder, running):
+    served = load_served_generator(folder)
     assert served.name == folder.parent.name
-    with running(make_writing_app(served)) as at:
+    with running(create_generation_app(served)) as at:
         status, described = ask(at, b"", "/openapi.json", "GET")
         assert status == 200
         assert set(described["paths"]) == {"/health", "/metrics", "/generate"}
         operation = described["paths"]["/generate"]["post"]
-        asked = operation["requestBody"]["content"]["application/json"]
-        right = operation["responses"]["200"]["content"]
-        status, answer = ask(at, asked["example"])
-        assert (status, answer) == (200, right["application/json"]["example"])
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert ask(at, schema["examples"][0])[0] == 200
     names = {"text", "texts", "paraphrases", "stream", *GenerationConfig.__dataclass_fields__}
-    assert set(asked["schema"]["properties"]) == names
-    assert set(right) == {"application/json", "text/event-stream"}
-    assert set(operation["responses"]) == {"200", "400", "408", "413", "422", "500", "503"}
+    assert set(described["components"]["schemas"]["GenerateRequest"]["properties"]) == names
+    responses = operation["responses"]
+    assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert set(responses) == {"200", "400", "408", "413", "422", "500", "503"}
 
 
 def test_what_is_served_is_told_by_the_source(model, folder, finetuned, tmp_path):
@@ -448,7 +455,7 @@ def test_what_is_served_is_told_by_the_source(model, folder, finetuned, tmp_path
     fills.save_pretrained(masked)
 
     def paths(**settings):
-        name, app = open_service(ServeConfig(**settings))
+        name, app, _ = open_service(ServeConfig(**settings))
         return name, {route.path for route in app.routes} & {"/predict", "/generate"}
 
     assert paths(model=str(finetuned("classification")))[1] == {"/predict"}
@@ -458,17 +465,16 @@ def test_what_is_served_is_told_by_the_source(model, folder, finetuned, tmp_path
         with pytest.raises(InputError, match=said):
             serve(ServeConfig(model=str(source), port=0))
     assert paths(model=str(masked), attention_type="causal")[1] == {"/generate"}
-    with pytest.raises(InputError, match="--top-k lists labels"):
+    with pytest.raises(InputError, match="--top-k is about labels"):
         serve(ServeConfig(model=str(folder), port=0, top_k=3))
 
 
-def test_a_model_of_another_language_is_served_without_an_example(model, monkeypatch):
+def test_a_model_of_another_language_is_served(model, monkeypatch):
+    """Its vocabulary lacks the text with which a service warms up."""
     monkeypatch.setattr(
-        "roformer_tf.inference.serve_generate.load_writer", lambda *_: other_language(model)
+        "roformer_tf.serving.serve_generation.load_writer", lambda *_: other_language(model)
     )
-    served = load_served_writer("x")
-    assert served.sample is None
-    assert make_writing_app(served)
+    assert create_generation_app(load_served_generator("x"))
 
 
 def other_language(model):
@@ -485,9 +491,9 @@ def test_the_page_loads_nothing_from_elsewhere(address):
     assert "http://" not in page
     assert "https://" not in page
     assert "innerHTML" not in page
-    assert "the script of" not in page.replace("The script of", "")
+    assert "{%" not in page
 
 
 def test_limits_are_positive():
     with pytest.raises(InputError, match="max_samples is 0"):
-        WritingLimits(max_samples=0)
+        GenerationLimits(max_samples=0)

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from roformer_tf.inference.serve import Limits, Served, make_app
+from roformer_tf.serving.serve_predictions import ServedTask, create_task_app
+from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
@@ -30,7 +31,7 @@ def page(browser, running):
                 units = [len(example.units) for example in examples]
                 return [task.answer(np.array(logits, "float32")[: n or None]) for n in units]
 
-            app = make_app(Served("酒店", task, answer), limits=Limits(**limits))
+            app = create_task_app(ServedTask("酒店", task, answer), limits=Limits(**limits))
             host, port = servers.enter_context(running(app))
             browser.get(f"http://{host}:{port}/")
             return Page(browser)
@@ -104,7 +105,7 @@ def test_entities_stand_in_their_text(page):
 
 def test_what_is_wrong_is_said_and_can_be_put_right(page):
     shown = page(TASK, [0, 2], max_characters=5)
-    refused = "服务没有接受这个请求：text: String should have at most 5 characters"
+    refused = "服务没有接受这个请求：text 1 has 6 characters, but at most 5 are allowed"
     assert shown.ask("一二三四五六") == [refused]
     assert shown.ask("   ") == ["请输入文本。"]
     assert shown.ask("好")[0] == "好"
@@ -112,7 +113,7 @@ def test_what_is_wrong_is_said_and_can_be_put_right(page):
 
 
 def test_a_service_that_has_gone_is_said(page, browser, running):
-    with running(make_app(Served("m", TASK, lambda examples: []))) as (host, port):
+    with running(create_task_app(ServedTask("m", TASK, lambda examples: []))) as (host, port):
         browser.get(f"http://{host}:{port}/")
         shown = Page(browser)
     assert shown.ask("好") == ["连接不上服务。"]

@@ -1,0 +1,121 @@
+"""Requests that wait at the same time share a batch of the model."""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Deliver: TypeAlias = Callable[[int, Result], None]
+"""Called with the index of a batch's item and its result."""
+
+
+class OverloadedError(RuntimeError):
+    """Too many requests wait already."""
+
+
+def deliver_all(
+    predict: Callable[[list[Item]], list[Result]],
+) -> Callable[[list[Item], Deliver[Result]], None]:
+    """Adapt a function that returns all results of a batch at once to what `Batcher` calls."""
+
+    def run(items: list[Item], deliver: Deliver[Result]) -> None:
+        for index, result in enumerate(predict(items)):
+            deliver(index, result)
+
+    return run
+
+
+class Batcher(Generic[Item, Result]):
+    """Collects waiting requests into batches, and runs them in one thread.
+
+    A request that arrives while the model is idle runs immediately; while the model is busy, others
+    gather. So batches grow with the load, and no timer delays anyone. A request is complete as soon
+    as its own items are, whatever else is in its batch.
+
+    run: called with the items of a batch, and a function that takes each result. width: how much of
+    `batch_size` an item takes; only a single large request may exceed it. on_waiting: called with
+    the change of the number of waiting requests.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[list[Item], Deliver[Result]], None],
+        batch_size: int,
+        max_waiting: int,
+        width: Callable[[Item], int] = lambda _: 1,
+        on_waiting: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._run = run
+        self._batch_size = batch_size
+        self._max_waiting = max_waiting
+        self._width = width
+        self._on_waiting = on_waiting
+        self._waiting: deque[_Request[Item, Result]] = deque()
+        # models are not thread-safe, hence a single thread
+        self._thread = ThreadPoolExecutor(1, "model")
+
+    def submit(self, items: list[Item]) -> "Future[list[Result]]":
+        """Queue the items of a request. Raises OverloadedError when too many requests wait."""
+        if len(self._waiting) >= self._max_waiting:
+            raise OverloadedError
+        request = _Request[Item, Result](items)
+        self._waiting.append(request)
+        self._on_waiting(1)
+        # One call for each request: an earlier call may have taken it, and this one finds none.
+        self._thread.submit(self._run_batch)
+        return request.future
+
+    def waiting(self) -> int:
+        """Number of requests that wait."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Finish the waiting requests, and end the thread."""
+        self._thread.shutdown()
+
+    def _run_batch(self) -> None:
+        batch = self._next_batch()
+        if not batch:
+            return
+        owners = [(request, i) for request in batch for i in range(len(request.items))]
+
+        def deliver(index: int, result: Result) -> None:
+            request, position = owners[index]
+            request.results[position] = result
+            if len(request.results) == len(request.items):
+                request.future.set_result([request.results[i] for i in range(len(request.items))])
+
+        failure: Exception = RuntimeError("the model returned no result for an item")
+        try:
+            self._run([item for request in batch for item in request.items], deliver)
+        except Exception as error:  # a bug: its requests fail, the thread continues
+            failure = error
+        for request in batch:
+            if not request.future.done():
+                request.future.set_exception(failure)
+
+    def _next_batch(self) -> "list[_Request[Item, Result]]":
+        """Take requests until the batch is full or none waits; skip cancelled ones."""
+        batch: list[_Request[Item, Result]] = []
+        free = self._batch_size
+        while self._waiting:
+            width = sum(map(self._width, self._waiting[0].items))
+            if batch and width > free:
+                break
+            request = self._waiting.popleft()
+            self._on_waiting(-1)
+            if request.future.set_running_or_notify_cancel():
+                batch.append(request)
+                free -= width
+        return batch
+
+
+@dataclass
+class _Request(Generic[Item, Result]):
+    items: list[Item]
+    future: "Future[list[Result]]" = field(default_factory=Future)
+    results: dict[int, Result] = field(default_factory=dict)

@@ -1,0 +1,272 @@
+"""The command `serve`: load a model, listen, and answer HTTP requests until the process is stopped.
+
+GET  /         a page to try the model
+GET  /health   the model's name, its task, its labels, the limits
+GET  /docs     the API (OpenAPI; /openapi.json for programs)
+GET  /metrics  requests, latency and batches for Prometheus
+POST /predict, /embed, /search, /generate: see the modules of this folder
+
+An error is {"error": reason} with a status of 4xx or 5xx; 503 asks to try again later.
+
+uvicorn is the server: it takes a bound socket, leaves the program's logging alone, and runs in this
+process if one is enough. It has no time limit for headers: on a public network, a proxy needs one.
+"""
+
+import gc
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.detection import TASK_FILE, attention_type, is_language_model
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.engines.choice import Choice
+from roformer_tf.errors import InputError
+from roformer_tf.inference.engines import share_weights
+from roformer_tf.inference.predictor import is_finetuned
+from roformer_tf.kernels.devices import device_in_words
+from roformer_tf.machine import usable_cores
+from roformer_tf.serving.settings import SHUTDOWN_SECONDS, Limits, ServeConfig
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from roformer_tf.serving.serve_predictions import WorkerPart
+
+NEEDED = (
+    "fastapi",
+    "fastapi_offline",
+    "prometheus_client",
+    "prometheus_fastapi_instrumentator",
+    "uvicorn",
+)
+BACKLOG = 128
+"""Connections that wait in the kernel to be accepted; asyncio accepts as many in one go."""
+OTHER_FILES = 256
+"""Files that the process opens besides connections."""
+HEALTH_SECONDS = 15
+"""A worker that does not respond for so long is replaced. uvicorn's 5 seconds are too few for one
+that starts on a busy machine."""
+
+
+class Service(NamedTuple):
+    """An application with its model loaded."""
+
+    name: str
+    app: "FastAPI"
+    choice: Choice
+    """What computes."""
+
+
+def serve(config: ServeConfig) -> None:
+    """Serve a model until the process is stopped; requests in progress are finished."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
+    allow_connections(config.limits.max_connections)
+    # Listen before the model is loaded: a port in use is reported at once, and early clients wait.
+    with listening(config.host, config.port) as listener:
+        service = open_service(config)
+        if config.workers > 1 and service.choice.engine == "keras":
+            raise InputError(
+                "--workers needs a model that ONNX Runtime or OpenVINO runs, but on this machine "
+                "Keras runs it. Omit --workers."
+            )
+        _print_address(service.name, listener)
+        if config.workers == 1:
+            # A full collection would scan some hundred thousand permanent objects: every few
+            # seconds, all requests would wait 50 ms for it.
+            gc.freeze()
+            make_server(service.app, config.limits).run(sockets=[listener])
+        else:
+            choice = service.choice
+            del service  # the workers load their own
+            _serve_with_workers(config, choice, listener)
+
+
+def _print_address(name: str, listener: socket.socket) -> None:
+    address, port = listener.getsockname()[:2]
+    if not is_loopback(address):
+        print(
+            f"warning: anyone who can reach {address} can use and eavesdrop on this service: it "
+            "has no authentication or TLS. Put it behind a proxy that does.",
+            file=sys.stderr,
+        )
+    where = url(address, port)
+    print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C stops it)", flush=True)
+
+
+def open_service(config: ServeConfig, part: "WorkerPart | None" = None) -> Service:
+    """Load the model, for what it was trained for, and create its application.
+
+    part: of one of several processes. Raises InputError for a model that cannot be served.
+    """
+    size, limits = config.batch_size, config.limits
+    if config.index is not None or config.pooling is not None or _only_gives_vectors(config.model):
+        return _open_vectors(config)
+    if is_finetuned(config.model):
+        from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
+
+        task = load_served_task(
+            Path(config.model), size, config.precision, config.top_k, config.engine, part
+        )
+        assert task.choice is not None
+        return Service(task.name, create_task_app(task, size, limits), task.choice)
+    return _open_generator(config)
+
+
+def _open_vectors(config: ServeConfig) -> Service:
+    from roformer_tf.serving.serve_vectors import create_vector_app, load_served_vectors
+
+    if config.top_k is not None:
+        raise InputError("--top-k is about labels; a search request has its own `top`.")
+    vectors = load_served_vectors(
+        config.model,
+        config.index,
+        pooling=config.pooling,
+        hybrid=config.hybrid,
+        rerank=config.rerank,
+        precision=config.precision or "float32",
+        engine=config.engine,
+        batch_size=config.batch_size,
+    )
+    app = create_vector_app(vectors, config.batch_size, config.limits)
+    return Service(vectors.name, app, vectors.embedder.choice)
+
+
+def _open_generator(config: ServeConfig) -> Service:
+    from roformer_tf.serving.serve_generation import create_generation_app, load_served_generator
+
+    if config.top_k is not None:
+        raise InputError(
+            f"--top-k is about labels, but {config.model} is not a fine-tuned model: it has no "
+            f"{TASK_FILE}. A request for generated text has its own `top_k`."
+        )
+    if config.engine not in ("auto", "keras") or config.precision == "int8":
+        raise InputError(
+            f"{config.model} is a causal language model, which only Keras runs, in float32 or "
+            "bfloat16. Omit --engine."
+        )
+    precision = config.precision or "float32"
+    generator = load_served_generator(config.model, config.attention_type, precision)
+    app = create_generation_app(
+        generator, config.batch_size, config.limits, config.generation_limits
+    )
+    return Service(generator.name, app, Choice("keras", precision))
+
+
+def _only_gives_vectors(source: str) -> bool:
+    """Whether a model was trained for vectors, and cannot generate text as a sim model can."""
+    if is_finetuned(source):
+        return False
+    with OpenedSource(source) as opened:
+        if opened.read(embedding_config.FILE) is None:
+            return False
+        checkpoint = opened.checkpoint()
+        bidirectional = attention_type(checkpoint, opened) == "bidirectional"
+        return bidirectional or not is_language_model(checkpoint)
+
+
+def allow_connections(count: int) -> None:
+    """Raise the limit of open files, if the system lets us, so that `count` connections fit.
+
+    Without a free descriptor asyncio cannot accept, and logs an error for each attempt. macOS
+    allows 256 files by default, many Linux systems 1,024; both let a process raise it.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + BACKLOG + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Listen on an address. Raises InputError where that is not possible."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # Without it the kernel delays a response's body until its head is confirmed, for 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        return listener
+    except (OSError, OverflowError) as error:
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise InputError(
+            f"cannot listen at {host}, port {port}: {reason}. Give another --host or --port."
+        ) from None
+
+
+def make_server(app: "FastAPI", limits: Limits | None = None) -> "uvicorn.Server":
+    """The HTTP server of an application in this process."""
+    import uvicorn
+
+    return uvicorn.Server(_server_config(app, limits or Limits()))
+
+
+def _server_config(
+    app: "FastAPI | Callable[[], FastAPI]", limits: Limits, **more: Any
+) -> "uvicorn.Config":
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        ws="none",
+        backlog=BACKLOG,
+        log_config=None,  # uvicorn's own would close every log handler of the program
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=limits.max_connections + 1,  # a request counts its own connection
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        **more,
+    )
+
+
+def _serve_with_workers(config: ServeConfig, choice: Choice, listener: socket.socket) -> None:
+    """Serve by several processes, which uvicorn starts, watches and replaces."""
+    from uvicorn.supervisors import Multiprocess
+
+    from roformer_tf.serving.serve_predictions import WorkerPart
+
+    with TemporaryDirectory() as folder:
+        finetuned = is_finetuned(config.model)
+        shared = share_weights(config.model, choice, Path(folder)) if finetuned else None
+        part = WorkerPart(max(1, usable_cores() // config.workers), shared)
+        server = _server_config(
+            partial(worker_app, config, part),
+            config.limits,
+            factory=True,
+            workers=config.workers,
+            timeout_worker_healthcheck=HEALTH_SECONDS,
+        )
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read by the workers, see `monitoring`
+        try:
+            Multiprocess(server, [listener]).run()
+        finally:
+            del os.environ["PROMETHEUS_MULTIPROC_DIR"]
+
+
+def worker_app(config: ServeConfig, part: "WorkerPart") -> "FastAPI":
+    """Called in a worker process: load the model again."""
+    app = open_service(config, part).app
+    gc.freeze()  # as in `serve`
+    return app
+
+
+def url(address: str, port: int) -> str:
+    """URL of the service."""
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    return ipaddress.ip_address(address).is_loopback

@@ -1,0 +1,77 @@
+"""Metrics of the service for Prometheus: requests, latency, batches.
+
+With several worker processes, `PROMETHEUS_MULTIPROC_DIR` is set: each process then writes its
+figures into files of that folder, and /metrics of any process adds them up.
+"""
+
+from collections.abc import Callable, Sized
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_fastapi_instrumentator import Instrumentator
+
+T = TypeVar("T")
+Rest = ParamSpec("Rest")
+Items = TypeVar("Items", bound=Sized)
+
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class ServiceMetrics:
+    """The metrics of one service, in a registry of its own; all names begin with `roformer_`."""
+
+    def __init__(self, model: str, task: str) -> None:
+        self.registry = registry = CollectorRegistry()
+        info = Gauge(
+            "roformer_model_info",
+            "The served model; always 1.",
+            ["model", "task"],
+            registry=registry,
+            multiprocess_mode="max",
+        )
+        info.labels(model, task).set(1)
+        self.waiting = Gauge(
+            "roformer_waiting_requests",
+            "Requests that wait for the model.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.generated_tokens = Counter(
+            "roformer_generated_tokens",
+            "Generated tokens, including those of samples that were not returned.",
+            registry=registry,
+        )
+        self._batch_texts = Histogram(
+            "roformer_batch_texts",
+            "Texts (pairs, triples) in a batch.",
+            buckets=TEXTS,
+            registry=registry,
+        )
+        self._batch_seconds = Histogram(
+            "roformer_batch_duration_seconds",
+            "Seconds that the model took for a batch.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+
+    def measure_batches(
+        self, predict: Callable[Concatenate[Items, Rest], T]
+    ) -> Callable[Concatenate[Items, Rest], T]:
+        """Wrap a function of a batch, so that each call is counted and timed."""
+
+        @wraps(predict)
+        def measured(batch: Items, *rest: Rest.args, **named: Rest.kwargs) -> T:
+            self._batch_texts.observe(len(batch))
+            with self._batch_seconds.time():
+                return predict(batch, *rest, **named)
+
+        return measured
+
+    def add_to(self, app: FastAPI) -> None:
+        """Count the requests of an application, and add its route /metrics."""
+        Instrumentator(should_group_status_codes=False, registry=self.registry).instrument(
+            app, metric_namespace="roformer", latency_lowr_buckets=SECONDS
+        ).expose(app, summary="Requests, latency and batches for Prometheus")

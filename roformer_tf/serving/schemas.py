@@ -1,0 +1,154 @@
+"""JSON of requests and responses, as FastAPI validates and documents it."""
+
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from roformer_tf.models.generation_config import GenerationConfig
+
+SAMPLE = "今天天气很好，我们去公园。"
+"""A text for examples, and for the first prediction when the service starts."""
+MAX_KEYS = 32
+"""More keys than that are refused at once: a list of 500,000 errors would block the service."""
+MAX_STOPS, MAX_STOP_LENGTH = 16, 32
+"""Limits of stop texts: each is searched for after every token."""
+
+
+def _readable(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "the text is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON may hold half of a surrogate pair, such as "\\ud800"
+        raise PydanticCustomError("surrogate", "the text is not valid Unicode") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_readable)]
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
+Triple = Annotated[list[Text], Field(min_length=3, max_length=3)]
+ITEMS: dict[int, Any] = {1: Text, 2: Pair, 3: Triple}
+"""JSON of one example, by its number of texts."""
+
+Item = TypeVar("Item")
+
+_DEFAULTS = GenerationConfig()
+
+
+class TextsRequest(BaseModel, Generic[Item]):
+    """One `text`, or several `texts`; of a pair, a text is a list of two texts."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: Item | None = None
+    texts: Annotated[list[Item], Field(min_length=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > MAX_KEYS:
+            raise PydanticCustomError("keys", f"the object has {len(data):,} keys")
+        return data
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "TextsRequest[Item]":
+        if (self.text is None) == (self.texts is None):
+            raise PydanticCustomError("one", "give either text or texts")
+        return self
+
+    @property
+    def items(self) -> list[Item]:
+        """The texts, or the only one."""
+        return self.texts or [self.text]  # type: ignore[list-item]
+
+
+class SearchRequest(TextsRequest[Text]):
+    """Queries, and how many documents to return for each."""
+
+    top: int = Field(10, ge=1, le=100)
+
+
+class GenerateRequest(TextsRequest[Text]):
+    """Prompts, and how to generate: the settings of `GenerationConfig`, by its names."""
+
+    max_tokens: int = Field(_DEFAULTS.max_tokens, description="Maximum number of new tokens.")
+    min_tokens: int = Field(_DEFAULTS.min_tokens, description="Minimum number of new tokens.")
+    samples: int = Field(_DEFAULTS.samples, description="Number of sampled texts for each prompt.")
+    temperature: float | None = Field(None, ge=1e-3, le=1e3, description="Of sampling.")
+    top_k: int | None = Field(None, lt=2**31, description="Sample among so many tokens.")
+    top_p: FiniteFloat | None = Field(None, description="Sample from this share of probability.")
+    repetition_penalty: float = Field(
+        _DEFAULTS.repetition_penalty, ge=1e-3, le=1e3, description="Above 1: fewer repetitions."
+    )
+    beams: int = Field(_DEFAULTS.beams, description="Beam search with so many beams.")
+    length_penalty: float | None = Field(
+        None, ge=-10, le=10, description="Beams are compared by log-probability / length^penalty."
+    )
+    stop: list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] = Field(
+        [], max_length=MAX_STOPS, description="Texts that end a generated text."
+    )
+    seed: StrictInt | None = Field(None, description="Default: a new one, which is returned.")
+    paraphrases: int = Field(
+        0, ge=0, description="Of a sim model: number of paraphrases, the nearest first."
+    )
+    stream: StrictBool = Field(
+        False, description="For one text: send it in pieces, as server-sent events."
+    )
+
+
+class Predictions(BaseModel):
+    """Predictions in the order of the texts."""
+
+    predictions: list[dict[str, Any]]
+
+
+class Vectors(BaseModel):
+    """Vectors of length 1 in the order of the texts: a dot product is a cosine."""
+
+    vectors: list[list[float]]
+
+
+class SearchResult(BaseModel):
+    """A document of the index."""
+
+    document: str
+    score: float = Field(description="The higher, the better.")
+    id: str | None = Field(None, description="Of documents that have one.")
+
+
+class SearchResults(BaseModel):
+    """For each query its documents, the best first."""
+
+    results: list[list[SearchResult]]
+
+
+class GeneratedText(BaseModel):
+    """A text without its prompt."""
+
+    text: str
+    score: float = Field(
+        description="Mean log-probability of a token in nats; of a paraphrase its cosine."
+    )
+
+
+class Generations(BaseModel):
+    """For each prompt its generated texts, in the order of the prompts."""
+
+    generations: list[list[GeneratedText]]
+    seed: int = Field(description="The seed that was requested or drawn.")
+
+
+class Failure(BaseModel):
+    """Why a request got no answer."""
+
+    error: str

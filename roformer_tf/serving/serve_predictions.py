@@ -1,0 +1,142 @@
+"""The service of a fine-tuned model.
+
+POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
+
+X is a text; of a pair a list of two texts, of a ranking a list of three.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import Body, FastAPI, Response
+
+from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.inference.engines import int8_cost, open_finetuned
+from roformer_tf.inference.predict import predict
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.serving.application import (
+    FAILURES,
+    check_texts,
+    create_app,
+    json_response,
+    submit,
+)
+from roformer_tf.serving.batching import Batcher, deliver_all
+from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.schemas import ITEMS, SAMPLE, Predictions, TextsRequest
+from roformer_tf.serving.settings import Limits
+from roformer_tf.tasks.base import Prediction, Task
+
+BATCH_TOKENS = 2048
+"""Tokens of a batch: twice what keeps a CPU busy."""
+SHORT = 1000
+"""Characters whose predictions are encoded faster than another thread starts."""
+
+
+class ServedTask(NamedTuple):
+    """A fine-tuned model in service."""
+
+    name: str
+    task: Task
+    predict: Callable[[list[Example]], list[Prediction]]
+    choice: Choice | None = None
+
+
+class WorkerPart(NamedTuple):
+    """What one of several server processes gets."""
+
+    threads: int
+    shared: Path | None
+    """The graph with the weights that all processes map into memory."""
+
+
+def load_served_task(
+    folder: Path,
+    batch_size: int = BATCH_SIZE,
+    precision: Precision | None = None,
+    top_k: int | None = None,
+    engine: Engine = "auto",
+    part: WorkerPart | None = None,
+) -> ServedTask:
+    """Open what `finetune` or `export` wrote, and predict once."""
+    threads, shared = part or (None, None)
+    opened = open_finetuned(folder, engine, precision, lossy=True, threads=threads, shared=shared)
+    if part is None:  # else the first process has printed it
+        for note in (opened.choice.said, int8_cost(folder) if precision == "int8" else ""):
+            if note:
+                print(note, file=sys.stderr)
+    task = opened.task.with_top_k(top_k)
+
+    def run(examples: list[Example]) -> list[Prediction]:
+        return predict(opened.model, opened.tokenizer, task, examples, batch_size)
+
+    # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
+    for text, count in (("好" * 100, 2), (SAMPLE, 1)):
+        run([as_example([text] * len(task.text_columns), task)] * count)
+    return ServedTask(model_name(folder), task, run, opened.choice)
+
+
+def model_name(source: str | Path) -> str:
+    """Name of a model for people: of a run's model/ folder, the run's."""
+    path = Path(source).resolve()
+    return path.parent.name if path.name == "model" else path.name.removesuffix(".zip")
+
+
+def as_example(texts: Sequence[str], task: Task) -> Example:
+    """An example without a label, as the model takes it."""
+    return task.for_prediction(Example(tuple(texts), None, "the request"))
+
+
+def create_task_app(
+    served: ServedTask, batch_size: int = BATCH_SIZE, limits: Limits | None = None
+) -> FastAPI:
+    """The application of a fine-tuned model."""
+    limits = limits or Limits()
+    task = served.task
+    metrics = ServiceMetrics(served.name, task.name)
+    # Batches are limited by tokens, roughly characters: a batch of long texts delays all its
+    # requests. And by texts: each takes at least its share of the batch.
+    batcher = Batcher(
+        deliver_all(metrics.measure_batches(served.predict)),
+        BATCH_TOKENS,
+        limits.max_waiting,
+        width=lambda example: max(_characters(example), BATCH_TOKENS // batch_size),
+        on_waiting=metrics.waiting.inc,
+    )
+    names = ("title", "headline", "labels", "text_columns", "spaced_units")
+    health = {"task": task.name, "limits": asdict(limits)}
+    health |= {name: getattr(task, name) for name in names}
+    app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
+    columns = len(task.text_columns)
+    request_type: Any = TextsRequest[ITEMS[columns]]
+    sample = SAMPLE if columns == 1 else [SAMPLE] * columns
+
+    @app.post(
+        "/predict",
+        summary="Predict for one text, or several",
+        response_model=Predictions,
+        responses=FAILURES,
+    )
+    async def predict_texts(
+        body: Annotated[request_type, Body(examples=[{"text": sample}])],
+    ) -> Response:
+        check_texts(body.items, limits)
+        texts = [[item] if isinstance(item, str) else item for item in body.items]
+        examples = [as_example(each, task) for each in texts]
+        predictions = await submit(batcher, examples)
+        answers = map(task.as_json, examples, predictions)
+        if sum(map(_characters, examples)) <= SHORT:
+            return json_response("predictions", answers, limits)
+        # The tags of long texts take seconds to encode; meanwhile the loop serves others.
+        return await asyncio.to_thread(json_response, "predictions", answers, limits)
+
+    return app
+
+
+def _characters(example: Example) -> int:
+    return sum(map(len, example.texts))

@@ -1,0 +1,62 @@
+"""A real server, and models for it."""
+
+import http.client
+import json
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+
+from roformer_tf.serving.command import listening, make_server
+from tests.inference.conftest import finetuned  # noqa: F401
+
+pytest.importorskip("fastapi", reason="needs the extra [serve]")
+
+
+@pytest.fixture(scope="session")
+def running():
+    """running(app, limits=None) → a context: a real server on a free port, as (host, port)."""
+
+    @contextmanager
+    def run(app, limits=None):
+        with listening("127.0.0.1", 0) as listener:
+            server = make_server(app, limits)
+            thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+            thread.start()
+            try:
+                yield listener.getsockname()
+            finally:
+                server.should_exit = True
+                thread.join(30)
+            assert not thread.is_alive()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def ask():
+    """ask(address, path, body=None) → status, JSON: a POST if there is a body."""
+
+    def send(address, path, body=None, method=None):
+        with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+            if body is not None and not isinstance(body, bytes):
+                body = json.dumps(body).encode()
+            connection.request(method or ("GET" if body is None else "POST"), path, body)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+
+    return send
+
+
+@pytest.fixture(scope="session")
+def wait_until():
+    """wait_until(condition, seconds=30): return when it holds."""
+
+    def wait(holds, seconds=30):
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    return wait
