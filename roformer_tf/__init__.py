@@ -50,7 +50,7 @@ _SERIALIZED = {
     "EmaAdamW": "runs.optimizers.adamw:EmaAdamW",
     "Lamb": "runs.optimizers.lamb",
     "LayerwiseAdamW": "runs.optimizers.adamw",
-    "MaskedTokenLoss": "pretraining.losses",
+    "MaskedTokenLoss": "pretraining.train_step",
     "Muon": "runs.optimizers.muon",
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
