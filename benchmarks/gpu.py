@@ -11,7 +11,7 @@ needs. The step is that of `pretrain`: AdamW, `MaskedTokenLoss`, packed rows, `f
 Every line of the table is a process of its own. MFU counts the step's useful operations alone, of
 attention what the tokens of a document see of each other: what rematerialisation computes again,
 what two documents would score, and what no matrix product does are left out; see
-`pretraining/flops.py`. Without --rows, rows are filled with documents by chance.
+`pretraining/cost.py`. Without --rows, rows are filled with documents by chance.
 
 Whatever runs on a processor says nothing of a GPU, and the table says that it was one.
 """
@@ -36,7 +36,7 @@ import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.machine import peak_flops
-from roformer_tf.pretraining.flops import step_flops
+from roformer_tf.pretraining.cost import step_flops
 
 SIZES = {  # layers, hidden size, heads, vocabulary
     "tiny": (2, 32, 2, 500),
@@ -182,9 +182,8 @@ def compiled_model(case: Case) -> Any:
     import keras
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
-    from roformer_tf.pretraining.losses import MaskedTokenLoss
     from roformer_tf.pretraining.settings import StepConfig
-    from roformer_tf.pretraining.train_step import PretrainingModel
+    from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.runs.devices import choose_jit
     from roformer_tf.runs.optimizers.factory import make_optimizer
     from roformer_tf.runs.optimizers.settings import OptimizerConfig

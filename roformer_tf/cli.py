@@ -65,11 +65,6 @@ COMMANDS = {
         _MODELS,
         settings="roformer_tf.pretraining.settings:PretrainConfig",
     ),
-    "compare-positions": Command(
-        "roformer_tf.pretraining.position_comparison:compare_positions",
-        "train rotary positions and their rivals on the same text, and compare",
-        _MODELS,
-    ),
     "finetune": Command(
         "roformer_tf.finetuning.command:finetune",
         "fine-tune on labelled texts",

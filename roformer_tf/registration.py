@@ -16,7 +16,7 @@ CLASSES = {
     "EmaAdamW": "runs.optimizers.adamw",
     "Lamb": "runs.optimizers.lamb",
     "LayerwiseAdamW": "runs.optimizers.adamw",
-    "MaskedTokenLoss": "pretraining.losses",
+    "MaskedTokenLoss": "pretraining.train_step",
     "Muon": "runs.optimizers.muon",
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",

@@ -11,7 +11,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf.finetuning.losses import TaskLoss
-from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.registration import CLASSES, register
 from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
 from roformer_tf.runs.optimizers.lamb import Lamb

@@ -30,10 +30,11 @@ from benchmarks.paper.long_texts import (
     write_start_corpus,
 )
 from benchmarks.paper.overhead import overhead_table
+from benchmarks.positions import main as compare_positions
+from benchmarks.positions import seed_interval
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.cli import main as roformer_tf
 from roformer_tf.errors import InputError
-from roformer_tf.pretraining.position_comparison import seed_interval
 
 HELD_OUT = 0.03
 ARCHITECTURE = ("--architecture", Path(__file__).with_name("architecture.json"))
@@ -85,13 +86,13 @@ def positions(config: PaperConfig) -> None:
 
 
 def _compare(config: PaperConfig, *kinds: str) -> None:
-    output = config.output / "positions"
-    command(
-        *("compare-positions", "--corpus", corpus(config), "--output", output),
+    flags = [
+        *("--corpus", corpus(config), "--output", config.output / "positions"),
         *("--positions", *kinds, "--seeds", config.seeds, "--steps", config.steps),
-        *(*WORDS, "--batch-size", 16, "--evaluations", 5),
-        *("--held-out", HELD_OUT),
-    )
+        *(*WORDS, "--batch-size", 16, "--evaluations", 5, "--held-out", HELD_OUT),
+    ]
+    if code := compare_positions([str(flag) for flag in flags]):
+        sys.exit(code)
 
 
 def stages(config: PaperConfig) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.positions import seed_interval
 from roformer_tf.files import file_beside, write_text
-from roformer_tf.pretraining.position_comparison import seed_interval
 from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 

@@ -53,9 +53,8 @@ def _step(kind: str) -> Any:
     import keras
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
-    from roformer_tf.pretraining.losses import MaskedTokenLoss
     from roformer_tf.pretraining.settings import StepConfig
-    from roformer_tf.pretraining.train_step import PretrainingModel
+    from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.runs.devices import choose_jit
     from roformer_tf.runs.optimizers.factory import make_optimizer
     from roformer_tf.runs.optimizers.settings import OptimizerConfig

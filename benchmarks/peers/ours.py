@@ -68,8 +68,8 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     from roformer_tf.corpus.masking import MaskingConfig
     from roformer_tf.corpus.objectives import make_objective
     from roformer_tf.corpus.shards import PreparedRows
-    from roformer_tf.pretraining.command import with_labels
     from roformer_tf.pretraining.initialization import SMALL
+    from roformer_tf.pretraining.training_loop import with_labels
     from roformer_tf.runs.feeding import prefetched
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -123,9 +123,8 @@ def training(model: Any, batches: Any) -> Prepared:
     """
     import keras
 
-    from roformer_tf.pretraining.losses import MaskedTokenLoss
     from roformer_tf.pretraining.settings import StepConfig
-    from roformer_tf.pretraining.train_step import PretrainingModel
+    from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.runs.devices import choose_jit
     from roformer_tf.runs.optimizers.factory import make_optimizer
     from roformer_tf.runs.optimizers.settings import OptimizerConfig

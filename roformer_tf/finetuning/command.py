@@ -6,7 +6,6 @@ OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  rows whose label is probably wrong, if any; .xlsx where --train is one
 OUTPUT/validation_pairs.jsonl  of a model of pairs: what `search --rerank` measures it on
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
-OUTPUT/search.json     what the learning rates gave that were tried, where none was given
 OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
 OUTPUT/export/         what --export asks for
 """
@@ -16,7 +15,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -86,7 +85,7 @@ def finetune(config: FinetuneConfig) -> None:
 
 def _finetune(config: FinetuneConfig) -> None:
     output = Path(config.output)
-    config = settle_epochs(settle_precision(config))
+    config = settle_auto(settle_precision(config))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:
         check_export(to, output / "export" / to)
@@ -100,7 +99,7 @@ def _finetune(config: FinetuneConfig) -> None:
         print(line)
     keras.utils.set_random_seed(config.seed)  # of heads that the checkpoint lacks
     start = make_start(config, layout.task)
-    config = choose_epochs(config, task, sets, start)
+    config = choose_epochs(choose_rate(config, start), task, sets)
     check_steps(config, task, sets)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start))
     recipe = Recipe(
@@ -142,10 +141,28 @@ def _finetune(config: FinetuneConfig) -> None:
         export(output / "model", output / "export" / to, to, results.examples)
 
 
-def settle_epochs(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace `epochs="auto"` by what the run began with, if it has begun."""
-    began = read_settings(Path(config.output)).get("epochs", "auto")
-    return dataclasses.replace(config, epochs=began) if config.epochs == "auto" else config
+def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
+    """Replace "auto" for epochs and learning rate by what the run began with, if it has begun."""
+    began = read_settings(Path(config.output))
+    if config.epochs == "auto":
+        config = dataclasses.replace(config, epochs=began.get("epochs", "auto"))
+    if config.optimizer.learning_rate == "auto":
+        config = _with_rate(config, began.get("learning_rate", "auto"))
+    return config
+
+
+def _with_rate(config: FinetuneConfig, rate: float | Literal["auto"]) -> FinetuneConfig:
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
+    return dataclasses.replace(config, optimizer=optimizer)
+
+
+def choose_rate(config: FinetuneConfig, start: Start) -> FinetuneConfig:
+    """Replace the learning rate "auto" by the usual one of the model's size, and print it."""
+    if config.optimizer.learning_rate != "auto":
+        return config
+    rate = usual_rate(start.architecture, from_scratch=not start.weights)
+    print(f"learning rate {spelled(rate)}, the default for a model of this size")
+    return _with_rate(config, rate)
 
 
 def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:
@@ -198,13 +215,11 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
     return task
 
 
-def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets, start: Start) -> FinetuneConfig:
-    """Replace `epochs="auto"` by a number, and say so."""
+def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneConfig:
+    """Replace `epochs="auto"` by a number, and print it."""
     if config.epochs != "auto":
         return config
-    rate = config.optimizer.learning_rate
-    if isinstance(rate, str):
-        rate = usual_rate(start.architecture)
+    rate = float(config.optimizer.learning_rate)
     batches = -(-len(sets.train) * task.rows_each // config.batch_size)
     steps = max(1, batches // config.optimizer.accumulate)
     epochs = MOST_EPOCHS if config.from_scratch else usual_epochs(rate, steps)

@@ -1,6 +1,5 @@
 """What the trainings of a run gave → what its report is made of, and its other files."""
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -183,23 +182,11 @@ class Results:
                 "engine": self.best.choice.engine,
                 "precision": self.best.choice.precision,
             },
-            rate_search=self._rate_search(),
             seconds={
-                **self._search_seconds(),
                 "training": sum(outcome.seconds for outcome in self.outcomes),
                 "baseline": fitted,
             },
         )
-
-    def _rate_search(self) -> dict[str, Any]:
-        """How the best training came to its learning rate; {} where it was given."""
-        found = self.best.found_rate
-        return dataclasses.asdict(found) if found else {}
-
-    def _search_seconds(self) -> dict[str, float]:
-        """Of all searches for a learning rate; folds have one each."""
-        found = {id(x): x.seconds for one in self.outcomes if (x := one.found_rate) and x.tried}
-        return {"learning rate search": sum(found.values())} if found else {}
 
     def _baselines(self) -> tuple[Baseline, list[Baseline], str]:
         """The baseline, others beside it, or why there are none.

@@ -4,25 +4,15 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.finetuning.learning_rate import RateSearch
-from roformer_tf.finetuning.rates import FoundRate, spelled, usual_rate
+from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.finetuning.trial import Outcome, Recipe, Trial, run_trial
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.splits import split_examples
 from roformer_tf.runs.run_files import TRIALS
 from roformer_tf.tasks.base import Task
 
 SWEEP = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the learning rate that a sweep tries."""
-REASONS = {
-    "few-steps": "the steps are too few to try others",
-    "sweep": "the sweep goes around it",
-}
-"""Why no other rate is tried before."""
-INNER_VALID = 0.1
-"""Of a fold's training examples, the share by which its learning rate is searched."""
 
 
 @dataclass(frozen=True)
@@ -58,56 +48,25 @@ class Search:
         if self.sets.folds:
             return [self._fold(number) for number in range(len(self.sets.folds))]
         trainer = self._trainer(self.sets.train)
-        rate = self.recipe.optimizer.learning_rate
-        found = None
-        if isinstance(rate, str):  # "auto"
-            found = self._usual("sweep") if self.sweep else self._find(trainer)
-            rate = found.learning_rate
+        rate = self._rate
         outcomes = self._sweep(rate, trainer) if self.sweep else [self._seed(rate, 0, trainer)]
         best = max(outcomes, key=lambda outcome: outcome.goodness)
         rate = float(best.trial.recipe.optimizer.learning_rate)  # a number in every trial
-        outcomes += [self._seed(rate, further, trainer) for further in range(1, self.seeds)]
-        return [dataclasses.replace(outcome, found_rate=found) for outcome in outcomes]
+        return outcomes + [self._seed(rate, further, trainer) for further in range(1, self.seeds)]
 
     def _trainer(self, train: list[Example]) -> Trainer:
         return Trainer(self.start, self.task, self.recipe.loss, train, self.recipe.vectors.pieces)
 
-    def _usual(self, reason: str) -> FoundRate:
-        """The learning rate by the model's size, and why no other is tried."""
-        rate = usual_rate(self.start.architecture, from_scratch=not self.start.weights)
-        print(f"learning rate {spelled(rate)}, by the model's size: {REASONS[reason]}")
-        return FoundRate(rate, rate, reason)
-
-    def _find(self, trainer: Trainer) -> FoundRate:
-        """Search the learning rate of all seeds once."""
-        return self._search(self.output, trainer, self.sets.train, self.sets.valid)
-
-    def _search(
-        self, folder: Path, trainer: Trainer, train: list[Example], valid: list[Example]
-    ) -> FoundRate:
-        search = RateSearch(folder, trainer, self.task, self.recipe, train, valid, self.seed)
-        return search.run() or self._usual("few-steps")
-
     def _fold(self, number: int) -> Outcome:
-        """Train without a fold; who searches the learning rate has not seen it either."""
+        """Train without a fold, which is then its validation set."""
         train, valid = self.sets.folds[number]
-        name, trainer = f"fold-{number + 1}", self._trainer(train)
-        rate = self.recipe.optimizer.learning_rate
+        name = f"fold-{number + 1}"
         print(f"\n{name}")
-        found = None
-        if isinstance(rate, str):  # "auto"
-            try:
-                inner, judged_by, _ = split_examples(
-                    train, type(self.task), (INNER_VALID, 0.0), self.seed
-                )
-            except InputError:  # too few to set some apart
-                found = self._usual("few-steps")
-            else:
-                folder = self.output / TRIALS / name
-                found = self._search(folder, trainer, inner, judged_by)
-            rate = found.learning_rate
-        outcome = self._train(name, rate, self.seed, trainer, train, valid)
-        return dataclasses.replace(outcome, found_rate=found)
+        return self._train(name, self._rate, self.seed, self._trainer(train), train, valid)
+
+    @property
+    def _rate(self) -> float:
+        return float(self.recipe.optimizer.learning_rate)
 
     def _sweep(self, middle: float, trainer: Trainer) -> list[Outcome]:
         """Train with each learning rate; one that diverges is said, and left out."""

@@ -61,8 +61,6 @@ class Trainer:
     """The examples that balanced weights are counted in."""
     pieces: int = 1
     """That a batch's vectors are computed in, where the task makes vectors."""
-    preparation: float = field(default=0.0, init=False)
-    """Seconds that compiling took before the first training, to which they count."""
     made: tuple[PretrainedModel, PretrainedModel] | None = field(default=None, init=False)
     """The model as the last training left it, and what is compiled: itself, or what trains it."""
 

@@ -23,7 +23,6 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, read_json, remove, write_text
 from roformer_tf.finetuning.negatives import with_hard_negatives
-from roformer_tf.finetuning.rates import FoundRate
 from roformer_tf.finetuning.settings import LossConfig, VectorConfig
 from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Start, Trainer
@@ -108,8 +107,6 @@ class Outcome:
     """With what was chosen for its best weights, such as thresholds."""
     seconds: float
     """That training took, in the process that finished it."""
-    found_rate: FoundRate | None = None
-    """Where its learning rate comes from; None, it was given."""
     choice: Choice = Choice("keras", "float32")  # noqa: RUF009 (it is frozen)
     """By what the answers were computed."""
 
@@ -135,9 +132,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     if not result.exists():
         began = time.perf_counter()
         fit(trial, trainer, task, Training(training, data), encoded["valid"])
-        seconds = time.perf_counter() - began + trainer.preparation
-        trainer.preparation = 0.0
-        done = {"seconds": seconds, "data": data}
+        done = {"seconds": time.perf_counter() - began, "data": data}
         write_text(result, json.dumps(done) + "\n")
     done = read_json(result, ANEW)
     if done["data"] != data:

@@ -3,24 +3,27 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.convert import OutputConfig
 from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
-from roformer_tf.corpus.packing import TOKEN
+from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.pretraining.cooccurrence import neighbour_vectors
 from roformer_tf.pretraining.settings import InitializationConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import Tokenization
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
 Initializer: TypeAlias = Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]
@@ -181,3 +184,60 @@ def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source:
             f"the vocabulary has {tokenizer.vocab_size:,} ids, but {source} only "
             f"{model.config.vocab_size:,} embeddings. Give the vocab.txt that belongs to it."
         )
+
+
+# Word vectors from counts of neighbours
+
+
+COUNTED_TOKENS = 20_000_000
+"""Tokens that are counted at most, from rows evenly spread over the corpus."""
+
+
+def neighbour_vectors(
+    rows: PreparedRows, vocab_size: int, size: int, seed: int = 0
+) -> npt.NDArray[np.float32]:
+    """Vectors (V, size) of all tokens, those with like neighbours alike, at most 1 long.
+
+    Half of the tokens are exactly 1 long; those of which little is known are shorter, and those
+    that never stand in the rows 0. The features are in no order: each says as much as another.
+    """
+    from sklearn.utils.extmath import randomized_svd
+
+    information = positive_information(neighbour_counts(rows, vocab_size))
+    rank = min(size, vocab_size)
+    left, strength, _ = randomized_svd(information, rank, n_iter=4, random_state=seed)
+    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))
+    vectors = left * np.sqrt(strength) @ rotation[:rank]
+    known = information.getnnz(axis=1) > 0
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    limit = np.median(lengths[known]) if known.any() else 1.0
+    return np.where(known[:, None], vectors / np.maximum(lengths, limit), 0).astype(np.float32)
+
+
+def neighbour_counts(rows: PreparedRows, vocab_size: int) -> "csr_matrix":
+    """How often a token (row) stands right before another (column) in a document: (V, V)."""
+    from scipy.sparse import coo_matrix
+
+    spread = -(-len(rows) * rows.length // COUNTED_TOKENS)
+    sample = np.stack([rows[i] for i in range(0, len(rows), spread)])
+    tokens, documents = sample[:, TOKEN], sample[:, DOCUMENT]
+    together = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
+    before, after = tokens[:, :-1][together], tokens[:, 1:][together]
+    ones = np.ones(len(before), np.float32)
+    return coo_matrix((ones, (before, after)), (vocab_size, vocab_size)).tocsr()
+
+
+def positive_information(counts: "csr_matrix") -> "csr_matrix":
+    """Positive pointwise mutual information of each token with its right and left neighbours.
+
+    counts (V, V) → max(0, ln p(x, y) / (p(x) p(y))), (V, 2V) float32: right ones, then left ones.
+    """
+    from scipy.sparse import csr_matrix, hstack
+
+    pairs = counts.tocoo()
+    first, second = (np.asarray(counts.sum(axis), np.float64).ravel() for axis in (1, 0))
+    expected = first[pairs.row] * second[pairs.col] / max(first.sum(), 1.0)
+    values = np.maximum(np.log(pairs.data / expected), 0).astype(np.float32)
+    right = csr_matrix((values, (pairs.row, pairs.col)), shape=counts.shape)
+    right.eliminate_zeros()
+    return hstack([right, right.T]).tocsr()

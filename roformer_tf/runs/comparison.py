@@ -23,7 +23,6 @@ import yaml
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, parse_json, write_text
 from roformer_tf.runs.run_files import (
-    COMPARED,
     EVALUATIONS_FILE,
     METRICS_FILE,
     REPORT,
@@ -54,8 +53,7 @@ class RunsConfig:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)"),
     ]
-    """Folders of runs, or folders that hold such folders. The output of `compare-positions` counts
-    as the runs that it trained."""
+    """Folders of runs, or folders that hold such folders."""
     plot: Path | None = None
     """PNG file to draw the losses of all runs into."""
     json: Path | None = None
@@ -118,17 +116,13 @@ def compare(config: RunsConfig) -> None:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The folder itself if it is a run's, else those in it, sorted. Raises InputError for none.
-
-    The output of `compare-positions` stands for the runs that it trained.
-    """
+    """The folder itself if it is a run's, else those in it, sorted. Raises InputError for none."""
     if not folder.is_dir():
         raise InputError(
             f"there is no folder {folder}. Give the --output of a run, or a folder that holds runs."
         )
     with _told(f"read {folder}"):
-        folders = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
-        runs = [run for each in folders for run in _trained_in(each)]
+        runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
     if not runs:
         raise InputError(
             f"{folder} holds no run: neither {SETTINGS} nor {METRICS_FILE} lies in it, or in a "
@@ -288,13 +282,6 @@ def tables(comparison: Plain, width: int) -> Iterator[str]:
 
 def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (SETTINGS, METRICS_FILE))
-
-
-def _trained_in(folder: Path) -> list[Path]:
-    """The run itself; of a comparison, which has no metrics of its own, the runs it trained."""
-    if (folder / METRICS_FILE).exists():
-        return [folder]
-    return sorted(filter(_is_run, folder.glob(f"{COMPARED}/*"))) or [folder]
 
 
 def _steps(run: RecordedRun) -> int | None:

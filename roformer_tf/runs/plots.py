@@ -141,39 +141,6 @@ def plot_lengths(models: Mapping[str, Mapping[str, Any]], target: Path) -> None:
             _lighten(axes)
 
 
-def plot_positions(report: Mapping[str, Any], target: Path) -> None:
-    """Draw what `compare-positions` found, as `comparison.json` has it: PNG."""
-    with _drawing(target, width=11, height=4) as figure:
-        _positions(figure, report)
-
-
-def draw_positions(report: Mapping[str, Any]) -> bytes:
-    """Draw the same as SVG."""
-    with _page(width=11, height=4) as figure:
-        _positions(figure, report)
-        return _svg(figure)
-
-
-def _positions(figure: Figure, report: Mapping[str, Any]) -> None:
-    """Held-out losses by step, and how far each kind of positions lies from the first."""
-    curves, differences = figure.subplots(1, 2, width_ratios=(3, 2))
-    names = list(report["positions"])
-    for number, (name, one) in enumerate(report["positions"].items()):
-        colour = matplotlib.colormaps["tab10"](number % 10)
-        curves.plot(*zip(*one["curve"], strict=True), "o-", markersize=3, label=name, color=colour)
-        if "difference" in one:
-            differences.plot(one["interval"], [number] * 2, linewidth=5, alpha=0.35, color=colour)
-            differences.plot(one["difference"], number, "o", color=colour)
-    curves.set(xlabel="step", ylabel="held-out loss (nats per predicted token)")
-    curves.legend(fontsize=8)
-    differences.axvline(0, color=_OTHER, linewidth=1)
-    differences.set_yticks(range(len(names)), names)
-    differences.set_ylim(len(names) - 0.5, -0.5)
-    differences.set_xlabel(f"held-out loss, difference from {report['baseline']}")
-    for axes in (curves, differences):
-        _lighten(axes)
-
-
 class Range(NamedTuple):
     """A figure and its interval."""
 

@@ -16,8 +16,6 @@ from roformer_tf.files import parse_json
 SETTINGS, CHECKPOINTS, MODEL, BEST = "settings.yaml", "checkpoints", "model", "best"
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
 REPORT, RESULT, TRIALS = "report.json", "result.json", "trials"
-COMPARED = "runs"
-"""Folder of the runs that `compare-positions` trained."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.paper import __main__ as paper
 from benchmarks.paper import long_texts
 from benchmarks.paper.__main__ import PARTS, STAGES
-from roformer_tf.pretraining.stages import make_stages
+from roformer_tf.pretraining.settings import make_stages
 from tests.support.random_model import tokenizer_of
 
 ROOT = Path(__file__).parents[2]

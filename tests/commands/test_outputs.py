@@ -27,7 +27,6 @@ COMMANDS = {
     "generate": "generate --model nowhere --input nowhere.txt --output",
     "search": "search --model nowhere --documents nowhere.txt --queries nowhere.txt --output",
     "search --index": "search --model nowhere --documents nowhere.txt --index",
-    "compare-positions": "compare-positions --corpus empty.txt --output",
     "vocabulary": "checkpoints vocabulary --simplify --to own nowhere",
     "convert": "checkpoints convert nowhere --to own",
     "average": "checkpoints average nowhere nowhere --output",

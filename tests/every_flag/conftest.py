@@ -11,9 +11,7 @@ import shutil
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 
 import keras
@@ -285,20 +283,6 @@ def _recorded_steps(computed):
     return recorded
 
 
-def _not_trained(function, run):
-    """What stands for a training of `compare-positions`: its settings are kept in its folder."""
-    from roformer_tf.pretraining.compared_run import RunResult
-
-    folder = Path(run.output)
-    folder.mkdir(parents=True)
-    settings = {**asdict(run), "rows": "", "output": "", "architecture": ""}
-    shape = Path(run.architecture).read_text("utf-8")
-    (folder / "run.txt").write_text(f"{settings}\n{shape}", "utf-8")
-    (folder / "rows.txt").write_text(str(np.load(Path(run.rows, "train-00000.npy"))[:20].tolist()))
-    loss = 1 + run.seed / 9
-    return RunResult(loss, 0.5, [(0, 2.0), (run.steps, loss)], 0.1, None, 9)
-
-
 class _Tracker(ModuleType):
     """What wandb is for a run."""
 
@@ -327,7 +311,7 @@ def watched(computed, eagerly):
     from roformer_tf.inference import fill_mask
     from roformer_tf.models import generation, rows
     from roformer_tf.models.encoder import RoFormerEncoder
-    from roformer_tf.pretraining import command, position_comparison, train_step
+    from roformer_tf.pretraining import train_step, training_loop
     from roformer_tf.runs import plots
 
     runner, batches = rows.runner, generation._batches
@@ -351,11 +335,7 @@ def watched(computed, eagerly):
             patch.setattr(module, "runner", _spied(runner, computed))
         patch.setattr(generation, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(command, "plot_loss", lambda *_, **__: None)  # takes half a second
-        patch.setattr(position_comparison, "plot_positions", lambda report, path: path.touch())
-        patch.setattr(position_comparison, "in_own_process", _not_trained)
-        patch.setattr(position_comparison, "row_losses", lambda folder: None)
-        patch.setattr(position_comparison, "row_interval", lambda *_: [0.0, 1.0])
+        patch.setattr(training_loop, "plot_loss", lambda *_, **__: None)  # takes half a second
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
         patch.setattr(plots, "_svg", lambda *_: b"<svg/>")  # drawing takes most of a page's time

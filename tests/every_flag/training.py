@@ -59,11 +59,6 @@ PRETRAIN = (
 PRETRAIN_CORPUS = (
     f"--corpus {{passages}} {READ} --output {{out}}/run --architecture {{architecture}}"
 )
-COMPARE = (
-    f"--corpus {{passages}} {READ} --output {{out}}/comparison --positions rotary none "
-    "--seeds 2 --architecture {architecture}"
-)
-RUN = "comparison/runs/none-1/run.txt"
 LINES, JUDGED = "run/metrics.jsonl", "run/evaluations.jsonl"
 STAGES = "'length=16 steps=2' 'length=16 steps=3 batch-size=2'"
 
@@ -81,7 +76,7 @@ def of_optimizer(part, base, learning_rate="0.02", steps="--steps 3"):
         Row("--weight-decay 9", part, base=base),
         Row("--beta-2 0.5", part, base=base),
         Row("--clip-norm 0.01", part, base=base),
-        Row("--ema 0.5", part if part == RUN else JUDGED, base=base),
+        Row("--ema 0.5", JUDGED, base=base),
     ]
 
 
@@ -188,28 +183,6 @@ TABLES = {
                 base=f"{PRETRAIN} --save-every 1",
             ),
             Row("--wandb project", "computed", lambda _, x: ("wandb", "project", (0,)) in x),
-        ],
-    ),
-    "compare-positions": (
-        COMPARE,
-        [
-            *preparation(COMPARE, "comparison/runs/none-1/rows.txt"),
-            Row("--output {out}/other", "other/comparison.json"),
-            Row(
-                "--positions rotary learned",
-                "comparison/runs/learned-0/run.txt",
-                without="--positions rotary none",
-            ),
-            Row("--seeds 4", "comparison/runs/none-3/run.txt"),
-            Row("--steps 9", RUN),
-            Row("--architecture {other_architecture}", RUN),
-            Row("--objective causal", RUN),
-            Row("--batch-size 9", RUN),
-            Row("--evaluations 3", RUN),
-            Row("--embeddings random", RUN),
-            *of_optimizer(RUN, COMPARE),
-            *of_masking(RUN, COMPARE),
-            Row("--precision mixed_bfloat16", RUN, without="--precision float32"),
         ],
     ),
     "finetune": (

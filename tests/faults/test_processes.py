@@ -239,7 +239,7 @@ def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_err
     )
     assert done.stdout.split() == ["2", "2"]
     assert re.search(r"5 devices .* JAX sees 4: cpu:0, cpu:1, cpu:2, cpu:3", done.stderr)
-    assert "batches of 8 rows cannot be split over 4 devices in 4 pieces" in done.stderr
+    assert "batches of 8 sequences cannot be split over 4 devices in 4 micro-batches" in done.stderr
     assert not run.exists()
 
 

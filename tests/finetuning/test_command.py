@@ -1,5 +1,6 @@
 """What `finetune` makes of its settings before anything is trained."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,9 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.command import (
     choose_epochs,
     choose_length,
+    choose_rate,
     make_start,
-    settle_epochs,
+    settle_auto,
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -90,7 +92,17 @@ def test_a_run_that_was_begun_keeps_its_number_of_epochs(began, asked, want, tmp
     config = FinetuneConfig(
         checkpoint="", train="", output=str(tmp_path), epochs=asked, precision="float32"
     )
-    assert settle_epochs(config).epochs == want
+    assert settle_auto(config).epochs == want
+
+
+def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
+    config = FinetuneConfig(checkpoint="", train="", output=str(tmp_path), precision="float32")
+    assert settle_auto(config).optimizer.learning_rate == "auto"
+    (tmp_path / "settings.yaml").write_text("learning_rate: 0.0002\nepochs: 2\n")
+    assert settle_auto(config).optimizer.learning_rate == 2e-4
+    given = FinetuneOptimizerConfig(learning_rate=1e-3)
+    config = dataclasses.replace(config, optimizer=given)
+    assert settle_auto(config).optimizer.learning_rate == 1e-3
 
 
 @pytest.mark.parametrize(
@@ -111,11 +123,14 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, chang
     config = FinetuneConfig(checkpoint="", train="", output="", precision="float32", **changes)
     architecture = RoFormerConfig.from_file(DEMO)
     sets = SimpleNamespace(train=range(examples))
-    start = SimpleNamespace(architecture=architecture)
-    chosen = choose_epochs(config, SimpleNamespace(rows_each=1), sets, start)
+    start = SimpleNamespace(architecture=architecture, weights={"a": 0})
+    rate_before = config.optimizer.learning_rate
+    config = choose_rate(config, start)
+    chosen = choose_epochs(config, SimpleNamespace(rows_each=1), sets)
     assert chosen.epochs == want
     said = capsys.readouterr().out
-    assert said.startswith(f"epochs {want}") == ("epochs" not in changes)
+    assert (f"epochs {want}" in said) == ("epochs" not in changes)
+    assert said.startswith("learning rate 5e-4,") == (rate_before == "auto")
     assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (want < 3)
 
 

@@ -10,7 +10,6 @@ from seqeval.metrics import f1_score
 
 import roformer_tf
 from roformer_tf.cli import main
-from roformer_tf.finetuning import learning_rate
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.labelled.batches import labels_as_input
 from roformer_tf.labelled.examples import Example
@@ -196,59 +195,3 @@ def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
         assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in said
         assert "(first: I-LOC behind O in f:200)" in said
         assert ("all answers are" in said) == bool(scheme)
-
-
-def search_of(run):
-    return json.loads((run / "report.json").read_text(encoding="utf-8"))["rate_search"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("eager_steps")
-def test_its_learning_rate_is_searched_by_whole_sequences(shallow, tmp_path, monkeypatch):
-    """A step each: a search may take twice as many as the training."""
-    for name, value in {"SHARE": 2.0, "RESTART": 0, "FEWEST": 1}.items():
-        monkeypatch.setattr(learning_rate, name, value)
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
-    judged, found = [], Tagging.sequence_losses
-
-    def spied(task, logits, examples):
-        judged.append(found(task, logits, examples))
-        return judged[-1]
-
-    monkeypatch.setattr(Tagging, "sequence_losses", spied)
-    settings = flags(
-        checkpoint=shallow,
-        train=write(tmp_path / "train.conll", 8, 1),
-        valid=write(tmp_path / "valid.conll", 8, 3),
-        output=tmp_path / "auto",
-        max_length=12,
-        epochs=1,
-        batch_size=8,
-        precision="float32",
-    )
-    assert main(["finetune", *settings, "--crf", "--no-baseline"]) == 0
-    losses = [one["loss"] for one in search_of(tmp_path / "auto")["tried"]]
-    assert len(losses) >= 2
-    assert losses == [pytest.approx(one.mean()) for one in judged]
-
-
-@pytest.mark.slow
-def test_its_training_is_then_that_of_who_gives_the_rate(shallow, tmp_path, monkeypatch):
-    """In whose step its own rate is a constant."""
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
-    settings = flags(
-        checkpoint=shallow,
-        train=write(tmp_path / "train.conll", 192, 1),
-        valid=write(tmp_path / "valid.conll", 32, 3),
-        max_length=12,
-        epochs=2,
-        batch_size=2,
-        precision="float32",
-    )
-    words = ["finetune", *settings, "--crf", "--no-baseline"]
-    auto, given = tmp_path / "auto", tmp_path / "given"
-    assert main([*words, "--output", str(auto)]) == 0
-    rate = str(search_of(auto)["learning_rate"])
-    assert main([*words, "--output", str(given), "--learning-rate", rate]) == 0
-    weights = [(run / "model" / "model.safetensors").read_bytes() for run in (auto, given)]
-    assert weights[0] == weights[1]

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from roformer_tf.models.heads import RoFormerForCausalLM
-from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import MaskedTokenLoss
 
 VOCABULARY = 50
 V2 = {"norm_type": "rms_norm", "use_bias": False}

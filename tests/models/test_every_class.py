@@ -17,9 +17,8 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
-from roformer_tf.pretraining.losses import MaskedTokenLoss
 from roformer_tf.pretraining.settings import StepConfig
-from roformer_tf.pretraining.train_step import PretrainingModel
+from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.runs.optimizers.factory import make_finetune_optimizer, make_optimizer
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
 

@@ -11,7 +11,7 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     mean_of_tokens,
 )
-from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import MaskedTokenLoss
 
 BOUND = 1e-4
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

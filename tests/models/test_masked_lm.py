@@ -17,7 +17,7 @@ from roformer_tf.kernels import cross_entropy
 from roformer_tf.models import heads
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import MaskedTokenLoss
 
 HIDDEN_BOUND, LOGIT_BOUND = 1e-5, 2e-5
 FAMILIES = ["word", "char", "word_project"]

@@ -7,7 +7,7 @@ from keras import ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import MaskedTokenLoss
 
 BASE = {
     "vocab_size": 60,

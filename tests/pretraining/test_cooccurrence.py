@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.corpus.packing import Documents, pack
-from roformer_tf.pretraining.cooccurrence import (
+from roformer_tf.pretraining.initialization import (
     neighbour_counts,
     neighbour_vectors,
     positive_information,

@@ -4,8 +4,15 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.pretraining.cost import Cost, CostConfig, costs, priced, read_recipe, rendered
-from roformer_tf.pretraining.flops import step_flops
+from roformer_tf.pretraining.cost import (
+    Cost,
+    CostConfig,
+    costs,
+    priced,
+    read_recipe,
+    rendered,
+    step_flops,
+)
 from roformer_tf.pretraining.settings import PretrainConfig
 
 SHAPE = RoFormerConfig(100, 24, 2, 2, 48)

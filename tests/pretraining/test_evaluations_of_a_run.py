@@ -15,9 +15,9 @@ from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.corpus.shards import PreparedRows, write_shard
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.command import _publish
+from roformer_tf.pretraining.cost import step_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, token_metrics
-from roformer_tf.pretraining.flops import step_flops
+from roformer_tf.pretraining.training_loop import publish_checkpoint
 from roformer_tf.runs import devices
 from roformer_tf.runs.callbacks import StepLog, scalars
 from roformer_tf.runs.run_files import read_metrics
@@ -150,7 +150,7 @@ def test_best_is_the_lowest_loss_since_rows_have_their_length(pretrained, tmp_pa
     ]
     (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
     for step in (16, 22):
-        _publish(run, run / "checkpoints" / f"step-{step:08}")
+        publish_checkpoint(run, run / "checkpoints" / f"step-{step:08}")
     weights = "model/model.safetensors"
     want = (run / "checkpoints" / f"step-{best:08}" / weights).read_bytes()
     assert (run / "best" / "model.safetensors").read_bytes() == want
@@ -182,7 +182,7 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
     flags = pretrain_flags(run, rows=unpredictable, corpus=None, steps=4, save_every=2)
     assert main(["pretrain", *flags]) == 0
     said = capsys.readouterr()
-    assert said.out.count("nothing is evaluated: the words of all 1 held-out rows") == 1
+    assert said.out.count("No evaluation: all words of the 1 held-out sequences") == 1
     assert "diverged" not in said.err
     assert read_metrics(run / "evaluations.jsonl") == []
     assert (run / "model" / "model.safetensors").is_file()

@@ -10,8 +10,8 @@ from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.machine import PEAKS, peak_flops
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.pretraining.flops import parameters, stage_flops, step_flops
-from roformer_tf.pretraining.stages import make_stages
+from roformer_tf.pretraining.cost import parameters, stage_flops, step_flops
+from roformer_tf.pretraining.settings import make_stages
 from roformer_tf.runs import distribution as processes
 from roformer_tf.runs.devices import device_name
 from roformer_tf.runs.distribution import peak_of_devices

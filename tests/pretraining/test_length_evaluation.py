@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 
 import keras
@@ -13,16 +14,16 @@ from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.windows import WordedText
 from roformer_tf.models import rows
-from roformer_tf.pretraining import length_evaluation
-from roformer_tf.pretraining.length_evaluation import (
-    JudgedTokens,
+from roformer_tf.pretraining import length_evaluation, windowed_losses
+from roformer_tf.pretraining.length_evaluation import open_language_model
+from roformer_tf.pretraining.windowed_losses import (
     PredictedText,
+    TokenLosses,
     figures,
     interval,
-    judge,
-    make_rows,
-    open_language_model,
+    make_sequences,
     predicted_texts,
+    token_losses,
 )
 from tests.support.random_model import LETTERS, TINY, random_writer, tokenizer_of
 
@@ -78,11 +79,9 @@ def reference(model, tokenizer, objective, texts, length):
 
 
 @pytest.mark.parametrize("objective", ["masked", "causal"])
-def test_every_token_is_told_from_the_window_it_is_judged_in(
-    models, objective, monkeypatch, untuned
-):
+def test_every_token_is_told_from_the_window_it_is_judged_in(models, objective, monkeypatch):
     """Two texts, one shorter than the longest rows; batches of a few rows, the last one padded."""
-    monkeypatch.setattr(length_evaluation, "TOKENS_AT_ONCE", {"masked": 48, "causal": 48})
+    monkeypatch.setattr(windowed_losses, "TOKENS_PER_BATCH", {"masked": 48, "causal": 48})
     model, tokenizer, found = open_language_model(str(models[objective]), None, "float32")
     assert found == objective
     rng = np.random.default_rng(1)
@@ -92,7 +91,7 @@ def test_every_token_is_told_from_the_window_it_is_judged_in(
     ]
     texts[0].words[30] = 0  # a [SEP] between two documents is never told
     told = predicted_texts(texts, objective, tokenizer, MaskingConfig(mask_rate=0.4), seed=3)
-    judged = judge(model, tokenizer, objective, told, LENGTHS)
+    judged = token_losses(model, tokenizer, objective, told, LENGTHS)
     for length in LENGTHS:
         losses, hits = reference(model, tokenizer, objective, told, length)
         np.testing.assert_allclose(judged.losses[length], losses, atol=1e-4)
@@ -120,7 +119,7 @@ def test_nothing_is_said_of_what_is_traced_for_every_length(models):
         text = WordedText(np.full(12, tokenizer.vocab_size - 1), np.arange(12) // 2 + 1)
         told = predicted_texts([text], objective, tokenizer, MaskingConfig(), seed=0)
         for length in range(6, 14):
-            judge(model, tokenizer, objective, told, [length])
+            token_losses(model, tokenizer, objective, told, [length])
     finally:
         logger.removeHandler(listener)
     assert not [record.getMessage() for record in heard]
@@ -142,7 +141,7 @@ def test_of_a_row_only_what_it_judges_has_a_slot():
     tokenizer = tokenizer_of()
     ids = np.arange(5, 15)
     text = PredictedText(ids, ids, np.isin(np.arange(10), (0, 5, 8)))
-    rows = make_rows([text], 8, tokenizer, "masked")
+    rows = make_sequences([text], 8, tokenizer, "masked")
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     assert rows["token_ids"].tolist() == [[cls, *ids[:6], sep], [cls, *ids[4:], sep]]
     assert rows["sequence_ids"].tolist() == [[1] * 8] * 2
@@ -152,7 +151,7 @@ def test_of_a_row_only_what_it_judges_has_a_slot():
 
 
 def test_figures_are_means_by_length_and_by_position():
-    judged = JudgedTokens(
+    judged = TokenLosses(
         losses={4: np.array([1.0, 2, 3, 6]), 16: np.array([1.0, 1, 2, 4])},
         hits={4: np.array([True, False, False, False]), 16: np.array([True, True, False, True])},
         windows=np.array([0, 0, 0, 3]),
@@ -196,7 +195,7 @@ def test_the_table_is_printed_and_files_written_on_request(models, corpus, tmp_p
     assert list(report["by_length"]) == ["10", "20"]
     assert report["objective"] == "masked"
     for length, one in report["by_length"].items():
-        (line,) = (x for x in out.splitlines() if x.startswith(f"{length} "))
+        (line,) = (x for x in out.splitlines() if x.split()[:1] == [length])
         assert f"{one['loss']:.4f}" in line
         assert f"{one['accuracy']:.2%}" in line
     assert f"{report['predictions']:,} masked tokens" in out
@@ -210,7 +209,7 @@ def test_a_yaml_file_chooses_the_command_too(models, corpus, tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"corpus: {corpus}\nlengths: [12]\n", encoding="utf-8")
     evaluated("--model", models["causal"], "--config", recipe)
-    assert "rows of 12" in capsys.readouterr().out
+    assert "of 12" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("eager_steps")
@@ -218,15 +217,15 @@ def test_without_lengths_it_is_the_models_own_up_to_512(
     models, corpus, tmp_path, monkeypatch, capsys
 ):
     evaluated(models["causal"], "--corpus", corpus)
-    assert "rows of 512" in capsys.readouterr().out
-    monkeypatch.setattr(length_evaluation, "USUAL", 30)
+    assert "positions, of 512" in capsys.readouterr().out
+    monkeypatch.setattr(length_evaluation, "DEFAULT_LENGTH", 30)
     evaluated(models["causal"], "--corpus", corpus)
-    assert "rows of 30" in capsys.readouterr().out
+    assert "positions, of 30" in capsys.readouterr().out
     short = shutil.copytree(models["causal"], tmp_path / "short")
     config = json.loads((short / "config.json").read_text(encoding="utf-8"))
     (short / "config.json").write_text(json.dumps(config | {"trained_length": 9}), encoding="utf-8")
     evaluated(short, "--corpus", corpus)
-    assert "rows of 9" in capsys.readouterr().out
+    assert "positions, of 9" in capsys.readouterr().out
 
 
 def test_only_what_prepare_held_out_is_read_where_that_is_asked(models, corpus, monkeypatch):
@@ -267,7 +266,7 @@ def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, cap
     losses = {name: one["by_length"]["40"]["loss"] for name, one in found.items()}
     assert len({round(loss, 5) for loss in losses.values()}) == 5
     for name, loss in losses.items():
-        assert f"loss, {name}" in out
+        assert re.search(rf"^loss by length.* {name}\b", out, re.M)
         assert f"{loss:.4f}" in out
     assert found["dynamic"]["by_length"]["10"] == found["none"]["by_length"]["10"]
     for name, keys in {
@@ -296,7 +295,7 @@ def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, cap
         ("--scalings yarn yarn", "yarn twice"),
         ("--held-out 1", "held_out is 1"),
         ("--data x.tsv", "give either --corpus"),
-        ("--output x.png", "the plot beside it"),
+        ("--output x.png", "the plot next to it"),
         ("--objective masked", "reads from left to right"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import MaskedTokenLoss
 
 VOCABULARY = 7
 

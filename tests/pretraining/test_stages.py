@@ -8,8 +8,8 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.corpus.batches import pretraining_batches
 from roformer_tf.errors import InputError
-from roformer_tf.pretraining import command
-from roformer_tf.pretraining.stages import Stage, make_stages, rows_before
+from roformer_tf.pretraining import training_loop
+from roformer_tf.pretraining.settings import Stage, make_stages, rows_before
 from roformer_tf.runs.comparison import read_run, summary
 from roformer_tf.runs.run_files import read_metrics
 
@@ -106,7 +106,7 @@ def six(flags, first_rows, tmp_path_factory):
 
     output = tmp_path_factory.mktemp("six") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "pretraining_batches", batches)
+        patch.setattr(training_loop, "pretraining_batches", batches)
         assert main(["pretrain", *flags(output)]) == 0
     return output
 
@@ -185,7 +185,7 @@ def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path,
     run = tmp_path / "run"
     given = flags(run, corpus=None, vocab_size=None, rows=six / "rows-32")
     assert main(["pretrain", *given]) == 2
-    assert "stage 2 has rows of 64" in capsys.readouterr().err
+    assert "stage 2 has length 64" in capsys.readouterr().err
     assert not run.exists()
 
 
@@ -197,7 +197,7 @@ def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path,
         ({"learning-rate": "nan"}, "stage 2: learning_rate is nan"),
         ({"warmup": 0.95}, "stage 2: --warmup and --decay-share are 0.95 and 0.1"),
         ({"length": 2}, "stage 2: length is 2"),
-        ({"batch-size": 6, "accumulate": 4}, "stage 2: batches of 6 rows"),
+        ({"batch-size": 6, "accumulate": 4}, "stage 2: batches of 6 sequences"),
     ],
 )
 def test_a_later_stage_is_checked_before_the_first_begins(wrong, message, flags, tmp_path, capsys):

@@ -9,9 +9,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining import train_step as steps
-from roformer_tf.pretraining.losses import MaskedTokenLoss
 from roformer_tf.pretraining.settings import StepConfig
-from roformer_tf.pretraining.train_step import PretrainingModel
+from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
 from roformer_tf.runs.optimizers.factory import make_optimizer
 from roformer_tf.runs.optimizers.settings import OptimizerConfig

@@ -8,7 +8,7 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.losses import MaskedTokenLoss
+from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.runs.checkpointing import (
     RunState,
     checkpoints,

@@ -332,20 +332,6 @@ def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
         find_runs(tmp_path / name)
 
 
-def test_a_comparison_of_positions_is_shown_as_the_runs_that_it_trained(tmp_path):
-    comparison = write_run(tmp_path / "positions", steps=30, seeds=1, positions=["rotary", "t5"])
-    assert find_runs(tmp_path) == [comparison]  # none is begun
-    for name, last in (("rotary-0", 30), ("t5-0", 10)):
-        write_run(comparison / "runs" / name, losses(2.0, every=last), steps=30)
-    write_run(tmp_path / "single", losses(2.0), steps=10)
-    want = [
-        "rotary-0  finished at step 30  2.0000",
-        "t5-0         at step 10 of 30  2.0000",
-    ]
-    assert shown(*find_runs(comparison))[1:3] == want
-    assert shown(*find_runs(tmp_path))[1:3] == want
-
-
 def test_runs_are_called_by_their_folders(tmp_path, monkeypatch):
     for name in ("x/demo", "y/demo", "base"):
         write_run(tmp_path / name, losses(1.0))

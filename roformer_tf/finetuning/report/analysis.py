@@ -72,8 +72,6 @@ class ReportData:
     hardware: Mapping[str, str] = field(default_factory=dict)
     answered_by: Mapping[str, str] = field(default_factory=dict)
     """The engine and the precision of the answers: those of `predict` on the same machine."""
-    rate_search: Mapping[str, Any] = field(default_factory=dict)
-    """Where the learning rate comes from, if it was not given: a `FoundRate`'s fields."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Of each phase."""
 
@@ -126,7 +124,6 @@ def analyse(data: ReportData) -> JsonObject:
         "settings": dict(data.settings),
         "hardware": dict(data.hardware),
         "answered_by": dict(data.answered_by),
-        "rate_search": dict(data.rate_search),
         "seconds": dict(data.seconds),
     }
     return report | {"warnings": in_language(warnings(report), "en")}

@@ -236,8 +236,6 @@ def _data(report: Report) -> Iterator[Wording]:
 def _training(report: Report) -> Iterator[Wording]:
     settings = report["settings"]
     settled = {"max_length": report["max_length"]}  # what "auto" came to
-    if report["rate_search"]:
-        settled["learning_rate"] = f"{report['rate_search']['learning_rate']:g}"
     rows: list[list[Wording]] = [
         [name, words.setting(settled.get(name, settings[name]))]
         for name in SHOWN_SETTINGS

@@ -20,7 +20,6 @@ CALIBRATION = Words("Calibration", "置信度校准")
 MISTAKES = Words("Errors", "错误样本")
 LABEL_ISSUES = Words("Possible label errors", "疑似标注错误")
 DATA = Words("Data", "数据")
-RATE_SEARCH = Words("Learning rate", "学习率")
 TRAINING = Words("Training", "训练过程")
 TRIALS = Words("Runs compared", "多次训练对比")
 SETTINGS = Words("Settings", "参数设置")
@@ -107,9 +106,6 @@ CONTRADICTING = Words("texts with more than one label", "同一文本有多个�
 # Training
 
 EPOCH = Words("epoch", "轮次")
-LEARNING_RATE = Words("learning rate", "学习率")
-DIVERGED = Words("diverged", "发散")
-VALID_LOSS = Words("loss, validation set", "损失（验证集）")
 STEP = Words("step", "步数")
 LOSS = Words("training loss", "训练损失")
 LOSS_CURVE = Words("training loss by step", "训练损失曲线")
@@ -202,7 +198,6 @@ HARDWARE_NAMES = {
 }
 PHASES = {
     "training": Words("time of training", "训练耗时"),
-    "learning rate search": Words("time of the search for the learning rate", "学习率搜索耗时"),
     "baseline": Words("time of the baseline", "基线耗时"),
 }
 OTHER_PHASE = Words("time: {name}", "耗时：{name}")

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.finetuning.report import phrases, words
-from roformer_tf.finetuning.report.rate_search import of_learning_rate, rates_tried
 from roformer_tf.finetuning.report.warnings import compare, main_metric, newest, warnings
 from roformer_tf.finetuning.report.words import Report
 from roformer_tf.runs.plots import (
@@ -94,7 +92,6 @@ def sections(report: Report, language: Language) -> dict[str, list[Block]]:
         phrases.LABEL_ISSUES: _label_issues,
         phrases.CALIBRATION: _calibration,
         phrases.DATA: _data,
-        phrases.RATE_SEARCH: _learning_rate,
         phrases.TRAINING: _training,
         phrases.TRIALS: _trials,
         phrases.SETTINGS: _settings,
@@ -331,24 +328,6 @@ def _label_balance(sets: Sequence[Mapping[str, Any]]) -> ReportTable:
 def _share(number: int, examples: int) -> str:
     """8,588 (50.9%)."""
     return f"{number:,} ({number / examples:.1%})"
-
-
-def _learning_rate(report: Report) -> Made:
-    """How it was found, unless it was given."""
-    if not (search := report.get("rate_search")):
-        return
-    yield Text(Words(**of_learning_rate(search)))
-    metric = main_metric(report)
-    if tried := rates_tried(search, metric.name):
-        yield ReportTable(
-            [phrases.LEARNING_RATE, phrases.VALID_LOSS, _on_valid(metric)],
-            [
-                [rate, phrases.DIVERGED, "–"]
-                if isnan(loss)
-                else [rate, f"{loss:.4f}", words.figure(metric, value)]
-                for rate, loss, value in tried
-            ],
-        )
 
 
 def _training(report: Report) -> Made:

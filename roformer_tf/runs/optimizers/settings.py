@@ -56,8 +56,8 @@ class FinetuneOptimizerConfig:
     """AdamW with linear warm-up and decay, or none, slower in the lower layers."""
 
     learning_rate: float | Literal["auto"] = "auto"
-    """Highest learning rate, that of the head, reached when the warm-up ends; "auto" goes by the
-    model's size, and tries those around it on short trainings."""
+    """Highest learning rate, that of the head, reached when the warm-up ends; Default:
+    the usual one for the model's size."""
     crf_learning_rate: float = 1e-2
     """With --crf, highest learning rate of what labels score behind each other: few numbers, which
     begin at 0 and have far to go."""

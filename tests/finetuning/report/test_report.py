@@ -759,24 +759,3 @@ def test_every_metric_is_explained():
         for metric in task.metrics:
             assert metric.meaning is not None
             assert isinstance(metric.title, Words)
-
-
-def test_the_search_for_a_rate_is_in_the_language_of_the_page():
-    tried = [
-        {"learning_rate": 1e-4, "loss": 0.51234, "metrics": {"accuracy": 0.8}},
-        {"learning_rate": 2e-4, "loss": 0.4, "metrics": {"accuracy": 0.9}},
-        {"learning_rate": 5e-4},
-    ]
-    search = {"learning_rate": 2e-4, "usual": 2e-4, "reason": "", "tried": tried}
-    search |= {"batches": 50, "of": 300, "examples": 200, "seconds": 3.0}
-    report = analyse(make_run(rate_search=search, seconds={"learning rate search": 3.0}))
-    for language, head, diverged in (("en", "learning rate", "diverged"), ("zh", "学习率", "发散")):
-        markdown = markdown_page(report, language)
-        rows = cells_of(markdown)[head[:1].upper() + head[1:]][0]
-        assert rows[1:] == [
-            ["1e-4", "0.5123", "80.0%"],
-            ["2e-4", "0.4000", "90.0%"],
-            ["5e-4", diverged, "–"],
-        ]
-    assert english_in(markdown) == set()
-    assert "学习率搜索耗时" in markdown

@@ -1,0 +1,292 @@
+"""The training loop of `pretrain`: one stage after another, with evaluations and checkpoints."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
+from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.errors import TRY_AGAIN, DivergedError, TerminatedError
+from roformer_tf.pretraining.card import model_card
+from roformer_tf.pretraining.cost import stage_flops
+from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
+from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before
+from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
+from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
+from roformer_tf.runs.checkpointing import (
+    CheckpointWriter,
+    RunState,
+    checkpoints,
+    publish,
+    take_snapshot,
+)
+from roformer_tf.runs.comparison import best_evaluation
+from roformer_tf.runs.devices import choose_jit
+from roformer_tf.runs.distribution import (
+    ProcessGroup,
+    exit_without_shutdown,
+    peak_of_devices,
+    replicas,
+)
+from roformer_tf.runs.ema import ema_weights
+from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.runs.optimizers.factory import make_optimizer
+from roformer_tf.runs.plots import plot_loss
+from roformer_tf.runs.run_files import (
+    BEST,
+    CHECKPOINTS,
+    EVALUATIONS_FILE,
+    METRICS_FILE,
+    MODEL,
+    read_metrics,
+    read_settings,
+)
+from roformer_tf.runs.tracking import Track
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+@dataclass(frozen=True)
+class PretrainingRun:
+    """What the stages of a run share."""
+
+    config: PretrainConfig
+    stages: Sequence[Stage]
+    group: ProcessGroup
+    folders: Mapping[int, Path]
+    """Prepared sequences by their length."""
+    fingerprint: str
+    """Of all prepared data."""
+    model: PretrainingModel
+    tokenizer: RoFormerTokenizer
+    termination: Termination
+
+    @property
+    def output(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.output)
+
+
+def compile_stage(run: PretrainingRun, stage: Stage) -> None:
+    """Compile the model for a stage. The state of optimizer and metrics is carried over."""
+    model, config = run.model, run.config
+    begin, steps = stage.start, stage.steps
+    if config.one_schedule:
+        begin, steps = 0, run.stages[-1].stop
+    optimizer = make_optimizer(
+        config.optimizer_of(stage),
+        model.trainable_variables,
+        steps,
+        model.model.compute_dtype,
+        begin,
+    )
+    before = []
+    if model.compiled:
+        before = [keras.ops.copy(v) for v in (*model.optimizer.variables, *model.metrics_variables)]
+    model.step_config = dataclasses.replace(config.stepping, accumulate=stage.accumulate)
+    model.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
+    if before:
+        after = (*optimizer.variables, *model.metrics_variables)
+        for variable, value in zip(after, before, strict=True):
+            variable.assign(value)
+
+
+@dataclass
+class _StageEvents:
+    """What happens every `save_every` steps of a stage: evaluation, plot, checkpoint."""
+
+    run: PretrainingRun
+    stage: Stage
+    held_out: Any
+    """Held-out batches."""
+    corpora: Mapping[str, int]
+    """Held-out sequences of each corpus; they are in this order."""
+    metrics: TokenMetrics
+    training_lines: MetricsFile
+    evaluations: MetricsFile
+    log: StepLog
+    writer: CheckpointWriter
+
+    def evaluate(self, step: int) -> None:
+        with ema_weights(self.run.model):
+            result = evaluate(self.metrics, self.held_out, self.corpora)
+        self.log.check(step, "the held-out loss", result.loss)
+        self.evaluations.write({"step": step, "length": self.stage.length} | result.line())
+        self.log.say(f"step {step:,}: {result}")
+
+    def plot(self, step: int) -> None:
+        if self.run.group.first:
+            files = (self.training_lines.path, self.evaluations.path)
+            lines = [line for file in files for line in read_metrics(file)]
+            plot_loss(lines, self.run.output / "loss.png", title=self.run.output.name)
+
+    def save(self, step: int) -> None:
+        # The averaged weights are published; the optimizer's own are saved next to them.
+        with ema_weights(self.run.model):
+            snapshot = take_snapshot(RunState(step, self.run.fingerprint), self.run.model)
+        if self.run.group.first:
+            self.writer.write(snapshot)
+
+
+def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
+    """Train from step `start` to the end of its stage, with evaluations and checkpoints."""
+    config, output, model = run.config, run.output, run.model
+    sequences, held_out, corpora = _batches(run, stage, start)
+    evaluates = run.group.any(predicts(held_out))
+    _announce(run, stage, 0 if evaluates else sum(corpora.values()))
+    if start == stage.start:
+        model.forget_usual_loss()  # losses of another length are not comparable
+    span: dict[str, Any] = {"start": start, "last": stage.stop}
+    files: dict[str, Any] = {"resumed_at": start, "writing": run.group.first, "also": track}
+    board = output / "tensorboard"
+    with (
+        MetricsFile(output / METRICS_FILE, tensorboard=board / "training", **files) as lines,
+        MetricsFile(
+            output / EVALUATIONS_FILE, tensorboard=board / "held_out", **files
+        ) as evaluations,
+        CheckpointWriter(
+            output / CHECKPOINTS,
+            model,
+            config.keep_checkpoints,
+            lambda checkpoint: publish_checkpoint(output, checkpoint),
+        ) as writer,
+        StepLog(
+            lines,
+            every=config.log_every,
+            tokens_per_step=stage.batch_size * stage.length,
+            uniform_loss=math.log(model.config.vocab_size),
+            max_skipped=config.stepping.max_skipped,
+            quiet=not run.group.first,
+            flops_per_step=stage_flops(config, stage, model.config),
+            peak=peak_of_devices(config.hardware),
+            **span,
+        ) as log,
+    ):
+        metrics = TokenMetrics(model.model)
+        events = _StageEvents(
+            run, stage, held_out, corpora, metrics, lines, evaluations, log, writer
+        )
+        if start == 0 and evaluates:
+            events.evaluate(0)
+        with _explained(run, stage):
+            model.fit(
+                fed(prefetched(sequences), static_shapes=True),
+                steps_per_epoch=stage.stop - start,
+                shuffle=False,  # the batches are in their order already
+                callbacks=_callbacks(run, events, evaluates, span),
+                verbose=0,
+            )
+    run.termination.training = False
+    if run.termination.stopped:
+        # Other processes may get here before the first one has written its checkpoint.
+        where = output / CHECKPOINTS
+        saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
+        raise TerminatedError(
+            f"told to end ({run.termination.signal}), saved {saved}. The same command continues."
+        )
+
+
+def _announce(run: PretrainingRun, stage: Stage, unused: int) -> None:
+    """Print the stage, and why nothing is evaluated: `unused` held-out sequences."""
+    if len(run.stages) > 1:
+        number = run.stages.index(stage) + 1
+        print(
+            f"stage {number} of {len(run.stages)}, to step {stage.stop:,}: batches of "
+            f"{stage.batch_size} sequences of {stage.length}"
+        )
+    if unused:
+        print(
+            f"No evaluation: all words of the {unused:,} held-out sequences are too long to be "
+            "masked. Prepare with a larger --held-out."
+        )
+
+
+def _callbacks(
+    run: PretrainingRun, events: _StageEvents, evaluates: bool, span: dict[str, Any]
+) -> list[keras.callbacks.Callback]:
+    """Callbacks of a stage. The log comes first, the end by a signal last (`runs/callbacks`)."""
+    rhythm: dict[str, Any] = {"every": run.config.save_every, "log": events.log, **span}
+    return [
+        events.log,
+        *([PeriodicCallback(events.evaluate, **rhythm)] if evaluates else []),
+        PeriodicCallback(events.plot, seconds_apart=30, **rhythm),  # a plot takes half a second
+        PeriodicCallback(events.save, also=run.termination.received, **rhythm),
+        run.termination,
+    ]
+
+
+def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, dict[str, int]]:
+    """Training batches of this process from step `start` on, and held-out batches.
+
+    The third value is the number of held-out sequences of each corpus; they are in this order.
+    """
+    config, folder = run.config, run.folders[stage.length]
+    process, processes = run.group.part
+    objective = make_objective(config.objective, run.tokenizer, config.masking)
+    shared: dict[str, Any] = {
+        "seed": config.seed,
+        "objective": objective,
+        "process": process,
+        "processes": processes,
+    }
+    used = rows_before(run.stages, stage) + (start - stage.start) * stage.batch_size
+    sequences = pretraining_batches(
+        PreparedRows.open(folder),
+        batch_size=stage.batch_size,
+        mixing=config.mixing,
+        start_row=used,
+        **shared,
+    )
+    size = stage.batch_size // stage.accumulate  # fits into memory
+    size = objective.rows_to_evaluate(size, stage.length, replicas())
+    prepared = PreparedRows.open(folder, "held_out")
+    sample = held_out_sample(prepared.corpora, config.evaluation_rows)
+    numbers = [number for own in sample.values() for number in own.tolist()]
+    held_out = held_out_batches(prepared, batch_size=size, numbers=numbers, **shared)
+    return sequences.map(with_labels), held_out, {name: len(own) for name, own in sample.items()}
+
+
+def with_labels(batch: tuple[dict[str, Any], Any, Any]) -> tuple[dict[str, Any], Any, Any]:
+    """Add the labels to the model's inputs, so that it returns losses instead of logits."""
+    inputs, labels, weights = batch
+    return inputs | {"labels": labels}, labels, weights
+
+
+def publish_checkpoint(output: Path, checkpoint: Path) -> None:
+    """Copy a checkpoint's model to model/, and to best/ if its evaluation is the best so far."""
+    step = int(checkpoint.name.removeprefix("step-"))
+    lines = [line for line in read_metrics(output / EVALUATIONS_FILE) if 0 < line["step"] <= step]
+    own: dict[str, Any] = next((line for line in reversed(lines) if line["step"] == step), {})
+    cards = {}
+    if not (checkpoint / MODEL / MODEL_CARD).exists():  # a RoFormerV2's own card is kept
+        cards[MODEL_CARD] = model_card(read_settings(output), step, own)
+    publish(checkpoint / MODEL, output / MODEL, cards)
+    best = best_evaluation(lines)
+    if best is not None and best[0] == step:
+        publish(checkpoint / MODEL, output / BEST, cards)
+
+
+@contextlib.contextmanager
+def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
+    """Replace a backend's error by its cause: a missing shard, or a process that died."""
+    try:
+        yield
+    except DivergedError:
+        raise
+    except Exception as error:
+        PreparedRows.open(run.folders[stage.length])  # raises for a shard that is damaged by now
+        if run.group.count > 1 and not isinstance(error, OSError):
+            saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
+            reason = str(error).strip().splitlines()[0][:200]
+            exit_without_shutdown(TRY_AGAIN)
+            raise TerminatedError(
+                f"lost another process ({reason}). Saved: {saved}. The same command continues."
+            ) from None
+        raise

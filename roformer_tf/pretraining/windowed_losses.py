@@ -1,0 +1,206 @@
+"""Losses of the same tokens in sequences of several lengths.
+
+Every text is cut into windows of each length (`corpus/windows.py`). A token is predicted once per
+length, from the same masked text, so that only the amount of context differs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from roformer_tf.corpus.masking import (
+    MaskingConfig,
+    mask_row,
+    predictions_per_row,
+    replacement_ids,
+    row_generator,
+)
+from roformer_tf.corpus.objectives import ObjectiveName
+from roformer_tf.corpus.windows import NO_WORD, WordedText, windows
+from roformer_tf.models.rows import say_nothing_of_plans
+from roformer_tf.pretraining.evaluation import TokenMetrics
+from roformer_tf.pretraining.initialization import PretrainedLM
+from roformer_tf.terminal import Progress
+from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
+
+TOKENS_PER_BATCH: Mapping[ObjectiveName, int] = {"masked": 8192, "causal": 2048}
+"""At least one sequence. A causal model scores the vocabulary at every token: fewer fit."""
+RESAMPLES = 1000
+MAX_SPANS = 16
+"""Spans of positions in the longest sequences with figures of their own."""
+
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+class PredictedText(NamedTuple):
+    """A text of T tokens, some of which are predicted."""
+
+    token_ids: npt.NDArray[np.integer]
+    """(T,), the model's input."""
+    labels: npt.NDArray[np.integer]
+    """(T,), the original tokens."""
+    predicted: npt.NDArray[np.bool_]
+    """(T,)."""
+
+
+class TokenLosses(NamedTuple):
+    """The P predicted tokens, in the order of the text, at each length."""
+
+    losses: Mapping[int, Floats]
+    """By length (P,) float64, in nats."""
+    hits: Mapping[int, npt.NDArray[np.bool_]]
+    """By length (P,): whether the token has the highest score."""
+    windows: npt.NDArray[np.integer]
+    """(P,): the number of the longest sequence that each token is predicted in."""
+    positions: npt.NDArray[np.integer]
+    """(P,): its position there; [CLS] has position 0."""
+
+
+def predicted_texts(
+    texts: Sequence[WordedText],
+    objective: ObjectiveName,
+    tokenizer: RoFormerTokenizer,
+    masking: MaskingConfig,
+    seed: int,
+) -> list[PredictedText]:
+    """Mask words of each text; a causal model predicts every token that is no [SEP]."""
+    if objective == "causal":
+        return [PredictedText(ids, ids, words != NO_WORD) for ids, words in texts]
+    replacements = replacement_ids(tokenizer.vocabulary)
+    result = []
+    for number, (ids, words) in enumerate(texts):
+        masked = mask_row(
+            np.stack([ids, words != NO_WORD, words]),
+            predictions=predictions_per_row(len(ids) + SPECIALS, masking.mask_rate),
+            rng=row_generator(seed, 0, number),
+            config=masking,
+            mask_id=tokenizer.mask_id,
+            random_ids=replacements,
+        )
+        predicted = np.zeros(len(ids), bool)
+        predicted[masked.positions[masked.weights > 0]] = True
+        result.append(PredictedText(masked.token_ids, ids, predicted))
+    return result
+
+
+def token_losses(
+    model: PretrainedLM,
+    tokenizer: RoFormerTokenizer,
+    objective: ObjectiveName,
+    texts: Sequence[PredictedText],
+    lengths: Sequence[int],
+    name: str = "",
+) -> TokenLosses:
+    """Predict the same tokens in sequences of every length. `name` labels the progress bar."""
+    losses, hits = {}, {}
+    inputs = {length: make_sequences(texts, length, tokenizer, objective) for length in lengths}
+    metrics = TokenMetrics(model)
+    say_nothing_of_plans()  # TensorFlow traces the model again for each length
+    total = sum(x["token_ids"].size for x in inputs.values())
+    bar = Progress(total=total, desc=f"evaluate {name}".strip(), unit=" tokens", unit_scale=True)
+    with bar:
+        for length, arrays in inputs.items():
+            size = max(1, TOKENS_PER_BATCH[objective] // length)
+            outputs = []
+            for start in range(0, len(arrays["labels"]), size):
+                batch = {key: x[start : start + size] for key, x in arrays.items()}
+                outputs.append(metrics.predict_on_batch(_padded(batch, size)))
+                bar.update(batch["token_ids"].size)
+            found = {key: np.concatenate([x[key] for x in outputs]) for key in outputs[0]}
+            used = found["weights"] > 0
+            losses[length] = -found["log_likelihood"][used].astype("float64")
+            hits[length] = found["likeliest"][used] == found["labels"][used]
+    longest = inputs[max(lengths)]
+    sequence, slot = np.nonzero(longest["weights"])
+    if objective == "causal":  # a slot predicts the next token
+        return TokenLosses(losses, hits, sequence, slot + 1)
+    return TokenLosses(losses, hits, sequence, longest["masked_positions"][sequence, slot])
+
+
+def make_sequences(
+    texts: Sequence[PredictedText],
+    length: int,
+    tokenizer: RoFormerTokenizer,
+    objective: ObjectiveName,
+) -> dict[str, npt.NDArray[Any]]:
+    """All texts in S sequences of one length, with P slots each: the input of `TokenMetrics`.
+
+    The slots of weight 1 are the same tokens in the same order at any length.
+    """
+    spans = [(text, window) for text in texts for window in windows(len(text.labels), length - 2)]
+    counts = [int(text.predicted[window.judged : window.stop].sum()) for text, window in spans]
+    slots = length if objective == "causal" else max(1, *counts)
+    token_ids, sequence_ids = (np.zeros((len(spans), length), np.int32) for _ in range(2))
+    positions, labels = (np.zeros((len(spans), slots), np.int32) for _ in range(2))
+    weights = np.zeros((len(spans), slots), np.float32)
+    for row, (text, window) in enumerate(spans):
+        tokens = text.token_ids[window.start : window.stop]
+        token_ids[row, : len(tokens) + SPECIALS] = [tokenizer.cls_id, *tokens, tokenizer.sep_id]
+        sequence_ids[row, : len(tokens) + SPECIALS] = 1
+        predicted = window.judged + np.flatnonzero(text.predicted[window.judged : window.stop])
+        places = predicted - window.start + 1  # [CLS] has position 0
+        slot = places - 1 if objective == "causal" else np.arange(len(predicted))
+        positions[row, slot] = places
+        labels[row, slot] = text.labels[predicted]
+        weights[row, slot] = 1
+    inputs = {
+        "token_ids": token_ids,
+        "sequence_ids": sequence_ids,
+        "labels": labels,
+        "weights": weights,
+        "document_lengths": np.full_like(labels, length),
+    }
+    return inputs if objective == "causal" else inputs | {"masked_positions": positions}
+
+
+def _padded(batch: Mapping[str, npt.NDArray[Any]], size: int) -> dict[str, npt.NDArray[Any]]:
+    """A batch of `size` sequences, the added ones of weight 0: only one shape is compiled."""
+    missing = ((0, size - len(batch["labels"])), (0, 0))
+    padded = {key: np.pad(x, missing, mode="edge") for key, x in batch.items()}
+    return padded | {"weights": np.pad(batch["weights"], missing)}
+
+
+def figures(tokens: TokenLosses) -> dict[str, Any]:
+    """The report's figures: {"predictions", "by_length": {"512": …}, "by_position": […]}.
+
+    Of each length `loss`, `perplexity`, `accuracy` and the loss' 95 % `interval`; of the longest
+    sequences also by position, from 1 on.
+    """
+    counts = np.bincount(tokens.windows).astype("float64")
+    by_length = {}
+    for length, losses in tokens.losses.items():
+        sums = np.bincount(tokens.windows, losses).astype("float64")
+        by_length[str(length)] = {
+            "loss": float(losses.mean()),
+            "perplexity": float(np.exp(losses.mean())),
+            "accuracy": float(tokens.hits[length].mean()),
+            "interval": interval(sums[counts > 0], counts[counts > 0]),
+        }
+    longest, shortest = max(tokens.losses), min(tokens.losses)
+    # A span is at least the shortest sequence: within it all tokens have as much context there.
+    width = max(shortest, -(-longest // MAX_SPANS))
+    spans = tokens.positions // width
+    by_position = [
+        {
+            "from": int(max(1, number * width)),
+            "to": int(min((number + 1) * width, longest) - 1),
+            "loss": float(tokens.losses[longest][spans == number].mean()),
+            "accuracy": float(tokens.hits[longest][spans == number].mean()),
+            "predictions": int((spans == number).sum()),
+        }
+        for number in np.unique(spans)
+    ]
+    predictions = len(tokens.positions)
+    return {"predictions": predictions, "by_length": by_length, "by_position": by_position}
+
+
+def interval(sums: Floats, counts: Floats) -> list[float] | None:
+    """The 95 % interval of Σ sums / Σ counts by bootstrap over (S,) sequences; None for one."""
+    if len(sums) < 2:
+        return None
+    # Whole sequences are drawn: tokens of one sequence are not independent.
+    shares = np.full(len(sums), 1 / len(sums))
+    drawn = np.random.default_rng(0).multinomial(len(sums), shares, RESAMPLES)  # (resamples, S)
+    return np.quantile(drawn @ sums / (drawn @ counts), [0.025, 0.975]).tolist()

@@ -1,0 +1,98 @@
+"""`python -m benchmarks.positions`: runs that differ in positions alone, and their comparison."""
+
+import json
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+from benchmarks import positions
+from benchmarks.positions import seed_interval
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.runs.run_files import read_settings
+
+
+class _ThisProcess:
+    """A pool that trains in this process, so that a test does not import TensorFlow again."""
+
+    def __init__(self, *_):
+        self.calls = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+    def submit(self, function, argument):
+        future = Future()
+        future.set_result(function(argument))
+        return future
+
+
+@pytest.fixture
+def typed(write_corpus, tmp_path):
+    """Flags of a comparison of tiny models."""
+    corpus = write_corpus(tmp_path / "corpus.txt", 80)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    architecture = tmp_path / "architecture.json"
+    architecture.write_text(json.dumps({"vocab_size": 1, "intermediate_size": 64} | sizes))
+    flags = f"--corpus {corpus} --architecture {architecture} --output {tmp_path / 'compared'}"
+    flags += " --tokenization char --vocab-size 200 --length 32 --batch-size 8 --held-out 0.1"
+    flags += " --steps 2 --evaluations 2 --workers 1 --precision float32 --positions rotary t5"
+    return flags.split()
+
+
+def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkeypatch, eagerly):
+    monkeypatch.setattr(positions, "ProcessPoolExecutor", _ThisProcess)
+    with eagerly():
+        assert positions.main([*typed, "--seeds", "1"]) == 0
+        first = (tmp_path / "compared/runs/rotary-0/result.json").read_bytes()
+        assert positions.main([*typed, "--seeds", "2"]) == 0  # adds the second seed
+    output = tmp_path / "compared"
+    assert (output / "runs/rotary-0/result.json").read_bytes() == first
+    settings = {path.name: read_settings(path) for path in (output / "runs").iterdir()}
+    assert sorted(settings) == ["rotary-0", "rotary-1", "t5-0", "t5-1"]
+    rotary, t5 = settings["rotary-1"], settings["t5-1"]
+    assert {key for key in rotary if rotary[key] != t5[key]} == {"output", "architecture"}
+    shapes = [RoFormerConfig.from_file(one["architecture"]) for one in (rotary, t5)]
+    assert shapes[1] == shapes[0].replace(position_embedding_type="t5")
+
+    report = json.loads((output / "comparison.json").read_text("utf-8"))
+    losses = {name: one["by_seed"] for name, one in report["positions"].items()}
+    gaps = np.subtract(losses["t5"], losses["rotary"])
+    assert report["positions"]["t5"]["difference"] == pytest.approx(gaps.mean())
+    assert report["positions"]["t5"]["interval"] == pytest.approx(seed_interval(gaps))
+    assert [step for step, _ in report["positions"]["t5"]["curve"]] == [0, 1, 2]
+    weights = {name: one["parameters"] for name, one in report["positions"].items()}
+    assert weights["t5"] == weights["rotary"] + 32 * 2  # 32 distances, 2 heads
+    for page in ("comparison.md", "comparison.html"):
+        text = (output / page).read_text("utf-8")
+        assert f"{report['positions']['t5']['held_out_loss']:.4f}" in text
+    assert (output / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert positions.main([*typed, "--steps", "5"]) == 2  # another comparison's folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--positions rotary", "at least two"),
+        ("--seeds 0", "--seeds is 0"),
+        ("--held-out 0", "No document is held out"),
+        ("--objective causal --mask-rate 0.3", "--objective causal masks none"),
+    ],
+)
+def test_bad_input_is_one_message(typed, flags, message, capsys):
+    try:
+        code = positions.main([*typed, *flags.split()])
+    except SystemExit as stopped:  # a flag's own value
+        code = stopped.code
+    assert code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_a_run_trains_in_its_own_process(typed, tmp_path):
+    assert positions.main([*typed, "--seeds", "1"]) == 0
+    result = json.loads((tmp_path / "compared/runs/t5-0/result.json").read_text("utf-8"))
+    assert result["peak_memory"] > 2**27
