@@ -24,7 +24,9 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "files": ("errors",),
     "config": ("errors", "files"),
     "flags": ("errors",),
-    "terminal": (),  # progress of long tasks
+    "translation": (),
+    "templates": ("translation",),
+    "terminal": (),  # progress of long tasks, tables
     "startup": (),  # how a command loads Keras and TensorFlow
     "registration": (),  # names of the classes in `.keras` files
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
@@ -40,13 +42,16 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "runs": ("models", "flags", "machine"),
     # west wing: a corpus
     "corpus": ("readers", "tokenizers", "machine"),
-    "pretraining": ("corpus", "models", "runs", "conversion", "flags"),
+    "pretraining": ("corpus", "models", "runs", "conversion", "flags", "templates"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
-    "tasks": ("labelled", "models", "engines"),
-    "finetuning": ("tasks", "runs", "inference"),
+    "tasks": ("labelled", "models", "engines", "translation"),
+    "finetuning": ("tasks", "runs", "inference", "templates"),
     # the doors out
-    "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+    "inference": (
+        *("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+        "templates",
+    ),
     "serving": ("inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": ("errors", "flags", "startup"),  # and all others when a command is called
@@ -67,6 +72,8 @@ TEXT_ROOMS = {
     "internals",
     "flags",
     "machine",
+    "translation",
+    "templates",
     "terminal",
     "startup",
     "registration",

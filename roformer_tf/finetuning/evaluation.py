@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,31 +11,38 @@ from typing import Any
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, write_text
-from roformer_tf.finetuning.report import phrases, words
 from roformer_tf.finetuning.report.analysis import (
     Answers,
     EvaluatedSet,
     describe_set,
     with_intervals,
 )
-from roformer_tf.finetuning.report.sections import each_label, without_interval
-from roformer_tf.finetuning.report.warnings import warnings_of_answers
+from roformer_tf.finetuning.report.figures import ABSENT, figure, interval, lowest_f1, reasons
+from roformer_tf.finetuning.report.warnings import evaluation_warnings
 from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.blocks import ReportTable
 from roformer_tf.tasks.details import JsonObject
-from roformer_tf.tasks.wording import in_language
+from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.terminal import printable, table
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Translator
 
 JUDGED = "test"
 """What the file is called, as the set is that a report judges by: one shape for both."""
-SHOWN = 10  # labels that an error names
-WIDTH = 100  # of a table where no terminal tells
+SHOWN = 10
+"""Labels that an error names."""
+SHOWN_LABELS = 40
+"""Rows of a table of labels."""
+CUT = {
+    "head": "their end is not read",
+    "head-tail": "their middle is not read",
+    "windows": "all is read, in windows",
+}
+"""What happens to texts that are longer than the model's sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +94,7 @@ def evaluate(config: EvaluateConfig) -> None:
     if config.output is not None:
         text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
         write_text(config.output, text.encode("utf-8", "backslashreplace").decode())
-    print("\n".join(lines(report, task, shutil.get_terminal_size((WIDTH, 0)).columns)))
+    print("\n".join(lines(report, task, terminal_width())))
 
 
 def find_columns(
@@ -134,7 +140,7 @@ def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
         for label in task.labels_in(example.label)
     }
     told = [
-        f"{label!r} ({words.several(number, 'row')}, first {first[label]})"
+        f"{label!r} ({number:,} {'row' if number == 1 else 'rows'}, first {first[label]})"
         for label, number in found.most_common(SHOWN)
     ]
     more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
@@ -173,40 +179,42 @@ def judge(
         **with_intervals(task, {JUDGED: Answers(judged.gold, predictions)}),
         **task.details(examples, predictions),
     }
-    return report | {"warnings": in_language(warnings_of_answers(report), "en")}
+    return report | {"warnings": evaluation_warnings(report, Translator("en"))}
 
 
 def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
-    """The figures with their intervals, those of each label, and what to know of them."""
+    """The figures with their intervals, those of each label, and warnings, for a terminal."""
+    _ = Translator("en")
     (described,) = report["data"]
     of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
-    cuts = in_language(phrases.CUT, "en")
-    usual = cuts.get(report["long_texts"], "all is read, in windows")
-    cut = task.long_texts_fixed.removesuffix(".") or of_several or usual
+    cut = task.long_texts_fixed.removesuffix(".") or of_several or CUT[report["long_texts"]]
     longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
     none = f"none is longer than {report['max_length']} tokens"
-    examples = words.several(described["examples"], "example")
-    yield f"{examples}; {longer if described['longer'] else none}"
+    yield f"examples: {described['examples']:,}; {longer if described['longer'] else none}"
     yield ""
-    metrics = [task.metric(name) for name in report[JUDGED]]
-    figures = [
-        [
-            metric.title.en,
-            words.figure(metric, report[JUDGED][metric.name]),
-            words.interval(metric, report["intervals"][JUDGED][metric.name]),
-        ]
-        for metric in metrics
+    values, intervals = report[JUDGED], report["intervals"][JUDGED]
+    metrics = [task.metric(name) for name in values]
+    rows = [
+        [str(m.title), figure(values[m.name], m), interval(intervals[m.name], m)] for m in metrics
     ]
-    yield from table([["", "figure", "95 % interval"], *figures], width)
-    for reason in without_interval(report):
-        yield in_language(phrases.ABSENT_INTERVALS.format(reason=reason), "en")
-    for block in in_language(list(each_label(report)), "en"):
+    yield from table([["", "figure", "95% CI"], *rows], width)
+    for reason in reasons(report, "interval", _):
+        yield f"{ABSENT} instead of an interval: {reason}."
+    if labels := report.get("per_class"):
         yield ""
-        if isinstance(block, ReportTable):
-            rows = [[printable(str(row[0])), *map(str, row[1:])] for row in block.rows]
-            yield from table([[*map(str, block.head)], *rows], width)
-        else:
-            yield block.words
+        if len(labels) > SHOWN_LABELS:
+            yield f"The {SHOWN_LABELS} of {len(labels):,} labels with the lowest F1."
+        rows = [
+            [
+                printable(row["label"]),
+                *(figure(row[name], ACCURACY) for name in ("precision", "recall", "f1")),
+                f"{row['gold']:,}",
+                f"{row['predicted']:,}",
+            ]
+            for row in lowest_f1(labels, SHOWN_LABELS)
+        ]
+        head = ["label", "precision", "recall", "F1", "labelled", "predicted"]
+        yield from table([head, *rows], width)
     if report["warnings"]:
         yield ""
     for warning in report["warnings"]:

@@ -13,8 +13,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
-from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
-from roformer_tf.finetuning.report.warnings import compare
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
+from roformer_tf.finetuning.report.figures import compare
 from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.trial import Outcome, labels_of
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
@@ -29,22 +29,21 @@ from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.metrics import Scores, score_text
-from roformer_tf.tasks.wording import Words
 
 PREDICTIONS = "predictions.tsv"
 GOLD = "gold"
 """Its column of the labels in the data."""
 
 
-Baseline: TypeAlias = tuple[Words, list[Prediction]]
-"""A simple method in words, and its answers."""
-NONE: tuple[Baseline, list[Baseline], str] = ((NO_BASELINE, []), [], "")
+Baseline: TypeAlias = tuple[str, list[Prediction]]
+"""The name of a simple method, and its predictions."""
+NONE: tuple[Baseline, list[Baseline], str] = (("", []), [], "")
 
 
 class FittedBaseline(NamedTuple):
     """A simple method that was fitted to the training examples of one training."""
 
-    name: Words
+    name: str
     valid: list[Prediction]
     """For the validation set of that training."""
     test: list[Prediction]

@@ -226,9 +226,9 @@ def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:
 def _likeliest(
     logits: np.ndarray, allowed: np.ndarray, tokenizer: RoFormerTokenizer, top: int
 ) -> list[Candidate]:
-    """Softmax over the allowed ids, in float64, and its largest shares."""
-    scores = np.where(allowed, logits.astype("float64"), -np.inf)
-    shares = np.exp(scores - scores.max())
-    shares /= shares.sum()
+    """The most probable of the allowed ids: softmax in float64."""
+    from scipy.special import softmax
+
+    shares = softmax(np.where(allowed, logits.astype("float64"), -np.inf))
     best = np.argsort(-shares, kind="stable")[: min(top, int(allowed.sum()))]
     return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

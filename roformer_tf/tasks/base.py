@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ from roformer_tf.labelled.encoding import (
 )
 from roformer_tf.labelled.examples import Example, Label, LongTexts
 from roformer_tf.labelled.splits import Question, example_key, text_question
-from roformer_tf.tasks.blocks import Block, Mistake
-from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
+from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened
 from roformer_tf.tasks.label_issues import LabelIssue
 from roformer_tf.tasks.losses import balanced_weights, softmax_divergence, softmax_losses
 from roformer_tf.tasks.metrics import (
@@ -52,18 +51,9 @@ from roformer_tf.tasks.metrics import (
 )
 from roformer_tf.tasks.probabilities import LISTED, MANY_LABELS
 from roformer_tf.tasks.schemes import Scheme
-from roformer_tf.tasks.wording import (
-    CONFIDENCE,
-    GIVEN,
-    NO_EXAMPLE,
-    NO_SPREAD,
-    PREDICTED,
-    Wording,
-    Words,
-    enumerated,
-)
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -81,6 +71,10 @@ class Prediction(NamedTuple):
     """As spelled in training; of several labels, possibly none: ()."""
     scores: np.ndarray
     """float32: probabilities, one for each logit of the example, or what the task says."""
+
+
+NO_SPREAD = Message("all samples drawn from the examples have the same value")
+"""Why a figure has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +129,8 @@ class Task(ABC):
     """Whether an answer has a probability of each of the labels, of which some may be enough."""
     chosen_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that `with_choices` sets."""
-    worst: ClassVar[Words] = Words(
-        "Wrong predictions, the most confident first.",
-        "预测错误的样本，按置信度从高到低排列。",
-    )
-    """What a report shows as mistakes."""
-    sureness_format: ClassVar[Words] = CONFIDENCE
-    """How it spells how sure the model was of one, the `value`."""
+    sureness_kind: ClassVar[Literal["confidence", "error", "lead", "distance"]] = "confidence"
+    """What `sureness` measures, for the words of a report."""
     joined_by: ClassVar[str] = ""
     """Between several values in a cell of a TSV; "" for what the training data had."""
 
@@ -181,12 +170,6 @@ class Task(ABC):
             raise InputError(
                 f"there are {len(self.thresholds)} thresholds for {len(self.labels)} labels"
             )
-
-    @classmethod
-    def full_name(cls) -> Words:
-        """What the task is called in a report: as on the service's page, in both languages."""
-        zh, _, en = cls.title.partition(" · ")
-        return Words((en or zh).lower(), zh)
 
     # Rows of a file → examples → a task
 
@@ -525,11 +508,11 @@ class Task(ABC):
         """
         return once(self.measure(gold, predictions), len(gold))
 
-    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Message]:
         """Of each metric that these labels cannot give, whatever is predicted: why not."""
         return {}
 
-    def reason(self, metric: Metric, gold: Sequence[Label], has_value: bool = False) -> Words:
+    def reason(self, metric: Metric, gold: Sequence[Label], has_value: bool = False) -> Message:
         """Why a metric has no value for a set with these labels, or else no interval."""
         if has_value:
             return NO_SPREAD
@@ -539,11 +522,11 @@ class Task(ABC):
         """The labels of training, or types of entities, that a set with these labels lacks."""
         return [kind for kind, number in self.count_kinds(gold).items() if not number]
 
-    def _without_missing(self, gold: Sequence[Label], *metrics: Metric) -> dict[str, Words]:
+    def _without_missing(self, gold: Sequence[Label], *metrics: Metric) -> dict[str, Message]:
         """`why_undefined` for metrics that need an example of every label of training."""
         if not (missing := self.missing(gold)):
             return {}
-        reason = NO_EXAMPLE.format(labels=enumerated(missing))
+        reason = Message("there is no example of {labels}", labels=missing)
         return {metric.name: reason for metric in metrics}
 
     def intervals(
@@ -607,13 +590,13 @@ class Task(ABC):
         test: Sequence[Example],
         valid: Sequence[Example] = (),
         metric: Metric | None = None,
-    ) -> tuple[Words, list[Prediction]]:
+    ) -> tuple[str, list[Prediction]]:
         """Learn from the training examples by a simple method, and answer the test's.
 
         → the method in words, and its answers; none where there is no such method. `valid` is for
         what is tuned and chosen, by `metric` or the task's first one.
         """
-        return Words("", ""), []
+        return "", []
 
     def calibrated(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
@@ -648,17 +631,12 @@ class Task(ABC):
         """What to look at beside the metrics, as report.json has it."""
         return {"mistakes": self.mistakes(examples, predictions)}
 
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """Sections of a report that are the task's own, by title, from its dictionary."""
-        return {}
-
     def mistakes(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
     ) -> list[JsonObject]:
         """The wrong answers that the model was surest of.
 
-        → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `mistake` shows.
+        → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `describe` gives.
         """
         wrong = [
             (self.sureness(example.label, answer), example, answer)
@@ -679,18 +657,6 @@ class Task(ABC):
         """An example, its label and the answer, as report.json has them."""
         texts = [shortened(text) for text in example.texts]
         return {"gold": example.label, "predicted": prediction.label, "texts": texts}
-
-    @classmethod
-    def mistake(cls, found: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
-        """One of the `mistakes`, as the pages of a report show it."""
-        facts: list[tuple[Wording, Wording]] = [
-            (GIVEN, spelled(found["gold"])),
-            (PREDICTED, spelled(found["predicted"])),
-            ("", cls.sureness_format.format(value=found["sureness"])),
-        ]
-        names = text_columns if len(found["texts"]) > 1 else [""]
-        texts = [(name, [[text, ""]]) for name, text in zip(names, found["texts"], strict=True)]
-        return Mistake(found["place"], facts, texts)
 
     # Answers → what is written of them
 

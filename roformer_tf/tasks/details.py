@@ -6,8 +6,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from roformer_tf.tasks.wording import NONE, Wording
-
 MISTAKES = 20
 """That the report shows."""
 CHARACTERS = 200
@@ -15,6 +13,7 @@ CHARACTERS = 200
 POINTS = 1000
 """Of a curve or a cloud, at most."""
 BINS = 10
+COSINE_BINS = 20
 
 JsonObject: TypeAlias = dict[str, Any]
 """A dictionary that JSON knows."""
@@ -50,11 +49,16 @@ def shortened(text: str) -> str:
     return text[:CHARACTERS] + "…" * (len(text) > CHARACTERS)
 
 
-def spelled(label: Any) -> Wording:
-    """A label, several of them, or a number, as a report spells it."""
-    if isinstance(label, float):
-        return f"{label:.4g}"
-    return label if isinstance(label, str) else ", ".join(label) or NONE
+def histograms(near: Sequence[float], far: Sequence[float]) -> JsonObject:
+    """Count the cosines of near texts, and those of others, between common edges."""
+    lowest = min((*near, *far), default=0.0)
+    edges = np.linspace(min(0.95, np.floor(20 * lowest) / 20), 1.0, COSINE_BINS + 1)
+    near, far = (np.clip(x, edges[0], 1.0).tolist() for x in (near, far))  # a float32's 1.0000001
+    return {
+        "edges": edges.tolist(),
+        "near": np.histogram(near, edges)[0].tolist(),
+        "far": np.histogram(far, edges)[0].tolist(),
+    }
 
 
 def _bin(number: int, probability: np.ndarray, right: np.ndarray) -> JsonObject:

@@ -25,11 +25,9 @@ from roformer_tf.labelled.text_sides import (
     fitting_rows,
 )
 from roformer_tf.readers.text_key import text_key
-from roformer_tf.tasks import embedding_report
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.blocks import Block, Mistake
 from roformer_tf.tasks.classification import ROC_AUC
-from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened
+from roformer_tf.tasks.details import MISTAKES, JsonObject, histograms, shortened
 from roformer_tf.tasks.different_texts import (
     DifferentTexts,
     belonging,
@@ -44,8 +42,8 @@ from roformer_tf.tasks.regression import PEARSON, SAME_LABELS, SPEARMAN
 from roformer_tf.tasks.retrieval import METRICS, RECALLS, retrieval_measure
 from roformer_tf.tasks.thresholds import best_threshold
 from roformer_tf.tasks.vector_losses import cosent_each, softmax_each
-from roformer_tf.tasks.wording import Words
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,6 +61,8 @@ Loss = Literal["softmax", "cosent", "classifier"]
 BELONGS = "belongs"
 """The label of texts that belong together."""
 MOST_CLASSES = 50
+NEIGHBOURS_SHOWN = 5
+"""Examples that a report shows with their nearest neighbours."""
 LOSS_CHUNK = 64
 """Examples among which a loss is told apart where it is judged and not trained by."""
 TWO_LEVELS = 2
@@ -94,8 +94,7 @@ class Embedding(Task):
         "is about labels of single texts, but vectors are compared with each other.",
     )
     chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
-    worst: ClassVar[Words] = Words("What was missed by the most.", "偏差最大的样本。")
-    sureness_format: ClassVar[Words] = Words("off by {value:.2f}", "偏差 {value:.2f}")
+    sureness_kind: ClassVar[Any] = "distance"
 
     data: Data = "pairs"
     levels: tuple[float, ...] = ()
@@ -442,7 +441,7 @@ class Embedding(Task):
         shares = {metric.name for metric in (ACCURACY, *RECALLS)}
         return {metric.name: len(gold) for metric in self.usable_metrics() if metric.name in shares}
 
-    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Message]:
         """Scores that are all the same tell nothing apart."""
         same = self.data == "scores" and len(set(gold)) == 1
         names = (ROC_AUC.name, SPEARMAN.name, PEARSON.name)
@@ -524,11 +523,11 @@ class Embedding(Task):
         near, far = self._near_and_far(examples, predictions)
         found = {
             "mistakes": self.mistakes(examples, predictions),
-            "cosines": embedding_report.histograms(near, far),
+            "cosines": histograms(near, far),
         }
         if self.data == "scores":
             return found
-        count = min(embedding_report.SHOWN, len(examples))
+        count = min(NEIGHBOURS_SHOWN, len(examples))
         some = np.linspace(0, len(examples) - 1, count).astype(int)
         shown = [self._shown(number, examples, predictions) for number in some.tolist()]
         return found | {"neighbours": shown}
@@ -556,18 +555,6 @@ class Embedding(Task):
         ]
         shown = self.describe(example, answer) | {"cosine": float(answer.scores[0])}
         return {"place": example.place} | shown | {"neighbours": near}
-
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """The histograms of cosines, and neighbours with their texts."""
-        return embedding_report.sections(report)
-
-    @classmethod
-    def mistake(cls, found: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
-        """One of the misses: its texts, and those that are nearest."""
-        if "neighbours" not in found:
-            return super().mistake(found, text_columns)
-        return embedding_report.with_neighbours(found, text_columns)
 
     def describe_labels(self, gold: Sequence[Label]) -> JsonObject:
         """Where a set's scores lie; nothing of texts that belong together."""

@@ -18,7 +18,7 @@ from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, sigmoid
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
 
 RANKED = ("B", "C")
-CHARACTER_OVERLAP = Words("overlap of characters (Jaccard)", "字符重合度（Jaccard）")
+CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
 
 
 class Ranking(Task):
@@ -48,11 +48,7 @@ class Ranking(Task):
         "class_weights": "is balanced, but so is every ranking: of each A, B and C one pair is "
         "a 1 and one a 0."
     }
-    worst: ClassVar[Words] = Words(
-        "Wrong predictions, by how far the wrong text is ahead.",
-        "排序错误的样本，按错误文本的领先幅度从大到小排列。",
-    )
-    sureness_format: ClassVar[Words] = Words("ahead by {value:.3f}", "领先 {value:.3f}")
+    sureness_kind: ClassVar[Any] = "lead"
 
     @classmethod
     def guess(cls, sample: LabelSample) -> str:
@@ -141,7 +137,7 @@ class Ranking(Task):
         test: Sequence[Example],
         valid: Sequence[Example] = (),
         metric: Metric | None = None,
-    ) -> tuple[Words, list[Prediction]]:
+    ) -> tuple[Message, list[Prediction]]:
         """Whether B or C shares more characters with A; nothing is learnt."""
         answers = []
         for example in test:

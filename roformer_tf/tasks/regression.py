@@ -13,56 +13,47 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import BaselineSets, tfidf_baseline
-from roformer_tf.tasks.blocks import Block, Scatter
 from roformer_tf.tasks.details import POINTS, JsonObject
 from roformer_tf.tasks.losses import number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Figures, Measure, Metric, correlation, mean, ranks
 from roformer_tf.tasks.probabilities import shortest
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from roformer_tf.kernels.forms import Tensor
 
-SAME_PREDICTIONS = Words("all predictions are the same number", "所有预测都是同一个数")
+SAME_PREDICTIONS = Message("all predictions are the same number")
 PEARSON = Metric(
     "pearson",
-    Words("Pearson r", "皮尔逊相关系数"),
+    Message("Pearson r"),
     "coefficient",
-    meaning=Words(
-        "how closely predicted values follow the true ones: 1 is perfect, 0 is chance",
-        "预测值与真实值的线性相关程度，1 为完全相关，0 为无关",
-    ),
+    meaning=Message("linear correlation of predicted and true values: 1 is perfect, 0 is none"),
     undefined=SAME_PREDICTIONS,
 )
 SPEARMAN = Metric(
     "spearman",
-    Words("Spearman ρ", "斯皮尔曼相关系数"),
+    Message("Spearman ρ"),
     "coefficient",
-    meaning=Words(
-        "the same of their ranks: whether the order is right",
-        "两者排名的相关程度，只看大小顺序是否一致",
-    ),
+    meaning=Message("correlation of their ranks: whether the order is right"),
     undefined=SAME_PREDICTIONS,
 )
 MAE = Metric(
     "mae",
-    Words("mean absolute error", "平均绝对误差"),
+    Message("mean absolute error"),
     "distance",
     falls=True,
-    meaning=Words("how far a prediction is off on average", "预测值与真实值平均相差多少"),
+    meaning=Message("mean distance between predicted and true values"),
 )
 RMSE = Metric(
     "rmse",
-    Words("root mean square error", "均方根误差"),
+    Message("root mean square error"),
     "distance",
     falls=True,
-    meaning=Words("the same, with more weight on large errors", "与之类似，但更看重大的误差"),
+    meaning=Message("similar, with more weight on large errors"),
 )
-SAME_LABELS = Words("all labels are the same number", "所有标注都是同一个数")
-NUMBERS = Words("Predicted and true values", "预测值与真实值")
-SCATTER = Words("predicted values by true values", "预测值与真实值的散点图")
+SAME_LABELS = Message("all labels are the same number")
 NO_LABELS = "is about labels, but a regression has numbers."
 
 
@@ -80,8 +71,7 @@ class Regression(Task):
     refused_loss_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights"), NO_LABELS
     )
-    worst: ClassVar[Words] = Words("The predictions farthest off.", "误差最大的样本。")
-    sureness_format: ClassVar[Words] = Words("error {value:.4g}", "误差 {value:.4g}")
+    sureness_kind: ClassVar[Any] = "error"
 
     @classmethod
     def guess(cls, sample: LabelSample) -> str:
@@ -174,7 +164,7 @@ class Regression(Task):
 
         return measure
 
-    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Message]:
         """Nothing correlates with a constant."""
         same = len(set(gold)) == 1
         return {PEARSON.name: SAME_LABELS, SPEARMAN.name: SAME_LABELS} if same else {}
@@ -185,7 +175,7 @@ class Regression(Task):
         test: Sequence[Example],
         valid: Sequence[Example] = (),
         metric: Metric | None = None,
-    ) -> tuple[Words, list[Prediction]]:
+    ) -> tuple[Message, list[Prediction]]:
         """TF-IDF and ridge regression."""
         return tfidf_baseline(self, "ridge", BaselineSets(training, test, valid), metric)
 
@@ -213,12 +203,6 @@ class Regression(Task):
             "mistakes": self.mistakes(examples, predictions),
             "scatter": points[:: -(-len(points) // POINTS)],
         }
-
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """Predicted values beside true ones; one alone is no picture."""
-        points = report["scatter"]
-        return {NUMBERS: [Scatter(points, SCATTER)]} if len(points) > 1 else {}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How far the answer is off."""

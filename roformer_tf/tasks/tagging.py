@@ -15,10 +15,8 @@ from roformer_tf.labelled.encoding import (
     unit_targets,
 )
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import known_entities
-from roformer_tf.tasks.blocks import Mistake
 from roformer_tf.tasks.decoding import NEVER, Chain, best_paths, log_likelihoods, marginals
 from roformer_tf.tasks.details import CHARACTERS, JsonObject, calibration
 from roformer_tf.tasks.entities import as_bioes, entities, mark, marks_entities, spans
@@ -37,9 +35,9 @@ from roformer_tf.tasks.metrics import (
 )
 from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.schemes import count_broken, find_scheme, legal, schemes
-from roformer_tf.tasks.wording import GIVEN, PREDICTED, Words
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,25 +46,22 @@ if TYPE_CHECKING:
 
 F1 = Metric(
     "f1",
-    wording.F1,
-    meaning=Words(
-        "precision and recall in one figure, their harmonic mean; only whole entities count",
-        "精确率与召回率的调和平均，实体的边界和类型全对才算对",
-    ),
+    Message("F1"),
+    meaning=Message("harmonic mean of precision and recall; an entity counts only as a whole"),
 )
 PRECISION = Metric(
     "precision",
-    wording.PRECISION,
-    meaning=Words("the share of predicted entities that are right", "预测出的实体中正确的比例"),
-    undefined=Words("no entity is predicted", "没有预测出任何实体"),
+    Message("precision"),
+    meaning=Message("fraction of the predicted entities that are correct"),
+    undefined=Message("no entity is predicted"),
 )
 RECALL = Metric(
     "recall",
-    wording.RECALL,
-    meaning=Words("the share of labelled entities that are found", "标注的实体中被找出的比例"),
+    Message("recall"),
+    meaning=Message("fraction of the labelled entities that are predicted"),
 )
-NO_ENTITY = Words("there is no entity in the data", "数据中没有实体")
-LONGEST_MATCH = Words("longest match of the entities in training", "训练集实体的最长匹配")
+NO_ENTITY = Message("the data have no entity")
+LONGEST_MATCH = Message("longest match with the entities of the training set")
 BEFORE = 60
 """Units that a report shows before a sentence's first mistake."""
 ILLEGAL = -100.0
@@ -315,7 +310,7 @@ class Tagging(Task):
         }
         return {name: number for name, number in sentences.items() if figures.get(name) in (0, 1)}
 
-    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Words]:
+    def why_undefined(self, gold: Sequence[Label]) -> dict[str, Message]:
         """F1 and recall need an entity, if entities are what is marked."""
         if not self._entities:
             return {}
@@ -341,7 +336,7 @@ class Tagging(Task):
         test: Sequence[Example],
         valid: Sequence[Example] = (),
         metric: Metric | None = None,
-    ) -> tuple[Words, list[Prediction]]:
+    ) -> tuple[Message, list[Prediction]]:
         """What stands in training as an entity, the longest first, from left to right."""
         certain = np.eye(len(self.labels), dtype=np.float32)
         return LONGEST_MATCH, [
@@ -382,13 +377,6 @@ class Tagging(Task):
             "gold": mark(example.units, spans(labels), shown, between),
             "predicted": mark(example.units, spans(answers), shown, between),
         }
-
-    @classmethod
-    def mistake(cls, found: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
-        """Both marked sentences."""
-        facts = [("", cls.sureness_format.format(value=found["sureness"]))]
-        texts = [(GIVEN, found["gold"]), (PREDICTED, found["predicted"])]
-        return Mistake(found["place"], facts, texts)
 
     def cell_names(self) -> list[str]:
         """tags, and entities where the tags mark any."""

@@ -19,10 +19,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.details import POINTS, JsonObject
-from roformer_tf.tasks.wording import Language, Words, in_language
-
-NO_BASELINE = Words("", "")
-"""What a baseline is called that there is not."""
+from roformer_tf.translation import Language, Translator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +52,9 @@ class ReportData:
     valid: EvaluatedSet
     test: EvaluatedSet | None = None
     """Without one, the report judges by `valid`, and says so."""
-    baseline: Words = NO_BASELINE
-    """The baseline's method in words."""
-    other_baselines: Sequence[tuple[Words, Sequence[Prediction]]] = ()
+    baseline: str = ""
+    """The baseline's method; "" without a baseline."""
+    other_baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
     """Further ones, their methods in words and their answers to what the report judges by."""
     no_baseline: str = ""
     """Why there is none, although it was asked for."""
@@ -126,7 +123,7 @@ def analyse(data: ReportData) -> JsonObject:
         "answered_by": dict(data.answered_by),
         "seconds": dict(data.seconds),
     }
-    return report | {"warnings": in_language(warnings(report), "en")}
+    return report | {"warnings": warnings(report, Translator("en"))}
 
 
 def _sets(data: ReportData) -> dict[str, EvaluatedSet]:
@@ -172,15 +169,19 @@ def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> JsonObje
         report["no_baseline"] = data.no_baseline
     if evaluated.baseline:
         sets = _unleaked(judged, evaluated, Answers(evaluated.gold, evaluated.baseline))
-        names = {"name": data.baseline.en, "name_zh": data.baseline.zh}
-        report["baseline"] = {**names, **with_intervals(data.task, sets)}
+        report["baseline"] = _names(data.baseline) | with_intervals(data.task, sets)
     others = []
     for name, answers in data.other_baselines:
         sets = _unleaked(judged, evaluated, Answers(evaluated.gold, answers))
-        others.append({"name": name.en, "name_zh": name.zh, **with_intervals(data.task, sets)})
+        others.append(_names(name) | with_intervals(data.task, sets))
     if others:
         report["other_baselines"] = others
     return report
+
+
+def _names(method: str) -> JsonObject:
+    """A baseline's method in both languages."""
+    return {"name": str(method), "name_zh": Translator("zh")(method)}
 
 
 def _unleaked(judged: str, evaluated: EvaluatedSet, answers: Answers) -> dict[str, Answers]:
@@ -217,7 +218,11 @@ def with_intervals(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
 def _why(task: Task, name: str, gold: Sequence[Label], value: float | None) -> JsonObject:
     """What is missing of a metric, its value or its interval alone, and the reason."""
     reason = task.reason(task.metric(name), gold, value is not None)
-    return {"what": "value" if value is None else "interval", "en": reason.en, "zh": reason.zh}
+    return {
+        "what": "value" if value is None else "interval",
+        "en": str(reason),
+        "zh": Translator("zh")(reason),
+    }
 
 
 def _thinned(lines: Sequence[Mapping[str, float]]) -> list[JsonObject]:
