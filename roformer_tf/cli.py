@@ -93,7 +93,7 @@ COMMANDS = {
         "say how alike texts are: the cosine of their vectors",
     ),
     "search": Command(
-        "roformer_tf.inference.search:search",
+        "roformer_tf.search.command:search",
         "find the documents that answer queries",
     ),
     "evaluate": Command(

@@ -28,6 +28,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "companions": (),  # what Keras is imported without
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
+    "nearest": (),  # the largest scores; NumPy alone
     # ground floor: text, weights, layers
     "checkpoints": ("errors", "files", "config", "terminal"),
     "tokenizers": ("checkpoints", "internals"),
@@ -42,10 +43,11 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "pretraining": ("corpus", "models", "runs", "conversion", "flags"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
-    "tasks": ("labelled", "models", "engines"),
-    "finetuning": ("tasks", "runs", "inference"),
+    "tasks": ("labelled", "models", "engines", "nearest"),
+    "finetuning": ("tasks", "runs", "inference", "search"),
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+    "search": ("inference",),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": (
         "errors",
@@ -62,7 +64,7 @@ def below(room: str) -> set[str]:
 
 
 MAY_SEE = {room: below(room) for room in NEXT_BELOW}
-WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference"}
+WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference", "search"}
 TEXT_ROOMS = {
     "errors",
     "files",
@@ -70,6 +72,7 @@ TEXT_ROOMS = {
     "internals",
     "flags",
     "machine",
+    "nearest",
     "terminal",
     "companions",
     "checkpoints",
@@ -79,9 +82,11 @@ TEXT_ROOMS = {
     "labelled",
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
-LAZY_ROOMS = {"tasks", "inference"}
+LAZY_ROOMS = {"tasks", "inference", "search"}
 KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
 MOST_LINES = 0.22  # of the package, in one room
+SEARCH_SERVICE = "roformer_tf.inference.serve_vectors"
+"""Serves an index, and may import it until the service has a room of its own."""
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
 FRAMEWORKS = {  # whose own files these read, loaded lazily
     "roformer_tf.checkpoints.tf1": "tensorflow",
@@ -145,6 +150,8 @@ def may_import(module: str, name: str, lazily: bool) -> bool:
     top = name.split(".")[0]
     if top == "roformer_tf":
         if room(module) == "cli" and lazily:
+            return True
+        if module == SEARCH_SERVICE and room(name) == "search":
             return True
         return room(name) == room(module) or room(name) in MAY_SEE[room(module)]
     if top in ("jieba", "rjieba"):
@@ -324,6 +331,8 @@ def test_no_module_imports_itself_through_others():
         ("roformer_tf.models.x", "from roformer_tf.cli import main"),
         ("roformer_tf.finetuning.x", "from roformer_tf.cli import main"),
         ("roformer_tf.inference.x", "from roformer_tf.finetuning import losses"),
+        ("roformer_tf.inference.x", "from roformer_tf.search import index"),
+        ("roformer_tf.search.x", "from roformer_tf.finetuning import losses"),
         ("roformer_tf.cli", "from roformer_tf.pretraining import command"),
         ("roformer_tf.corpus.x", "import jieba.posseg"),
         ("roformer_tf.kernels.x", "import tensorflow as tf"),

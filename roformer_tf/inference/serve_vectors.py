@@ -22,7 +22,6 @@ from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.inference.batching import Batcher, at_once
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.export import MEGABYTE
-from roformer_tf.inference.index import SearchIndex
 from roformer_tf.inference.questions import (
     SAMPLE,
     JsonObject,
@@ -31,8 +30,6 @@ from roformer_tf.inference.questions import (
     question_type,
     read_body,
 )
-from roformer_tf.inference.reranking import report_reranking
-from roformer_tf.inference.retrieval import Answer, Retriever, load_reranker
 from roformer_tf.inference.service import (
     PATIENCE,
     count_requests,
@@ -42,6 +39,9 @@ from roformer_tf.inference.service import (
     promised,
 )
 from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.search.index import Result, SearchIndex
+from roformer_tf.search.reranking import report_reranking
+from roformer_tf.search.retrieval import Retriever, load_reranker
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -133,7 +133,7 @@ def make_vector_app(
     app = make_service(served.name, title, "vectors.js", health, metrics, batcher)
     add_embed(app, served.embedder, batcher, limits)
     if served.retriever is not None:
-        _add_search(app, served.retriever.index, batcher, limits)
+        _add_search(app, batcher, limits)
     return count_requests(app, metrics)
 
 
@@ -183,9 +183,7 @@ def add_embed(
         return Response(written, media_type="application/json")
 
 
-def _add_search(
-    app: "FastAPI", index: SearchIndex, batcher: Batcher[Asked, Any], limits: Limits
-) -> None:
+def _add_search(app: "FastAPI", batcher: Batcher[Asked, Any], limits: Limits) -> None:
     """Give a service the path /search."""
     from pydantic import Field
     from starlette.requests import Request
@@ -208,7 +206,7 @@ def _add_search(
         asked = await asyncio.to_thread(parsed_question, question, body, example)
         queries = [Asked(text, asked.top) for text in asked.texts or [asked.text]]
         found = await asyncio.wrap_future(promised(batcher, queries))
-        written = await asyncio.to_thread(_results_json, index, found)
+        written = await asyncio.to_thread(_results_json, found)
         return Response(written, media_type="application/json")
 
 
@@ -218,15 +216,14 @@ def _vectors_json(vectors: Sequence[np.ndarray]) -> str:
     return json.dumps({"vectors": numbers.tolist()}, separators=(",", ":"))
 
 
-def _results_json(index: SearchIndex, found: Sequence[Sequence[Answer]]) -> str:
+def _results_json(found: Sequence[Sequence[Result]]) -> str:
     """The answer of /search."""
 
-    def result(answer: Answer) -> JsonObject:
-        text, name = index.document(answer.place)
-        named = {} if name is None else {"id": name}
-        return {"document": text, "score": round(answer.score, DECIMALS), **named}
+    def result(one: Result) -> JsonObject:
+        named = {} if one.id is None else {"id": one.id}
+        return {"document": one.text, "score": round(one.score, DECIMALS), **named}
 
-    results = [[result(answer) for answer in each] for each in found]
+    results = [[result(one) for one in each] for each in found]
     return json.dumps({"results": results}, ensure_ascii=False)
 
 
