@@ -12,7 +12,7 @@ those of all products. Figures are printed as JSON.
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ import tyro
 
 from benchmarks.peers.worker import peak_memory
 from roformer_tf.errors import InputError
-from roformer_tf.inference.approximate import Neighbours
-from roformer_tf.inference.nearest import exact, recall
+from roformer_tf.nearest import in_blocks, nearest, recall
+from roformer_tf.search.graph import Neighbours
 from roformer_tf.terminal import Progress
 
 BLOCK = 65_536
@@ -55,20 +55,26 @@ def main(config: NeighbourBenchmark) -> None:
 
 
 def measure(vectors: np.ndarray, queries: np.ndarray, top: int) -> dict[str, Any]:
-    """Figures of a graph of vectors (N, D), asked by queries (Q, D)."""
+    """Figures of a graph of vectors (N, D), searched for queries (Q, D)."""
+
+    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, len(vectors), BLOCK):
+            block = np.asarray(vectors[start : start + BLOCK])
+            yield block, np.arange(start, start + len(block))
+
     seconds: dict[str, float] = {}
-    graph = timed(seconds, "build", lambda: _graph(vectors))
-    by_itself = timed(seconds, "calibrate", lambda: graph.calibrate(vectors))
+    graph = timed(seconds, "build", lambda: _graph(blocks(), *vectors.shape))
+    by_itself = timed(seconds, "calibrate", lambda: graph.calibrate(blocks))
     found = timed(seconds, "graph", lambda: graph.search(queries, top))
     alone = queries[:ALONE]
     timed(seconds, "graph, alone", lambda: [graph.search(one[None], top) for one in alone])
-    wanted = timed(seconds, "exact", lambda: exact(queries, vectors, top))
+    wanted = timed(seconds, "exact", lambda: nearest(queries, in_blocks(vectors), top))
     return {
         "vectors": len(vectors),
         "queries": len(queries),
-        "recall": recall(found, wanted),
+        "recall": recall(*found, *wanted),
         "recall_of_its_own": round(by_itself, 5),
-        "looked_at": graph.depth,
+        "visited": graph.depth,
         "build_s": round(seconds["build"], 1),
         "calibrate_s": round(seconds["calibrate"], 1),
         "graph_ms_a_query": round(1000 * seconds["graph"] / len(queries), 3),
@@ -86,12 +92,11 @@ def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
     return result
 
 
-def _graph(vectors: np.ndarray) -> Neighbours:
-    graph = Neighbours(vectors.shape[1])
-    with Progress(desc="neighbours", unit=" vectors", total=len(vectors)) as bar:
-        for start in range(0, len(vectors), BLOCK):
-            block = np.asarray(vectors[start : start + BLOCK])
-            graph.add([block])
+def _graph(blocks: Iterable[tuple[np.ndarray, np.ndarray]], vectors: int, size: int) -> Neighbours:
+    graph = Neighbours(size)
+    with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
+        for block, ids in blocks:
+            graph.add(block, ids)
             bar.update(len(block))
     return graph
 

@@ -86,7 +86,7 @@ COMMANDS = {
         "say how alike texts are: the cosine of their vectors",
     ),
     "search": Command(
-        "roformer_tf.inference.search:search",
+        "roformer_tf.search.command:search",
         "find the documents that answer queries",
     ),
     "evaluate": Command(

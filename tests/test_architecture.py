@@ -31,6 +31,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "registration": (),  # names of the classes in `.keras` files
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
+    "nearest": (),  # the largest scores; NumPy alone
     # ground floor: text, weights, layers
     "checkpoints": ("errors", "files", "config", "terminal"),
     "tokenizers": ("checkpoints", "internals"),
@@ -45,14 +46,15 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "pretraining": ("corpus", "models", "runs", "conversion", "flags", "templates"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
-    "tasks": ("labelled", "models", "engines", "translation"),
-    "finetuning": ("tasks", "runs", "inference", "templates"),
+    "tasks": ("labelled", "models", "engines", "nearest", "translation"),
+    "finetuning": ("tasks", "runs", "inference", "search", "templates"),
     # the doors out
     "inference": (
         *("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
         "templates",
     ),
-    "serving": ("inference", "machine"),
+    "search": ("inference",),
+    "serving": ("search", "inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": ("errors", "flags", "startup"),  # and all others when a command is called
 }
@@ -64,7 +66,8 @@ def below(room: str) -> set[str]:
 
 
 MAY_SEE = {room: below(room) for room in NEXT_BELOW}
-WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference", "serving"}
+WEST = {"corpus", "pretraining"}
+EAST = {"labelled", "tasks", "finetuning", "inference", "search", "serving"}
 TEXT_ROOMS = {
     "errors",
     "files",
@@ -74,6 +77,7 @@ TEXT_ROOMS = {
     "machine",
     "translation",
     "templates",
+    "nearest",
     "terminal",
     "startup",
     "registration",
@@ -84,7 +88,7 @@ TEXT_ROOMS = {
     "labelled",
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
-LAZY_ROOMS = {"tasks", "inference", "serving"}
+LAZY_ROOMS = {"tasks", "inference", "search", "serving"}
 KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
 MOST_LINES = 0.22  # of the package, in one room
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
@@ -329,6 +333,8 @@ def test_no_module_imports_itself_through_others():
         ("roformer_tf.models.x", "from roformer_tf.cli import main"),
         ("roformer_tf.finetuning.x", "from roformer_tf.cli import main"),
         ("roformer_tf.inference.x", "from roformer_tf.finetuning import losses"),
+        ("roformer_tf.inference.x", "from roformer_tf.search import index"),
+        ("roformer_tf.search.x", "from roformer_tf.finetuning import losses"),
         ("roformer_tf.cli", "from roformer_tf.pretraining import command"),
         ("roformer_tf.corpus.x", "import jieba.posseg"),
         ("roformer_tf.kernels.x", "import tensorflow as tf"),

@@ -8,7 +8,9 @@ the same line goes on. `python -m benchmarks.search.manual` makes the data from 
 """
 
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +21,12 @@ from benchmarks.search.judging import NEVER, SearchFigures, judge, ranks, table
 from benchmarks.search.recipe import RERANKED, SearchRecipe
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
-from roformer_tf.inference.lexical import BM25, DocumentBM25, Lexical, TfIdfSearch
+from roformer_tf.nearest import top_k
+from roformer_tf.search.database import open_to_write, transaction
+from roformer_tf.search.documents import Document
+from roformer_tf.search.index import word_scores
+from roformer_tf.search.keywords import BM25, TfIdfSearch
+from roformer_tf.search.writing import write_block
 
 
 @dataclass(frozen=True)
@@ -64,17 +71,34 @@ def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigu
     texts = recipe.texts()
     names = list(texts)
     queries = recipe.queries(split)
-    methods: dict[str, type[BM25] | type[TfIdfSearch]] = {
-        "BM25 of words": BM25,
-        "TF-IDF of 1 to 3 characters": TfIdfSearch,
-        "BM25 as `--hybrid` has it: words, pairs of characters, the beginning thrice": DocumentBM25,
+    wanted = np.array([names.index(document) for document in queries.documents])
+    ways: dict[str, Callable[[], np.ndarray]] = {
+        "BM25 of words": lambda: BM25(texts.values()).scores(queries.texts),
+        "TF-IDF of 1 to 3 characters": lambda: TfIdfSearch(texts.values()).scores(queries.texts),
+        "BM25 as `--hybrid` has it: words, pairs of characters, the beginning thrice": (
+            lambda: index_scores(list(texts.values()), queries.texts)
+        ),
     }
-    for title, method in methods.items():
-        index: Lexical = method(texts.values())
-        found = index.search(queries.texts, RERANKED)
-        wanted = np.array([names.index(document) for document in queries.documents])
-        there = found.places == wanted[:, None]
-        yield title, judge([np.where(there.any(axis=1), 1 + there.argmax(axis=1), NEVER).tolist()])
+    for title, scores_of in ways.items():
+        ranked = []
+        for scores, page in zip(scores_of(), wanted, strict=True):
+            places = np.flatnonzero(top_k(scores, RERANKED) == page)
+            ranked.append(int(places[0]) + 1 if len(places) else NEVER)
+        yield title, judge([ranked])
+
+
+def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
+    """BM25 of an index's words, in which all vectors are equal: (queries, texts)."""
+    scores = np.zeros((len(queries), len(texts)), np.float32)
+    with tempfile.TemporaryDirectory() as folder, closing(open_to_write(Path(folder))) as database:
+        documents = [Document(text, str(number)) for number, text in enumerate(texts)]
+        with transaction(database):
+            database.execute("INSERT INTO settings VALUES ('{}', 0)")
+            write_block(database, documents, np.ones((len(texts), 1)), [1] * len(texts))
+        for row, query in zip(scores, queries, strict=True):
+            numbers, values = word_scores(database, query)
+            row[numbers - 1] = values
+    return scores
 
 
 def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:

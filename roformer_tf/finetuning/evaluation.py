@@ -27,7 +27,7 @@ from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.details import JsonObject
 from roformer_tf.tasks.metrics import ACCURACY
-from roformer_tf.terminal import printable, table
+from roformer_tf.terminal import printable, table, terminal_width
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Translator
 

@@ -1,14 +1,12 @@
 """What a search by words makes of the texts that vectors are judged by: BM25, and TF-IDF."""
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from roformer_tf.errors import InputError
-from roformer_tf.inference.lexical import BM25, Lexical, TfIdfSearch
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import EncodedSides
+from roformer_tf.search.keywords import BM25, Lexical, TfIdfSearch
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.different_texts import DifferentTexts
 from roformer_tf.tasks.embedding import Embedding
@@ -16,7 +14,7 @@ from roformer_tf.tasks.thresholds import best_threshold
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
 
-METHODS = {
+METHODS: dict[Message, type[BM25] | type[TfIdfSearch]] = {
     Message("BM25 of words"): BM25,
     Message("TF-IDF cosine of 1–3 characters"): TfIdfSearch,
 }
@@ -32,17 +30,13 @@ def lexical_baselines(
 ) -> list[tuple[Message, list[Prediction]]]:
     """Each method in words, and its answers to the judged examples, as the model gives them.
 
-    It searches among the same texts. Where the model's cosines have a threshold, chosen on `valid`,
-    so has it. BM25 is left out, and that is said, where its library is missing.
+    It searches among the same texts. If the model's cosines have a threshold, chosen on `valid`,
+    each method has one, too.
     """
     assert isinstance(task, Embedding)  # of the tasks whose texts are apart
     found = []
     for name, method in METHODS.items():
-        try:
-            answers = _answers(task, judged, tokenizer, method)
-        except InputError as error:
-            print(f"no {name} to compare with: {error}", file=sys.stderr)
-            continue
+        answers = _answers(task, judged, tokenizer, method)
         if task.data == "scores" and len(task.levels) == 2:
             known = answers if judged is valid else _answers(task, valid, tokenizer, method)
             alike = np.array([one.label for one in valid]) > sum(task.levels) / 2
@@ -66,14 +60,10 @@ def _answers(
     sides = len(spelled) // len(examples)
     rows = different.examples * sides + different.sides
     index = method([spelled[row] for row in rows.tolist()])
-    return task.read_scores(different, _scores(index, spelled[::sides], len(rows)))
+    return task.read_scores(different, _scores(index, spelled[::sides]))
 
 
-def _scores(index: Lexical, queries: Sequence[str], documents: int) -> Iterator[np.ndarray]:
-    """What each document scores for each query: (documents,) float32."""
-    for begin in range(0, len(queries), AT_ONCE):
-        found = index.search(queries[begin : begin + AT_ONCE], documents)
-        for places, scores in zip(found.places, found.scores, strict=True):
-            row = np.zeros(documents, np.float32)
-            row[places[places >= 0]] = scores[places >= 0]
-            yield row
+def _scores(index: Lexical, queries: Sequence[str]) -> Iterator[np.ndarray]:
+    """Scores of all documents for each query, (documents,) float32, some queries at a time."""
+    for start in range(0, len(queries), AT_ONCE):
+        yield from index.scores(queries[start : start + AT_ONCE])

@@ -15,6 +15,7 @@ from roformer_tf.files import file_beside
 from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
+from roformer_tf.nearest import top_k
 from roformer_tf.tasks.different_texts import unit
 from roformer_tf.tokenizers.padding import Ints
 
@@ -81,7 +82,5 @@ def nearest_others(data: SideBatches, place: Ints, vectors: np.ndarray, count: i
                 f"hard_negatives is {count}, but an example has only {left} other texts that do "
                 "not belong to it. Give fewer --hard-negatives, or more examples."
             )
-        chosen = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-        order = np.argsort(-np.take_along_axis(scores, chosen, axis=1), axis=1, kind="stable")
-        found[some] = rows[np.take_along_axis(chosen, order, axis=1)]
+        found[some] = rows[[top_k(row, count) for row in scores]]
     return found

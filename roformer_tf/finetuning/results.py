@@ -21,12 +21,12 @@ from roformer_tf.inference.answers import cell_names, cells, one_line, text_name
 from roformer_tf.inference.engines import open_finetuned, save_int8_cost
 from roformer_tf.inference.export import MOST_MEASURED
 from roformer_tf.inference.predict import predict
-from roformer_tf.inference.reranking import write_validation_pairs
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.runs.checkpointing import publish
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
+from roformer_tf.search.reranking import write_validation_pairs
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.metrics import Scores, score_text
 

@@ -25,6 +25,7 @@ from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.rows import run_rows
+from roformer_tf.nearest import top_k
 from roformer_tf.terminal import Progress
 
 if TYPE_CHECKING:
@@ -273,8 +274,8 @@ def nearest_of(
         own, rest = vectors[start], vectors[start + 1 : start + 1 + len(found)]
         start += 1 + len(found)
         cosines = rest @ own
-        order = np.argsort(-cosines, kind="stable")[:count]
-        chosen.append([WrittenText(found[i], float(cosines[i])) for i in order])
+        best = top_k(cosines, count)
+        chosen.append([WrittenText(found[i], float(cosines[i])) for i in best])
     return chosen
 
 

@@ -8,18 +8,15 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from hashlib import blake2b
-from typing import IO, NamedTuple
+from dataclasses import dataclass
+from typing import IO
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.column_names import folded
-from roformer_tf.labelled.columns import FirstLine, find_texts_to_predict, open_named
+from roformer_tf.labelled.columns import FirstLine
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import kind_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +64,6 @@ class TextRow:
     def for_prediction(self, example: Example) -> Example:
         """The example as it is."""
         return example
-
-
-class Document(NamedTuple):
-    """What is searched for."""
-
-    text: str
-    name: str | None = None
-    """Its `id`, where its file has a column of them."""
-
-    @property
-    def key(self) -> bytes:
-        """16 bytes that equal documents share."""
-        return blake2b(json.dumps(self).encode(), digest_size=16).digest()
 
 
 @dataclass
@@ -132,46 +116,3 @@ def checked_texts(
         if not found.rows:
             raise InputError(f"{name} holds no text. Give a file with one in each line.")
         yield found
-
-
-class CheckedDocuments:
-    """Documents of a file, all there: one by one, as often as they are asked for.
-
-    Of several columns, such as a title and a text, a document is the words of all, in their order.
-    """
-
-    def __init__(self, rows: CheckedTexts, named: bool) -> None:
-        self.said, self._rows, self._named = rows.said, rows, named
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[Document]:
-        for row in self._rows:
-            name, texts = (row[0], row[1:]) if self._named else (None, row)
-            yield Document(" ".join(texts), name)
-
-
-@contextmanager
-def checked_documents(path: str, config: TextFileConfig) -> Iterator[CheckedDocuments]:
-    """The documents of a file, with their names where it has a column `id`.
-
-    Raises InputError as `checked_texts` does.
-    """
-    name, texts = _document_columns(path, config)
-    reading = replace(config, text_columns=(*name, *texts)) if name else config
-    with checked_texts(path, reading, (*name, *texts)) as rows:
-        yield CheckedDocuments(rows, bool(name))
-
-
-def _document_columns(path: str, config: TextFileConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The column of a file's names, if it has one, and those of its texts."""
-    wanted = config.text_columns or ("text",)
-    if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
-        return (), wanted
-    table = open_named(path, config.encoding, wanted, config.first_line, config.sheet)
-    names = [name for name in table.columns if folded(name) == "id"]
-    texts, _ = find_texts_to_predict(path, table, wanted, config.first_line)
-    if len(names) != 1 or names[0] in texts:
-        return (), wanted
-    return (names[0],), texts

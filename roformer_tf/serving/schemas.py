@@ -76,6 +76,9 @@ class SearchRequest(TextsRequest[Text]):
     """Queries, and how many documents to return for each."""
 
     top: int = Field(10, ge=1, le=100)
+    where: str | None = Field(
+        None, max_length=1000, description="A condition on metadata, such as year >= 2020."
+    )
 
 
 class GenerateRequest(TextsRequest[Text]):

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from fastapi import Body, FastAPI, Response
+from fastapi import Body, FastAPI, HTTPException, Response
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Engine, Precision
+from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
-from roformer_tf.inference.index import SearchIndex
-from roformer_tf.inference.reranking import report_reranking
-from roformer_tf.inference.retrieval import Answer, Retriever, load_reranker
 from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.search.index import Result, SearchIndex
+from roformer_tf.search.reranking import report_reranking
+from roformer_tf.search.retrieval import Retriever, load_reranker
 from roformer_tf.serving.application import (
     FAILURES,
     check_texts,
@@ -51,27 +52,13 @@ WARM_UP = ["好" * 20, "好" * 40]
 """Two lengths: TensorFlow's plan for the second serves all later ones."""
 
 
-class Index:
-    """An open search index: everything that the service asks of it."""
-
-    def __init__(self, retriever: Retriever) -> None:
-        self._retriever = retriever
-
-    def __len__(self) -> int:
-        return len(self._retriever.index)
-
-    def search(self, queries: Sequence[str], top: int) -> list[list[Answer]]:
-        """The best documents of each query, without their texts. Runs in the model's thread."""
-        return list(self._retriever.answers(queries, top))
-
-    def results(self, answers: Sequence[Answer]) -> list[dict[str, Any]]:
-        """The documents of one query as JSON. Runs in any thread."""
-        results = []
-        for answer in answers:
-            text, name = self._retriever.index.document(answer.place)
-            result = {"document": text, "score": round(answer.score, DECIMALS)}
-            results.append(result if name is None else result | {"id": name})
-        return results
+def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The documents of one query."""
+    return [
+        {"document": result.text, "score": round(result.score, DECIMALS)}
+        | ({} if result.id is None else {"id": result.id})
+        for result in results
+    ]
 
 
 class ServedVectors(NamedTuple):
@@ -79,7 +66,7 @@ class ServedVectors(NamedTuple):
 
     name: str
     embedder: TextEmbedder
-    index: Index | None = None
+    retriever: Retriever | None = None
 
 
 class VectorQuery(NamedTuple):
@@ -88,6 +75,8 @@ class VectorQuery(NamedTuple):
     text: str
     top: int | None = None
     """Number of documents to return; None for the vector itself."""
+    where: str | None = None
+    """A condition on the metadata of documents."""
 
 
 def load_served_vectors(
@@ -125,9 +114,8 @@ def load_served_vectors(
     if rerank is not None:
         for line in report_reranking(rerank, retriever):
             print(line, file=sys.stderr)
-    served = ServedVectors(model_name(source), embedder, Index(retriever))
-    Index(retriever).search(WARM_UP, 1)
-    return served
+    list(retriever.answers(WARM_UP, 1))
+    return ServedVectors(model_name(source), embedder, retriever)
 
 
 def create_vector_app(
@@ -139,16 +127,16 @@ def create_vector_app(
     batcher = vector_batcher(served, metrics, batch_size, limits)
     health = {
         "task": "embedding",
-        "title": TITLE if served.index is None else SEARCH_TITLE,
+        "title": TITLE if served.retriever is None else SEARCH_TITLE,
         "pooling": served.embedder.config.pooling,
         "size": served.embedder.size,
-        "documents": None if served.index is None else len(served.index),
+        "documents": None if served.retriever is None else len(served.retriever.index),
         "limits": asdict(limits),
     }
     app = create_app(served.name, health, "vectors.js", metrics, [batcher], limits)
     add_embed(app, batcher, limits)
-    if served.index is not None:
-        _add_search(app, served.index, batcher, limits)
+    if served.retriever is not None:
+        _add_search(app, served.retriever.index, batcher, limits)
     return app
 
 
@@ -163,12 +151,17 @@ def vector_batcher(
         vectors = served.embedder.embed((batch[i].text for i in plain), batch_size)
         for i, vector in zip(plain, vectors, strict=True):
             results[i] = vector
-        searched = [(i, query.text, query.top) for i, query in enumerate(batch) if query.top]
-        if searched and served.index is not None:
-            top = max(top for _, _, top in searched)
-            answers = served.index.search([text for _, text, _ in searched], top)
-            for (i, _, top), each in zip(searched, answers, strict=True):
-                results[i] = each[:top]
+        if served.retriever is not None:
+            for where in {query.where for query in batch if query.top}:
+                asked = [
+                    (i, query.text, query.top)
+                    for i, query in enumerate(batch)
+                    if query.top and query.where == where
+                ]
+                top = max(top for _, _, top in asked)
+                answers = served.retriever.answers([text for _, text, _ in asked], top, where)
+                for (i, _, top), documents in zip(asked, answers, strict=True):
+                    results[i] = documents[:top]
         return results
 
     return Batcher(
@@ -202,7 +195,7 @@ def _numbers(vectors: Sequence[np.ndarray]) -> Iterator[list[float]]:
 
 
 def _add_search(
-    app: FastAPI, index: Index, batcher: Batcher[VectorQuery, Any], limits: Limits
+    app: FastAPI, index: SearchIndex, batcher: Batcher[VectorQuery, Any], limits: Limits
 ) -> None:
     @app.post(
         "/search",
@@ -214,8 +207,14 @@ def _add_search(
         body: Annotated[SearchRequest, Body(examples=[{"text": SAMPLE, "top": 10}])],
     ) -> Response:
         check_texts(body.items, limits)
-        queries = [VectorQuery(text, body.top) for text in body.items]
+        if body.where is not None:
+            # Here, so that an error is this request's alone and not its batch's.
+            try:
+                await asyncio.to_thread(index.check_filter, body.where)
+            except InputError as error:
+                raise HTTPException(422, str(error)) from None
+        queries = [VectorQuery(text, body.top, body.where) for text in body.items]
         answers = await submit(batcher, queries)
-        # Documents are read query by query, so that a too large response ends early.
-        results = map(index.results, answers)
+        # Converted query by query, so that a too large response ends early.
+        results = map(_as_json, answers)
         return await asyncio.to_thread(json_response, "results", results, limits)

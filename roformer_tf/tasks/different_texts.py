@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roformer_tf.labelled.text_sides import EncodedSides, Positives
+from roformer_tf.nearest import top_k
 from roformer_tf.tasks.base import Prediction
 
 NEAREST = 3
@@ -55,8 +56,7 @@ class DifferentTexts:
     def retrieved(self, number: int, scores: np.ndarray) -> Prediction:
         """Where an example's second text stands by the scores (documents,) of all."""
         own, *third = self.places[number].tolist()
-        few = np.argpartition(-scores, min(NEAREST, len(scores)) - 1)[:NEAREST]
-        near = sorted(few.tolist(), key=lambda i: (-scores[i], i))
+        near = top_k(scores, NEAREST)
         others = scores.astype(np.float32)
         others[[own, *self.left_out[number]]] = -np.inf
         rank = 1 + int(np.sum(others >= scores[own]))  # of equal ones others come first

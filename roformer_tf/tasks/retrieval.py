@@ -4,7 +4,7 @@ A query's ranks are those of all documents that belong to it, from 1. Figures ar
 often each query counts, as all of `metrics` are, so that a bootstrap's interval is the same lines.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ CUTS = (1, 5, 10)
 """Ranks down to which a user looks."""
 LAST = 10
 """The rank down to which MRR and nDCG look."""
-SCORES_AT_ONCE = 8_000_000  # float32: 32 MB
 
 RECALLS = tuple(
     Metric(
@@ -69,36 +68,6 @@ def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     for metric, cut in zip(RECALLS, CUTS, strict=True):
         figures[metric.name] = np.array([np.mean(one <= cut) for one in found])
     return figures
-
-
-def ranks_of(
-    queries: np.ndarray,
-    documents: np.ndarray,
-    belonging: Sequence[Sequence[int]],
-    left_out: Mapping[int, Sequence[int]] | None = None,
-) -> tuple[list[list[int]], np.ndarray]:
-    """Rank documents by their products with queries: what belongs to each, and the nearest other.
-
-    queries (N, H), documents (M, H) float32, of length 1 for cosines; belonging: for each query the
-    numbers of its documents; left_out: by query, documents that are no answer and stand in nobody's
-    way, such as its own text. → for each query the ranks of what belongs to it, rising, and (N,)
-    int the document that comes first of those that do not belong, -1 where there is none. Of equal
-    products those of others come first: a model that tells nothing apart finds nothing.
-    """
-    left_out, answers = left_out or {}, list[list[int]]()
-    nearest = np.full(len(queries), -1)
-    at_once = max(1, SCORES_AT_ONCE // max(1, len(documents)))
-    for begin in range(0, len(queries), at_once):
-        scores = queries[begin : begin + at_once] @ documents.T
-        for number, row in enumerate(scores, start=begin):
-            mine = list(belonging[number])
-            wanted = np.sort(row[mine])[::-1]
-            row[mine] = -np.inf
-            row[list(left_out.get(number, ()))] = -np.inf
-            answers.append([1 + k + int(np.sum(row >= score)) for k, score in enumerate(wanted)])
-            best = int(np.argmax(row))
-            nearest[number] = best if np.isfinite(row[best]) else -1
-    return answers, nearest
 
 
 def _gain(ranks: Any) -> float:

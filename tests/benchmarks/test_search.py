@@ -300,8 +300,8 @@ def test_a_folder_without_data_is_refused(tmp_path):
 def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     from roformer_tf.conversion import average as averaging
     from roformer_tf.finetuning import command as finetuning
-    from roformer_tf.inference import search as searching
     from roformer_tf.pretraining import command as pretraining
+    from roformer_tf.search import command as searching
 
     def pretrain(config: pretraining.PretrainConfig) -> None:
         seen.append(config)

@@ -8,8 +8,8 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import open_embedder
-from roformer_tf.inference.index import SearchIndex
-from roformer_tf.inference.retrieval import Retriever
+from roformer_tf.search.index import SearchIndex
+from roformer_tf.search.retrieval import Retriever
 from roformer_tf.serving.command import open_service
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_vectors import (
@@ -66,10 +66,9 @@ def test_search_answers_with_documents(address, sim, index, ask):
     retriever = Retriever(SearchIndex(index), open_embedder(sim))
     status, answer = ask(address, "/search", {"texts": QUERIES, "top": 2})
     assert status == 200
-    names, texts = list(DOCUMENTS), list(DOCUMENTS.values())
     for found, wanted in zip(answer["results"], retriever.answers(QUERIES, 2), strict=True):
-        assert [one["id"] for one in found] == [names[one.place] for one in wanted]
-        assert [one["document"] for one in found] == [texts[one.place] for one in wanted]
+        assert [one["id"] for one in found] == [one.id for one in wanted]
+        assert [one["document"] for one in found] == [one.text for one in wanted]
         np.testing.assert_allclose(
             [x["score"] for x in found], [one.score for one in wanted], atol=1e-6
         )

@@ -1,7 +1,7 @@
 """Does a model of pairs improve the order of a search? Measured on its own validation pairs.
 
-A model of pairs is good at telling pairs of the kind that it was trained on. The first documents of
-a search are all similar to the query, which is another kind: reranking can destroy a good order.
+Such a model classifies pairs of the kind that it was trained on. The first documents of a search
+are all similar to the query, which is another kind: reranking can destroy a good order.
 
 RUN/validation_pairs.jsonl   {"texts": [query, document], "label": "1"}, written by `finetune`
 RUN/reranking.json           what was measured; a minute or two with a large model, so only once
@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.files import remove, write_text
-from roformer_tf.inference.index import SearchIndex, write_index
-from roformer_tf.inference.retrieval import Answer, Reranker, Retriever
-from roformer_tf.inference.text_files import Document
 from roformer_tf.labelled.examples import Example
+from roformer_tf.search.documents import Document
+from roformer_tf.search.index import Result, SearchIndex
+from roformer_tf.search.retrieval import Reranker, Retriever
+from roformer_tf.search.writing import add_documents
 
 MEASURED = "reranking.json"
 VALIDATION_PAIRS = "validation_pairs.jsonl"
-"""In the run's folder, not in the model's: people publish that, and these are their texts."""
+"""In the run's folder, not in the model's: that is published, and these are the user's texts."""
 MOST_QUERIES = 50
 MOST_DOCUMENTS = 500
-"""More take longer: each query costs as many pairs as `--rerank-top` says."""
+"""More take longer: each query costs `--rerank-top` pairs."""
 
 
 class RankedQuery(NamedTuple):
@@ -54,7 +55,7 @@ class RerankingFigures:
 def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
     """Keep the pairs that a model was validated on, in the run's folder."""
     remove(folder / MEASURED)
-    lines = (json.dumps({"texts": one.texts, "label": one.label}) for one in examples)
+    lines = (json.dumps({"texts": x.texts, "label": x.label}) for x in examples)
     write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
 
 
@@ -68,33 +69,35 @@ def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
     try:
         queries = _queries(path, retriever.reranker)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        reason = "is not there" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+        reason = (
+            "does not exist" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+        )
         yield (
-            f"--rerank {folder}: what it does to the order could not be measured, for {path} "
+            f"--rerank {folder}: what it does to the order could not be measured: {path} "
             f"{reason}. `finetune` writes it; keep the model in its run's folder."
         )
         return
-    if not any(one.relevant for one in queries):
+    if not any(query.relevant for query in queries):
         yield (
-            f"--rerank {folder}: what it does to the order could not be measured, for {path} has "
+            f"--rerank {folder}: what it does to the order could not be measured: {path} has "
             "no query with a document that belongs to it."
         )
         return
     key = _settings_key(Path(folder), path, retriever)
-    found = _known(path.with_name(MEASURED), key)
-    if found is None:
-        found = measure_reranking(queries, retriever)
+    figures = _known(path.with_name(MEASURED), key)
+    if figures is None:
+        figures = measure_reranking(queries, retriever)
         with suppress(OSError):  # a folder that is only read: it is measured again each time
-            content = {"settings": key, "figures": asdict(found)}
+            content = {"settings": key, "figures": asdict(figures)}
             write_text(path.with_name(MEASURED), json.dumps(content, indent=2) + "\n")
     yield (
-        f"--rerank {folder}: MRR {found.before:.3f} before and {found.after:.3f} after reranking, "
-        f"on {found.queries:,} queries that it was validated on, among {found.documents:,} "
-        "documents."
+        f"--rerank {folder}: MRR {figures.before:.3f} before and {figures.after:.3f} after "
+        f"reranking, on {figures.queries:,} queries that it was validated on, among "
+        f"{figures.documents:,} documents."
     )
-    if found.after < found.before:
+    if figures.after < figures.before:
         yield (
-            "warning: reranking makes the order worse. Leave --rerank out, or fine-tune the model "
+            "warning: reranking makes the order worse. Omit --rerank, or fine-tune the model "
             "on wrong documents that this search finds."
         )
 
@@ -125,48 +128,44 @@ def measure_reranking(queries: Sequence[RankedQuery], retriever: Retriever) -> R
 
     They search among the documents of all queries.
     """
-    asked = [one for one in queries if one.relevant]
+    asked = [query for query in queries if query.relevant]
     asked = asked[:: -(-len(asked) // MOST_QUERIES)]
-    several = (text for one in (*asked, *queries) for text in one.documents)
-    documents = list(dict.fromkeys(several))
-    needed = len({text for one in asked for text in one.documents})
+    texts = (text for query in (*asked, *queries) for text in query.documents)
+    documents = list(dict.fromkeys(texts))
+    needed = len({text for query in asked for text in query.documents})
     documents = documents[: max(needed, MOST_DOCUMENTS)]
     manifest = retriever.index.manifest
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        write_index(
+        add_documents(
             Path(scratch) / "index",
             retriever.embedder,
             list(map(Document, documents)),
             passage_length=manifest.passage_length,
             hybrid_weight=manifest.hybrid_weight,
             beginning_weight=manifest.beginning_weight,
-            with_words=retriever.hybrid,
             batch_size=retriever.batch_size,
         )
-        index = SearchIndex(Path(scratch) / "index")
-        reranked = replace(retriever, index=index)
-        before, after = (
-            _mean_reciprocal_rank(asked, one, retriever.reranked)
-            for one in (replace(reranked, reranker=None), reranked)
-        )
-        del index, reranked  # Windows removes no file that is open
+        with SearchIndex(Path(scratch) / "index") as index:
+            reranked = replace(retriever, index=index)
+            before, after = (
+                _mean_reciprocal_rank(asked, way, retriever.reranked)
+                for way in (replace(reranked, reranker=None), reranked)
+            )
     return RerankingFigures(len(asked), len(documents), before, after)
 
 
 def _mean_reciprocal_rank(queries: Sequence[RankedQuery], retriever: Retriever, top: int) -> float:
-    found = retriever.answers([one.text for one in queries], top)
+    results = retriever.answers([query.text for query in queries], top)
     ranks = (
-        _first_rank(answers, query.relevant, retriever.index)
-        for query, answers in zip(queries, found, strict=True)
+        _first_rank(documents, query.relevant)
+        for query, documents in zip(queries, results, strict=True)
     )
     return sum(1 / rank for rank in ranks if rank) / len(queries)
 
 
-def _first_rank(
-    answers: Sequence[Answer], relevant: frozenset[str], index: SearchIndex
-) -> int | None:
+def _first_rank(results: Sequence[Result], relevant: frozenset[str]) -> int | None:
     """Rank, from 1, of the first relevant document; None without one."""
-    ranked = enumerate((index.document(one.place).text for one in answers), start=1)
+    ranked = enumerate((result.text for result in results), start=1)
     return next((rank for rank, text in ranked if text in relevant), None)
 
 

@@ -1,0 +1,155 @@
+"""The SQLite database of a search index: its tables, connections to it, and its errors.
+
+INDEX/index.sqlite            documents, metadata, vectors and words
+INDEX/neighbours-*.faiss      optional, see graph.py: can be deleted at any time
+
+The database is in write-ahead mode. A killed process loses nothing that was committed, and others
+search while one adds documents. This mode needs shared memory: network file systems lack it.
+"""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from roformer_tf.errors import InputError
+
+FILE = "index.sqlite"
+VERSION = 2
+"""Of the tables. Version 1 was a folder of Arrow and NumPy files."""
+FORMER = "index.json"
+"""What version 1 had in its folder."""
+PATIENCE = 60
+"""Seconds to wait while another process writes; it commits every few thousand documents."""
+PAGE = 16_384
+"""Bytes per page: a vector of 768 numbers has 3,072, of which a page of 4,096 would hold one."""
+
+SCHEMA = (
+    # The model, how texts are embedded, and a counter of changes to documents
+    "CREATE TABLE IF NOT EXISTS settings (manifest TEXT NOT NULL, revision INTEGER NOT NULL)",
+    # AUTOINCREMENT: the number of a deleted document is never used again, so that a graph of
+    # neighbours that was written earlier cannot confuse two documents. `identity` is a hash of
+    # the id, or of the text where a document has none; `content` is a hash of all its columns
+    """CREATE TABLE IF NOT EXISTS documents (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT, text TEXT NOT NULL,
+        metadata TEXT NOT NULL, identity BLOB NOT NULL UNIQUE, content BLOB NOT NULL)""",
+    # All passages of a document, (passages, size) float32, in a table of their own: filters by
+    # metadata do not have to read them
+    "CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, passages BLOB NOT NULL)",
+    # Our own words, separated by spaces; of ASCII, FTS5 takes letters and digits as parts of
+    # words, and has to be told what else occurs in ours
+    """CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
+        beginning, text, tokenize="ascii tokenchars '+#&._%-*^='")""",
+    "CREATE VIRTUAL TABLE IF NOT EXISTS frequencies USING fts5vocab(words, row)",
+    # Names of the metadata that any document has had, for messages
+    "CREATE TABLE IF NOT EXISTS fields (name TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+
+
+def is_index(folder: Path) -> bool:
+    """Whether a folder holds an index. Raises InputError if it holds something else."""
+    if (folder / FILE).is_file():
+        return True
+    if (folder / FORMER).is_file():
+        raise InputError(
+            f"{folder} was made by an earlier version of roformer-tf. Remove it, and make the "
+            "index again from its documents."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists, and is not an index. Choose another --index.")
+    return False
+
+
+def open_to_write(folder: Path) -> sqlite3.Connection:
+    """Open the database of an index, or create it without settings and documents."""
+    folder.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(folder / FILE, timeout=PATIENCE, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA page_size = {PAGE}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk
+        with transaction(connection):
+            for statement in SCHEMA:
+                connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_to_read(folder: Path) -> sqlite3.Connection:
+    """Open the database of an index for queries only; where nothing can be written, too."""
+    address = (folder / FILE).resolve().as_uri()
+    # "rw", not "ro": a connection of the latter kind cannot remove SQLite's files when it closes
+    for mode in ("mode=rw", "mode=ro&immutable=1"):
+        connection = sqlite3.connect(
+            f"{address}?{mode}",
+            uri=True,
+            timeout=PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,  # each thread has its own; `close` is for all of them
+        )
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if "immutable" in mode or "locked" in str(error):
+                raise
+        else:
+            return connection
+    raise AssertionError("the last mode returns or raises")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    """Do all of it or nothing. Kind DEFERRED: read one state, whatever others commit meanwhile."""
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # after some errors SQLite itself has rolled back
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Raise what SQLite reports as InputError, or as OSError for a full or failing disk."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        reason = str(error)
+        for text, number in (("full", errno.ENOSPC), ("disk I/O error", errno.EIO)):
+            if text in reason:
+                raise OSError(number, os.strerror(number), str(folder / FILE)) from None
+        if "locked" in reason:
+            raise InputError(
+                f"{folder} is in use: another process has been writing for {PATIENCE} seconds. "
+                "Try again when it has finished."
+            ) from None
+        if "readonly" in reason or "unable to open" in reason:
+            raise InputError(
+                f"cannot open {folder / FILE}: {reason}. Check the permissions of the folder."
+            ) from None
+        if "fts5" in reason:
+            raise InputError(
+                "the SQLite of this Python has no full-text search (FTS5). Use the Python of "
+                "python.org, conda or your system's packages."
+            ) from None
+        raise InputError(
+            f"{folder} is damaged: {reason}. Remove it, and make the index again from its "
+            "documents."
+        ) from None
+
+
+def has_settings(folder: Path) -> bool:
+    """Whether a database was completed: a process may have been killed while creating it."""
+    with closing(open_to_read(folder)) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+        if ("settings",) not in tables:
+            return False
+        return connection.execute("SELECT 1 FROM settings").fetchone() is not None

@@ -1,0 +1,363 @@
+"""An index of documents that is open for searching.
+
+by vectors   the cosine of a query and a document: that of its nearest passage, or with a weight
+             of beginnings b, (nearest + b · first) / (1 + b)
+hybrid       words and vectors: BM25, divided by the query's largest, plus the cosine times a
+             weight; or, without a weight, reciprocal rank fusion of both orders
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.nearest import top_k
+from roformer_tf.search.database import (
+    VERSION,
+    explained,
+    has_settings,
+    is_index,
+    open_to_read,
+    transaction,
+)
+from roformer_tf.search.filters import Filter, parse_filter
+from roformer_tf.search.graph import Neighbours
+from roformer_tf.search.keywords import document_terms
+
+CANDIDATES = 200
+"""Documents that words and vectors each contribute to reciprocal rank fusion."""
+FUSION = 60
+"""The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count."""
+BEGINNING_TIMES, K1, FTS5_K1 = 3, 2.0, 1.2
+"""How often the words of a document's beginning count, and BM25's k1. Measured in docs/LOG.md."""
+WEIGHTS = ((BEGINNING_TIMES - 1) * FTS5_K1 / K1, FTS5_K1 / K1)
+"""Of the columns `beginning` and `text`, the latter having the beginning, too. FTS5 has a k1 of
+1.2 and no other, but tf / (tf + k1) depends on their ratio alone: a smaller tf is a larger k1."""
+RAREST = 64
+"""Words of a query that are looked up, the rarest: FTS5's time grows with their square."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What the vectors of an index were made with."""
+
+    fingerprint: str
+    """Of the model."""
+    model: str
+    """Its name, for messages."""
+    pooling: Pooling
+    max_length: int
+    dimensions: int | None
+    size: int
+    """Numbers per vector."""
+    passage_length: int
+    """Tokens above which a document has several vectors."""
+    key: str
+    """Random, in the name of the files that belong to this database."""
+    hybrid_weight: float | None = None
+    """Weight of a cosine relative to the words, chosen for these documents; None: ranks alone."""
+    beginning_weight: float = 0.0
+    """Weight of a document's first passage relative to its nearest one."""
+    version: int = VERSION
+
+
+class Result(NamedTuple):
+    """A document that answers a query."""
+
+    number: int
+    """Its number in the database."""
+    score: float
+    """The cosine; of a hybrid search the sum; reranked, the probability or the number of that."""
+    text: str
+    id: str | None = None
+    metadata: Mapping[str, Any] = {}
+
+
+class Vectors(NamedTuple):
+    """The vectors of all documents, or of some."""
+
+    numbers: np.ndarray
+    """(documents,) int64, ascending."""
+    starts: np.ndarray
+    """(documents,) int64: the first row of each document's passages."""
+    matrix: np.ndarray
+    """(rows, D) float32 of length 1."""
+
+    def cosines(self, query: np.ndarray, beginning_weight: float) -> np.ndarray:
+        """How near each document is to a query's vector (D,): (documents,) float32."""
+        if not len(self.numbers):
+            return np.zeros(0, np.float32)
+        of_rows = self.matrix @ query
+        nearest, weight = np.maximum.reduceat(of_rows, self.starts), np.float32(beginning_weight)
+        return (nearest + weight * of_rows[self.starts]) / (1 + weight) if weight else nearest
+
+
+class SearchIndex:
+    """An index that is open; threads may share it, each gets a connection of its own.
+
+    A search sees what was committed before it, such as documents that another process has just
+    added. Raises InputError for a folder that holds no index, or a damaged one.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._loaded: tuple[int, Vectors] | None = None
+        with explained(self.folder):
+            if not is_index(self.folder) or not has_settings(self.folder):
+                raise InputError(
+                    f"{self.folder} is no index. Make one: `roformer-tf search --model M "
+                    f"--documents F --index {self.folder}`."
+                )
+            self.manifest = read_manifest(self._connection, self.folder)
+            self._neighbours = Neighbours.find(self.folder, self.manifest.key)
+
+    def __len__(self) -> int:
+        with explained(self.folder):
+            return int(self._connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+
+    def __enter__(self) -> "SearchIndex":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections of all threads: Windows removes no file that is open."""
+        while self._connections:
+            self._connections.pop().close()
+        self._local = threading.local()
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether any document has an id."""
+        query = "SELECT EXISTS (SELECT 1 FROM documents WHERE id IS NOT NULL)"
+        with explained(self.folder):
+            return bool(self._connection.execute(query).fetchone()[0])
+
+    def check_model(self, embedder: TextEmbedder) -> None:
+        """Raise InputError unless the model gives the vectors that the index holds."""
+        check_model(self.folder, self.manifest, embedder)
+
+    def check_filter(self, where: str) -> None:
+        """Raise InputError for a condition that is not valid, or names no field of the index."""
+        with explained(self.folder), self._reading() as connection:
+            _parsed(connection, where)
+
+    def search(
+        self,
+        queries: Sequence[str],
+        vectors: np.ndarray,
+        top: int,
+        *,
+        hybrid: bool = False,
+        weight: float | None = None,
+        where: str | None = None,
+    ) -> list[list[Result]]:
+        """The best documents of each query, best first.
+
+        queries and their vectors (Q, D) float32 of length 1; hybrid: by words, too; weight: of the
+        cosine in a hybrid search, unless the index has one; where: a condition on metadata, see
+        `filters`.
+        """
+        weight = self.manifest.hybrid_weight if weight is None else weight
+        with explained(self.folder), self._reading() as connection:
+            allowed = None
+            if where is not None:
+                condition = _parsed(connection, where)
+                rows = connection.execute(
+                    f"SELECT number FROM documents WHERE {condition.sql}", condition.parameters
+                )
+                allowed = np.array([number for (number,) in rows], np.int64)
+            return [
+                self._search(connection, query, vector, top, hybrid, weight, allowed)
+                for query, vector in zip(queries, vectors, strict=True)
+            ]
+
+    def _search(
+        self,
+        connection: sqlite3.Connection,
+        query: str,
+        vector: np.ndarray,
+        top: int,
+        hybrid: bool,
+        weight: float | None,
+        allowed: np.ndarray | None,
+    ) -> list[Result]:
+        by_words = word_scores(connection, query, allowed) if hybrid else None
+        candidates = self._candidates(connection, vector, max(top, CANDIDATES), by_words, allowed)
+        scores = candidates.cosines(vector, self.manifest.beginning_weight)
+        numbers = candidates.numbers
+        if allowed is not None:
+            kept = np.isin(numbers, allowed)
+            numbers, scores = numbers[kept], scores[kept]
+        if by_words is not None and weight is not None:
+            of_words = _aligned(by_words, numbers)
+            scores = of_words / max(float(of_words.max(initial=0)), 1e-9) + weight * scores
+        elif by_words is not None:
+            of_words = _aligned(by_words, numbers)
+            scores = _fused(scores, of_words, max(top, CANDIDATES))
+        best = [i for i in top_k(scores, top) if scores[i] > -np.inf]
+        return _results(connection, numbers[best], scores[best])
+
+    def _candidates(
+        self,
+        connection: sqlite3.Connection,
+        vector: np.ndarray,
+        count: int,
+        by_words: "tuple[np.ndarray, np.ndarray] | None",
+        allowed: np.ndarray | None,
+    ) -> Vectors:
+        """Documents that can be among the best: all, or those that a graph of neighbours names."""
+        if self._neighbours is None or allowed is not None:
+            return self._all(connection)
+        near = self._neighbours.documents(vector, count)
+        if by_words is not None:
+            numbers, scores = by_words
+            near = np.union1d(near, numbers[top_k(scores, count)])
+        later = "number > ? OR number IN (SELECT value FROM json_each(?))"
+        parameters = (self._neighbours.last, json.dumps(near.tolist()))
+        return _read_vectors(connection, self.manifest.size, later, parameters)
+
+    def _all(self, connection: sqlite3.Connection) -> Vectors:
+        """The vectors of all documents, kept in memory until another process changes them."""
+        (revision,) = connection.execute("SELECT revision FROM settings").fetchone()
+        if self._loaded is None or self._loaded[0] != revision:
+            self._loaded = (revision, _read_vectors(connection, self.manifest.size))
+        return self._loaded[1]
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        """The connection of this thread."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = open_to_read(self.folder)
+            self._connections.append(self._local.connection)
+        connection: sqlite3.Connection = self._local.connection
+        return connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """One state of the database: words, vectors and texts of the same documents."""
+        with transaction(self._connection, "DEFERRED"):
+            yield self._connection
+
+
+def _parsed(connection: sqlite3.Connection, where: str) -> Filter:
+    fields = [name for (name,) in connection.execute("SELECT name FROM fields")]
+    return parse_filter(where, fields)
+
+
+def read_manifest(connection: sqlite3.Connection, folder: Path) -> Manifest:
+    """The settings of an index. Raises InputError for those of another version."""
+    (text,) = connection.execute("SELECT manifest FROM settings").fetchone()
+    values = json.loads(text)
+    if values.get("version") != VERSION:
+        raise InputError(
+            f"{folder} was made by another version of roformer-tf. Remove it, and make the index "
+            "again from its documents."
+        )
+    return Manifest(**values)
+
+
+def check_model(folder: Path, manifest: Manifest, embedder: TextEmbedder) -> None:
+    """Raise InputError unless a model gives the vectors of an index."""
+    if embedder.fingerprint == manifest.fingerprint:
+        return
+    cut = f", cut to {manifest.dimensions}" if manifest.dimensions else ""
+    raise InputError(
+        f"{folder} was made with another model, or other settings: {manifest.model}, pooling "
+        f"{manifest.pooling}{cut}, texts of at most {manifest.max_length} tokens. "
+        f"{embedder.source} gives other vectors. Give that model, or make an index with this one "
+        "in another folder."
+    )
+
+
+def _read_vectors(
+    connection: sqlite3.Connection,
+    size: int,
+    condition: str = "1",
+    parameters: Sequence[Any] = (),
+) -> Vectors:
+    """The vectors of some documents, in the order of their numbers."""
+    numbers, starts, content = [], [], bytearray()
+    query = f"SELECT number, passages FROM vectors WHERE {condition} ORDER BY number"
+    for number, passages in connection.execute(query, parameters):
+        numbers.append(number)
+        starts.append(len(content) // (4 * size))
+        content += passages
+    matrix = np.frombuffer(content, "<f4").reshape(-1, size)
+    return Vectors(np.array(numbers, np.int64), np.array(starts, np.int64), matrix)
+
+
+def word_scores(
+    connection: sqlite3.Connection, query: str, allowed: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the documents that share words with a query, and their BM25."""
+    terms = document_terms(query)
+    count = "SELECT doc FROM frequencies WHERE term = ?"
+    rows = {term: connection.execute(count, (term,)).fetchone() for term in set(terms)}
+    frequency = {term: row[0] for term, row in rows.items() if row is not None}
+    known = sorted((term for term in terms if term in frequency), key=frequency.__getitem__)
+    # FTS5 gives words of more than half of the documents next to no weight; leaving them out
+    # saves going through all these documents
+    (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
+    rare = [term for term in known if 2 * frequency[term] <= documents] or known
+    if not rare:
+        return np.zeros(0, np.int64), np.zeros(0, np.float32)
+    matches = connection.execute(
+        "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
+        (*WEIGHTS, " OR ".join(map(_quoted, rare[:RAREST]))),
+    ).fetchall()
+    numbers = np.array([number for number, _ in matches], np.int64)
+    scores = np.array([score for _, score in matches], np.float32)
+    if allowed is not None:
+        kept = np.isin(numbers, allowed)
+        numbers, scores = numbers[kept], scores[kept]
+    return numbers, scores
+
+
+def _quoted(term: str) -> str:
+    """A term as a phrase of an FTS5 query."""
+    return '"' + term.replace('"', '""') + '"'
+
+
+def _aligned(by_words: tuple[np.ndarray, np.ndarray], numbers: np.ndarray) -> np.ndarray:
+    """BM25 of the documents with these ascending numbers; 0 for those without a common word."""
+    scores = np.zeros(len(numbers), np.float32)
+    there = np.isin(by_words[0], numbers)
+    scores[np.searchsorted(numbers, by_words[0][there])] = by_words[1][there]
+    return scores
+
+
+def _fused(cosines: np.ndarray, of_words: np.ndarray, count: int) -> np.ndarray:
+    """Reciprocal rank fusion: Σ 1 / (60 + rank) over both orders; -inf for those in neither.
+
+    It needs no common scale. Of equal scores the nearer vector is first.
+    """
+    scores = np.full(len(cosines), -np.inf)
+    with_word = np.flatnonzero(of_words > 0)
+    for order in (top_k(cosines, count), with_word[top_k(of_words[with_word], count)]):
+        ranked = 1 / (FUSION + np.arange(1, len(order) + 1))
+        scores[order] = np.maximum(scores[order], 0) + ranked
+    return scores
+
+
+def _results(
+    connection: sqlite3.Connection, numbers: np.ndarray, scores: np.ndarray
+) -> list[Result]:
+    query = "SELECT text, id, metadata FROM documents WHERE number = ?"
+    results = []
+    for number, score in zip(numbers.tolist(), scores.tolist(), strict=True):
+        text, name, metadata = connection.execute(query, (number,)).fetchone()
+        results.append(Result(number, score, text, name, json.loads(metadata)))
+    return results

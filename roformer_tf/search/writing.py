@@ -1,0 +1,307 @@
+"""Add documents to an index, update and delete them.
+
+Each block of some thousand documents is committed before the next one is embedded. A killed command
+goes on with the first document that is missing; what it had reported is there.
+"""
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.search.database import (
+    explained,
+    has_settings,
+    is_index,
+    open_to_read,
+    open_to_write,
+    transaction,
+)
+from roformer_tf.search.documents import Document
+from roformer_tf.search.graph import LARGE, SHIFT, Neighbours, file_of
+from roformer_tf.search.index import Manifest, check_model, read_manifest
+from roformer_tf.search.keywords import document_terms
+from roformer_tf.terminal import Progress
+
+BEGINNING = 60
+"""Characters that mostly say what a document is about; `index.WEIGHTS` says what they count."""
+BLOCK = 65_536
+"""Vectors that are read at a time for a graph."""
+
+
+class Added(NamedTuple):
+    """What became of documents."""
+
+    new: int
+    updated: int
+    """Those that replaced one with the same id."""
+    unchanged: int
+    """Those that were there already, or came twice."""
+    total: int
+    """Documents of the index now."""
+    graph: str = ""
+    """What a graph of the vectors finds, in words, if one was built."""
+
+
+def add_documents(
+    folder: str | Path,
+    embedder: TextEmbedder,
+    documents: Iterable[Document],
+    *,
+    passage_length: int | None = None,
+    hybrid_weight: float | None = None,
+    beginning_weight: float | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> Added:
+    """Create an index of documents, or add them to the one that is there.
+
+    A document with the id of another one replaces it; one that is there already is not embedded
+    again. documents are iterated twice. passage_length: tokens of a passage, by default the
+    model's longest text; hybrid_weight, beginning_weight: stored for searches, and changed in an
+    index that is there. Raises InputError for an index of another model or of other passages, and
+    for a vector that is not finite: blocks that were committed before that stay.
+    """
+    folder = Path(folder)
+    with explained(folder):
+        exists = is_index(folder) and has_settings(folder)
+        known: dict[bytes, bytes] = {}
+        if exists:
+            with closing(open_to_read(folder)) as connection:
+                manifest = read_manifest(connection, folder)
+                known = dict(connection.execute("SELECT identity, content FROM documents"))
+            _check(folder, manifest, embedder, passage_length)
+        else:
+            manifest = _new_manifest(embedder, passage_length)
+        plan, added = _plan(documents, known)
+        weights = {"hybrid_weight": hybrid_weight, "beginning_weight": beginning_weight}
+        changed: dict[str, Any] = {key: x for key, x in weights.items() if x is not None}
+        manifest = replace(manifest, **changed)
+        blocks = _embedded(embedder, documents, plan, manifest.passage_length, batch_size)
+        # The first block is computed before anything is created, which may fail
+        block = next(blocks, None)
+        with (
+            closing(open_to_write(folder)) as connection,
+            Progress(desc="index", unit=" documents", total=int(plan.sum())) as bar,
+        ):
+            manifest = _write_settings(connection, manifest, changed)
+            while block is not None:
+                with transaction(connection):
+                    write_block(connection, *block)
+                bar.update(len(block[0]))
+                block = next(blocks, None)
+            graph = _update_graph(connection, folder, manifest)
+            (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
+    return added._replace(total=total, graph=graph)
+
+
+def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
+    """Delete documents by their ids; return the ids that no document has."""
+    folder = Path(folder)
+    with explained(folder):
+        if not is_index(folder) or not has_settings(folder):
+            raise InputError(f"{folder} is no index: there is nothing to delete.")
+        with closing(open_to_write(folder)) as connection, transaction(connection):
+            read_manifest(connection, folder)
+            missing = [x for x in dict.fromkeys(ids) if not _delete(connection, _identity(x, ""))]
+            if len(missing) < len(set(ids)):
+                connection.execute("UPDATE settings SET revision = revision + 1")
+    return missing
+
+
+def _new_manifest(embedder: TextEmbedder, passage_length: int | None) -> Manifest:
+    longest = embedder.config.max_length
+    if passage_length is not None and not 3 <= passage_length <= longest:
+        raise InputError(
+            f"passage_length is {passage_length}, but must be at least 3 and at most what the "
+            f"model reads of a text, {longest}."
+        )
+    return Manifest(
+        fingerprint=embedder.fingerprint,
+        model=embedder.source,
+        pooling=embedder.config.pooling,
+        max_length=longest,
+        dimensions=embedder.model.dimensions,
+        size=embedder.size,
+        passage_length=passage_length or longest,
+        key=secrets.token_hex(4),
+    )
+
+
+def _check(
+    folder: Path, manifest: Manifest, embedder: TextEmbedder, passage_length: int | None
+) -> None:
+    check_model(folder, manifest, embedder)
+    if passage_length not in (None, manifest.passage_length):
+        raise InputError(
+            f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
+            "Omit --passage-length, or make another index."
+        )
+
+
+def _plan(documents: Iterable[Document], known: dict[bytes, bytes]) -> tuple[np.ndarray, Added]:
+    """Which of the documents are to be written (bool), and counts. Updates `known`.
+
+    Raises InputError for an id that two different documents have.
+    """
+    plan, seen = [], set()
+    new = updated = 0
+    for document in documents:
+        identity = _identity(document.id, document.text)
+        before = known.get(identity)
+        if document.id is not None and identity in seen and before != document.content:
+            raise InputError(
+                f"two different documents have the id {document.id!r}. Give each an id of its "
+                "own, or name another column by --id-column."
+            )
+        write = identity not in seen and before != document.content
+        plan.append(write)
+        new += write and before is None
+        updated += write and before is not None
+        seen.add(identity)
+        if write:
+            known[identity] = document.content
+    return np.array(plan, bool), Added(new, updated, len(plan) - new - updated, 0)
+
+
+def _identity(name: str | None, text: str) -> bytes:
+    """What makes a document the same one: its id, or its text where it has none."""
+    return Document(text if name is None else "", name).content
+
+
+def _embedded(
+    embedder: TextEmbedder,
+    documents: Iterable[Document],
+    plan: np.ndarray,
+    passage_length: int,
+    batch_size: int,
+) -> Iterator[tuple[list[Document], np.ndarray, list[int]]]:
+    """Blocks of documents that are to be written, their vectors, and how many each one has."""
+    waiting: list[Document] = []
+
+    def texts() -> Iterator[str]:
+        for document, write in zip(documents, plan, strict=True):
+            if write:
+                waiting.append(document)
+                yield document.text
+
+    for block, counts in embedder.passages(texts(), passage_length, batch_size):
+        yield waiting[: len(counts)], block.vectors, counts
+        del waiting[: len(counts)]
+
+
+def _write_settings(
+    connection: sqlite3.Connection, manifest: Manifest, changed: dict[str, Any]
+) -> Manifest:
+    """Store the manifest, unless another process has created the index meanwhile; return it."""
+    with transaction(connection):
+        row = connection.execute("SELECT manifest FROM settings").fetchone()
+        if row is None:
+            values = (json.dumps(asdict(manifest)),)
+            connection.execute("INSERT INTO settings VALUES (?, 0)", values)
+            return manifest
+        stored = Manifest(**json.loads(row[0]))
+        if (stored.fingerprint, stored.passage_length) != (
+            manifest.fingerprint,
+            manifest.passage_length,
+        ):
+            raise InputError(
+                "another process has just created this index with other settings. Choose another "
+                "--index."
+            )
+        stored = replace(stored, **changed)
+        if changed:
+            values = (json.dumps(asdict(stored)),)
+            connection.execute("UPDATE settings SET manifest = ?", values)
+        return stored
+
+
+def write_block(
+    connection: sqlite3.Connection,
+    documents: Sequence[Document],
+    vectors: np.ndarray,
+    counts: Sequence[int],
+) -> None:
+    """Write documents, their words and vectors, in place of those with the same ids."""
+    ends = np.cumsum(counts)
+    for document, count, end in zip(documents, counts, ends.tolist(), strict=True):
+        # A lone surrogate, which JSON may hold and UTF-8 cannot, becomes a question mark
+        text = document.text.encode(errors="replace").decode()
+        name = None if document.id is None else document.id.encode(errors="replace").decode()
+        identity = _identity(document.id, document.text)
+        _delete(connection, identity)
+        values = (name, text, document.metadata_json, identity, document.content)
+        number = connection.execute(
+            "INSERT INTO documents (id, text, metadata, identity, content) VALUES (?, ?, ?, ?, ?)",
+            values,
+        ).lastrowid
+        passages = np.ascontiguousarray(vectors[end - count : end], "<f4").tobytes()
+        connection.execute("INSERT INTO vectors VALUES (?, ?)", (number, passages))
+        words = (" ".join(document_terms(part)) for part in (text[:BEGINNING], text))
+        connection.execute(
+            "INSERT INTO words (rowid, beginning, text) VALUES (?, ?, ?)", (number, *words)
+        )
+    fields = {name for document in documents for name in document.metadata}
+    names = [(name.encode(errors="replace").decode(),) for name in sorted(fields)]
+    connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", names)
+    connection.execute("UPDATE settings SET revision = revision + 1")
+
+
+def _delete(connection: sqlite3.Connection, identity: bytes) -> bool:
+    """Delete a document with all that belongs to it; return whether it was there."""
+    row = connection.execute(
+        "SELECT number FROM documents WHERE identity = ?", (identity,)
+    ).fetchone()
+    if row is None:
+        return False
+    connection.execute("DELETE FROM words WHERE rowid = ?", row)
+    connection.execute("DELETE FROM vectors WHERE number = ?", row)
+    connection.execute("DELETE FROM documents WHERE number = ?", row)
+    return True
+
+
+def _update_graph(connection: sqlite3.Connection, folder: Path, manifest: Manifest) -> str:
+    """Add new vectors to the graph, or build one where there are many; return what it finds."""
+    size = manifest.size
+    (stored,) = connection.execute("SELECT total(length(passages)) FROM vectors").fetchone()
+    vectors = int(stored) // (4 * size)
+    if vectors * size < LARGE:
+        file_of(folder, manifest.key).unlink(missing_ok=True)
+        return ""
+    graph = Neighbours.find(folder, manifest.key) or Neighbours(size)
+    (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
+    if len(graph) > 1.5 * vectors:  # a third was deleted, which slows each walk down
+        graph = Neighbours(size)
+    elif last <= graph.last:
+        return ""
+    with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
+        for block, ids in _blocks(connection, size, graph.last):
+            graph.add(block, ids)
+            bar.update(len(block))
+    fraction = graph.calibrate(lambda: _blocks(connection, size, 0))
+    graph.save(folder, manifest.key)
+    return f"finds {fraction:.1%} of the nearest ten, by visiting {graph.depth:,} of {len(graph):,}"
+
+
+def _blocks(
+    connection: sqlite3.Connection, size: int, after: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Vectors of the documents after a number, and their ids in a graph, some at a time."""
+    query = "SELECT number, passages FROM vectors WHERE number > ? ORDER BY number"
+    content, ids = bytearray(), list[int]()
+    for number, passages in connection.execute(query, (after,)):
+        ids += range(number << SHIFT, (number << SHIFT) + len(passages) // (4 * size))
+        content += passages
+        if len(ids) >= BLOCK:
+            yield np.frombuffer(content, "<f4").reshape(-1, size), np.array(ids, np.int64)
+            content, ids = bytearray(), []
+    if ids:
+        yield np.frombuffer(content, "<f4").reshape(-1, size), np.array(ids, np.int64)
