@@ -43,9 +43,10 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
     "tasks": ("labelled", "models", "engines"),
-    "finetuning": ("tasks", "runs", "inference"),
+    "finetuning": ("tasks", "runs", "inference", "export"),
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+    "export": ("inference",),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": (
         "errors",
@@ -62,7 +63,8 @@ def below(room: str) -> set[str]:
 
 
 MAY_SEE = {room: below(room) for room in NEXT_BELOW}
-WEST, EAST = {"corpus", "pretraining"}, {"labelled", "tasks", "finetuning", "inference"}
+WEST = {"corpus", "pretraining"}
+EAST = {"labelled", "tasks", "finetuning", "inference", "export"}
 TEXT_ROOMS = {
     "errors",
     "files",
@@ -79,7 +81,7 @@ TEXT_ROOMS = {
     "labelled",
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
-LAZY_ROOMS = {"tasks", "inference"}
+LAZY_ROOMS = {"tasks", "inference", "export"}
 KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
 MOST_LINES = 0.22  # of the package, in one room
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"

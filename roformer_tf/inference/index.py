@@ -26,10 +26,10 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, locked, parse_json, write_text
 from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.inference.embed_file import MatrixFile
 from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE, Found, best_of, exact
 from roformer_tf.inference.text_files import Document
-from roformer_tf.inference.vector_files import MatrixFile
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 

@@ -20,6 +20,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 BAD_REQUEST, TOO_SLOW, TOO_LARGE, UNPROCESSABLE = 400, 408, 413, 422
 MANY_MISTAKES = 1000
 """More of them in one question are counted, not described: that would hold up all others."""
+MEGABYTE = 1_000_000
 SAMPLE = "今天天气很好，我们去公园。"
 
 

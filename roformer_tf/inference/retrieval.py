@@ -15,10 +15,9 @@ import numpy as np
 from roformer_tf.engines.choice import Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder
-from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.index import SearchIndex
 from roformer_tf.inference.nearest import NONE, Found, best_of, fused
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task

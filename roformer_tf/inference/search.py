@@ -13,13 +13,12 @@ from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answers import one_line
+from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.index import SearchIndex, is_index, write_index
 from roformer_tf.inference.reranking import report_reranking
 from roformer_tf.inference.retrieval import Retriever, load_reranker
 from roformer_tf.inference.text_files import TextFileConfig, checked_documents, checked_texts
-from roformer_tf.inference.tsv import STANDARD, opened_tsv
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.terminal import Progress
@@ -144,7 +143,7 @@ def search(config: SearchConfig) -> None:
                 print(line, file=sys.stderr)
         began = time.perf_counter()
         with (
-            opened_tsv(config.output) as out,
+            opened_text(config.output) as out,
             Progress(desc="search", unit=" queries", total=len(queries)) as bar,
         ):
             _write(out, retriever, queries, config.top, bar)
@@ -163,13 +162,12 @@ def _write(
     """A line for each document that was found."""
     index = retriever.index
     columns = (*COLUMNS, NAME) if index.has_names else COLUMNS
-    out.write("\t".join(columns) + "\n")
+    out.write(tsv_line(columns))
     for query, answers in zip(queries, retriever.answers(queries, top), strict=True):
         for rank, answer in enumerate(answers, 1):
             text, name = index.document(answer.place)
-            cells = [one_line(query), str(rank), f"{answer.score:.6f}", one_line(text)]
-            cells += [one_line(name or "")] * index.has_names
-            out.write("\t".join(cells) + "\n")
+            names = (name,) if index.has_names else ()
+            out.write(tsv_line((query, rank, f"{answer.score:.6f}", text, *names)))
         bar.update()
 
 

@@ -28,24 +28,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.detection import TASK_FILE, attention_type, is_language_model
+from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.engines.choice import Choice, Engine, KerasPrecision, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Answer, Batcher, at_once
-from roformer_tf.inference.engines import (
+from roformer_tf.inference.opening import (
     ONNX,
     Finetuned,
-    int8_cost,
     open_finetuned,
+    open_model,
+    predict,
     share_weights,
 )
-from roformer_tf.inference.export import MEGABYTE
-from roformer_tf.inference.predict import KerasPrecision, predict
-from roformer_tf.inference.predictor import is_finetuned
 from roformer_tf.inference.questions import (
+    MEGABYTE,
     SAMPLE,
     JsonObject,
     Limits,
@@ -181,7 +178,10 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
     size = config.batch_size
     if config.index is None and (config.hybrid or config.rerank):
         raise InputError("--hybrid and --rerank are about --index: give that, too.")
-    if config.index is not None or config.pooling is not None or _only_gives_vectors(config.model):
+    with open_model(config.model) as files:
+        is_finetuned = files.is_finetuned
+        only_vectors = not is_finetuned and files.has_embedding_file and not files.generates
+    if config.index is not None or config.pooling is not None or only_vectors:
         if config.top_k is not None:
             raise InputError(
                 "--top-k lists labels; of a search each request may have a top of its own."
@@ -197,7 +197,7 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
             batch_size=size,
         )
         return vectors.name, make_vector_app(vectors, size, config.limits)
-    if is_finetuned(config.model):
+    if is_finetuned:
         served = load_served(
             Path(config.model), size, config.precision, config.top_k, config.engine, config.workers
         )
@@ -217,18 +217,6 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
     return writer.name, make_writing_app(writer, size, config.limits, config.writing_limits)
 
 
-def _only_gives_vectors(source: str) -> bool:
-    """Whether a model was trained for vectors, and does not write besides, as a sim model does."""
-    if is_finetuned(source):
-        return False
-    with OpenedSource(source) as opened:
-        if opened.read(embedding_config.FILE) is None:
-            return False
-        checkpoint = opened.checkpoint()
-        reads_both_ways = attention_type(checkpoint, opened) == "bidirectional"
-        return reads_both_ways or not is_language_model(checkpoint)
-
-
 def load_served(
     folder: Path,
     batch_size: int = BATCH_SIZE,
@@ -241,10 +229,9 @@ def load_served(
 
     Two answers, which differ in rows and length: TensorFlow's plan for the second serves for all.
     """
-    opened = open_finetuned(folder, engine, precision, lossy=True)
-    for said in (opened.choice.said, int8_cost(folder) if precision == "int8" else ""):
-        if said:
-            print(said, file=sys.stderr)
+    opened = open_finetuned(folder, engine, precision)
+    for note in opened.notes:
+        print(note, file=sys.stderr)
     task = opened.task.with_top_k(top_k)
     answer, close = answering(opened, task, batch_size), _nothing
     if workers > 1:

@@ -19,12 +19,10 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.engines.choice import Choice
+from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.batching import Batcher, Tell
 from roformer_tf.inference.embed import TextEmbedder
-from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.generate import (
     WrittenText,
     check_prompts,
@@ -32,8 +30,7 @@ from roformer_tf.inference.generate import (
     load_writer,
     nearest_of,
 )
-from roformer_tf.inference.predict import KerasPrecision
-from roformer_tf.inference.questions import SAMPLE, JsonObject, Limits, read_body
+from roformer_tf.inference.questions import MEGABYTE, SAMPLE, JsonObject, Limits, read_body
 from roformer_tf.inference.serve_vectors import ServedVectors, add_embed, vector_batcher
 from roformer_tf.inference.service import (
     FAILURE,
@@ -60,7 +57,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from roformer_tf.inference.generate import Writer
-    from roformer_tf.models.embedder import SentenceEmbedder
 
 TITLE = "文本生成 · Text generation"
 GONE = 499
@@ -72,7 +68,7 @@ class ServedWriter(NamedTuple):
 
     name: str
     model: "Writer"
-    embedder: "SentenceEmbedder | None" = None
+    embedder: TextEmbedder | None = None
     """Of a model that chooses paraphrases."""
     sample: JsonObject | None = None
     """Its answer to `SAMPLE_QUESTION`; none where that is beyond its vocabulary or length."""
@@ -88,14 +84,15 @@ def load_served_writer(
     Raises InputError as `load_writer` does.
     """
     model = load_writer(source, attention, precision)
-    embedder = None if getattr(model, "pooler", None) is None else embedder_of(model)
-    served = ServedWriter(_name(source), model, embedder)
+    name = _name(source)
+    embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
+    served = ServedWriter(name, model, embedder)
     try:
         check_prompts(model, [SAMPLE])
     except InputError:
         return served
     if embedder is not None:
-        nearest_of(model, [SAMPLE], [[SAMPLE[:3]]], 1, embedder)
+        nearest_of(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     config = GenerationConfig(**{k: v for k, v in SAMPLE_QUESTION.items() if k != "text"})
     drafts = [Draft(SAMPLE, model.encode_prompt(SAMPLE), config, 0, 0, Event())]
     found: list[list[WrittenText]] = []
@@ -147,7 +144,7 @@ def write(
     if drawn:
         texts = [drafts[number].text for number in drawn]
         most = max(drafts[number].paraphrases for number in drawn)
-        nearest = nearest_of(served.model, texts, [*drawn.values()], most, served.embedder)
+        nearest = nearest_of(served.model, texts, [*drawn.values()], most)
         for number, found in zip(drawn, nearest, strict=True):
             tell(number, found[: drafts[number].paraphrases])
 
@@ -184,7 +181,9 @@ def make_writing_app(
         "settings": {k: v for k, v in asdict(GenerationConfig()).items() if k != "seed"},
         "limits": asdict(limits) | asdict(writing_limits),
     }
-    vectors = None if served.embedder is None else _vectors_of(served)
+    vectors = None
+    if served.embedder is not None:
+        vectors = ServedVectors(served.name, served.embedder)
     batchers: list[Batcher[Any, Any]] = [batcher]
     if vectors is not None:
         batchers.append(vector_batcher(vectors, metrics, batch_size, limits))
@@ -223,16 +222,6 @@ def make_writing_app(
             _give_up(written, given_up)
 
     return count_requests(app, metrics)
-
-
-def _vectors_of(served: ServedWriter) -> ServedVectors:
-    """What gives the vectors of a sim model, apart from what chooses its paraphrases."""
-    model = served.model
-    assert model.tokenizer is not None
-    config = EmbeddingConfig("pooler", model.config.max_position_embeddings)
-    choice = Choice("keras", "float32")  # at the precision that it writes in
-    embedder = TextEmbedder(served.name, embedder_of(model), model.tokenizer, config, "", choice)
-    return ServedVectors(served.name, embedder)
 
 
 def drafts_of(

@@ -21,9 +21,9 @@ from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.inference.batching import Batcher, at_once
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
-from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.inference.index import SearchIndex
 from roformer_tf.inference.questions import (
+    MEGABYTE,
     SAMPLE,
     JsonObject,
     Limits,

@@ -49,7 +49,12 @@ from roformer_tf.runs.feeding import fed
 from roformer_tf.runs.plots import plot_lengths
 from roformer_tf.runs.settings import Precision
 from roformer_tf.terminal import Progress
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.tokenizer import (
+    SPECIALS,
+    RoFormerTokenizer,
+    check_length,
+    fitting_tokenizer,
+)
 
 USUAL = 512
 """The length that is judged where none is given, unless the model was trained on shorter rows."""
@@ -242,10 +247,8 @@ def open_language_model(
         overrides = dict(changes or {})
         if objective == "causal":
             overrides["attention_type"] = "causal"
+        tokenizer = fitting_tokenizer(opened, checkpoint.config.vocab_size)
         model = MODELS[objective].from_source(opened, dtype=precision, **overrides)
-    tokenizer = model.tokenizer
-    if tokenizer is None or tokenizer.vocab_size > model.config.vocab_size:
-        raise InputError(f"{source} has no vocab.txt that fits it: put the one there that does.")
     return model, tokenizer, objective
 
 
