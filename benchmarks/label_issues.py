@@ -24,8 +24,7 @@ import tyro
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.command import finetune
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.inference.engines import open_finetuned
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
@@ -137,8 +136,8 @@ def new_examples(paths: Mapping[str, str]) -> list[Example]:
 
 def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list[int]:
     """Lines of examples whose label the model doubts, whatever the baseline predicts."""
-    opened = open_finetuned(folder)
-    predictions = predict(opened.model, opened.tokenizer, opened.task, examples)
+    opened = open_finetuned(folder, precision="float32")
+    predictions = opened.predict(examples)
     issues = opened.task.label_issues(examples, opened.task.calibrated(examples, predictions))
     return [int(examples[issue.example].place) for issue in issues or ()]
 

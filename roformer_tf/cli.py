@@ -105,7 +105,7 @@ COMMANDS = {
         ("roformer_tf.pretraining.command",),
     ),
     "export": Command(
-        "roformer_tf.inference.export_command:export_model",
+        "roformer_tf.export.command:export_model",
         "write a model as SavedModel, ONNX or int8",
         _MODELS,
         alone="model",

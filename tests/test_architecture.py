@@ -47,12 +47,10 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
     "tasks": ("labelled", "models", "engines", "nearest", "translation"),
-    "finetuning": ("tasks", "runs", "inference", "search", "templates"),
+    "finetuning": ("tasks", "runs", "inference", "search", "export", "templates"),
     # the doors out
-    "inference": (
-        *("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
-        "templates",
-    ),
+    "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+    "export": ("inference", "templates"),
     "search": ("inference",),
     "serving": ("search", "inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
@@ -67,7 +65,7 @@ def below(room: str) -> set[str]:
 
 MAY_SEE = {room: below(room) for room in NEXT_BELOW}
 WEST = {"corpus", "pretraining"}
-EAST = {"labelled", "tasks", "finetuning", "inference", "search", "serving"}
+EAST = {"labelled", "tasks", "finetuning", "inference", "search", "serving", "export"}
 TEXT_ROOMS = {
     "errors",
     "files",
@@ -88,7 +86,7 @@ TEXT_ROOMS = {
     "labelled",
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
-LAZY_ROOMS = {"tasks", "inference", "search", "serving"}
+LAZY_ROOMS = {"tasks", "inference", "search", "serving", "export"}
 KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
 MOST_LINES = 0.22  # of the package, in one room
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"

@@ -272,7 +272,7 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
 def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> Prepared:
     """Vectors of all lines of a file, written as the command writes them, its checks apart."""
     from roformer_tf.inference.embed import open_embedder
-    from roformer_tf.inference.vector_files import vector_file
+    from roformer_tf.inference.embed_file import vector_file
 
     embedder = open_embedder(model, precision=dtype)
     folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more

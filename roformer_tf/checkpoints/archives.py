@@ -53,6 +53,7 @@ class Files:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._held = ExitStack()
+        self._small: dict[str, bytes | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -77,11 +78,16 @@ class Files:
         return self._file.read(4) == b"PK\x03\x04" or self.path.suffix == ".zip"
 
     def read(self, name: str) -> bytes | None:
-        """Read one small file of a folder or, wherever it stands there, of a zip; None without it.
+        """One small file of a folder or, in whichever folder, of a zip; None without it.
 
-        Raises InputError for a zip that is damaged, or holds several files of the name, and for a
-        file that would not be unpacked, or that is too large.
+        It is read once. Raises InputError for a zip that is damaged, or holds several files of the
+        name, and for a file that would not be unpacked, or that is too large.
         """
+        if name not in self._small:
+            self._small[name] = self._read(name)
+        return self._small[name]
+
+    def _read(self, name: str) -> bytes | None:
         if self.path.is_dir():
             file = self.path / name
             return file.read_bytes() if file.is_file() else None

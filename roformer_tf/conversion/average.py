@@ -26,10 +26,9 @@ from roformer_tf.conversion.convert import (
     convert_checkpoint,
     files_beside,
 )
-from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ def average(config: AverageConfig) -> None:
         mean = average_checkpoints(checkpoints, config.sources)
         tokenizer = _common_tokenizer(opened)
         if tokenizer is not None:
-            check_fits(tokenizer, mean, config.sources[0])
+            check_fits(tokenizer, mean.config.vocab_size, config.sources[0])
         files = _common_files(checkpoints, opened)
         far = [distance(checkpoints[0].arrays, other.arrays) for other in checkpoints[1:]]
         convert_checkpoint(mean, tokenizer, config.output, OutputConfig(to="own"), files)

@@ -22,12 +22,11 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, folder_beside
 from roformer_tf.terminal import Progress
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ def convert(config: ConvertConfig) -> None:
         checkpoint = described(checkpoint, source)
         tokenizer = find_tokenizer(source)
         if tokenizer is not None:
-            check_fits(tokenizer, checkpoint, config.source)
+            check_fits(tokenizer, checkpoint.config.vocab_size, config.source)
         files = files_beside(checkpoint, source)
         found = convert_checkpoint(checkpoint, tokenizer, config.target, config.output, files)
         print_difference(found, config.target)

@@ -29,10 +29,9 @@ from roformer_tf.checkpoints.detection import (
 )
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
-from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import DifferenceError, InputError
-from roformer_tf.tokenizers.tokenizer import find_tokenizer
+from roformer_tf.tokenizers.tokenizer import fitting_tokenizer
 
 Peer = Literal["bert4keras", "transformers"]
 
@@ -132,10 +131,7 @@ def encode(source: OpenedSource, checkpoint: Checkpoint) -> dict[str, np.ndarray
 
     Raises InputError without a vocabulary that fits.
     """
-    tokenizer = find_tokenizer(source)
-    if tokenizer is None:
-        raise InputError(f"{source.name} holds no vocab.txt. Put the one there that belongs to it.")
-    check_fits(tokenizer, checkpoint, source.name)
+    tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
     return tokenizer(SENTENCES, max_length=checkpoint.config.max_position_embeddings)
 
 

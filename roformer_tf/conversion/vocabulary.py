@@ -22,10 +22,9 @@ from roformer_tf.conversion.convert import (
     files_beside,
     print_difference,
 )
-from roformer_tf.conversion.fitting import check_fits
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.segmentation import normalize
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
 
 Compound = Sequence[int] | tuple[Sequence[int], Sequence[float]]
@@ -84,12 +83,7 @@ def change_vocabulary(config: VocabularyConfig) -> None:
     check_target(config.target, config.output.to)
     with OpenedSource(config.source) as source:
         checkpoint = described(source.checkpoint(), source)
-        tokenizer = find_tokenizer(source)
-        if tokenizer is None:
-            raise InputError(
-                f"{config.source} holds no vocab.txt. Put the one there it belongs to."
-            )
-        check_fits(tokenizer, checkpoint, config.source)
+        tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
         if config.add is not None:
             extended = extend(checkpoint, tokenizer, _lines(config.add), config.initialise)
             _print_words(extended, tokenizer.tokenization)

@@ -1,11 +1,11 @@
-"""Which engine answers, and in which precision: what is asked for, and what can be had.
+"""The one rule for the engine and the precision of inference.
 
-engine     what computes            precisions                      extra
-keras      TensorFlow, JAX          float32, bfloat16               none: any device, any model
-onnx       ONNX Runtime             float32, int8                   [onnx]
-openvino   OpenVINO                 float32, bfloat16, int8         [fast]
+engine     computes with            precisions                extra
+keras      TensorFlow, JAX          float32, bfloat16         none: any device, any model
+onnx       ONNX Runtime, on a CPU   float32, int8             [onnx]
+openvino   OpenVINO, on a CPU       float32, bfloat16, int8   [fast]
 
-The last two compute on processors. `auto` takes the one that measured fastest in a precision.
+`auto` takes the engine that measured fastest on a CPU, and Keras on a GPU or TPU.
 """
 
 from dataclasses import dataclass
@@ -17,34 +17,38 @@ from roformer_tf.machine import has_accelerator, multiplies_bfloat16
 
 Engine = Literal["auto", "keras", "onnx", "openvino"]
 Precision = Literal["float32", "bfloat16", "int8"]
+KerasPrecision = Literal["float32", "bfloat16"]
+"""Of weights and products; logits are float32. Where the hardware has instructions for bfloat16, it
+takes two thirds of the time, and probabilities change by some thousandths."""
 
 MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
 EXTRAS = {"onnx": "onnx", "openvino": "fast"}
+NAMES = {"keras": "Keras", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 FASTEST: dict[Precision, tuple[Engine, ...]] = {
     "float32": ("onnx", "openvino"),
     "bfloat16": ("openvino",),
     "int8": ("onnx", "openvino"),
 }
-"""Engines that have a precision, the fastest first: see docs/LOG.md, "Answers on a processor"."""
-NO_BFLOAT16 = "this processor has no instructions that multiply bfloat16"
+"""Engines with a precision, the fastest first (docs/LOG.md, "Answers on a processor")."""
+NO_BFLOAT16 = "this CPU has no instructions for bfloat16, so float32 is used."
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine, a precision, and what to tell of them."""
+    """An engine and a precision."""
 
     engine: Engine
     precision: Precision
-    said: str = ""
-    """What the user did not ask for in so many words; "" where there is nothing to tell."""
+    note: str = ""
+    """A sentence for the user on what was not asked for; or ""."""
 
     def as_json(self) -> dict[str, str]:
-        """As a report has it."""
+        """For reports."""
         return {"engine": self.engine, "precision": self.precision}
 
 
 def installed(engine: Engine) -> bool:
-    """Whether an engine's packages are there."""
+    """Whether the packages of an engine are installed."""
     return all(find_spec(name) for name in MODULES.get(engine, ()))
 
 
@@ -55,65 +59,63 @@ def choose(
     unsupported: str = "",
     lossy: bool = False,
 ) -> Choice:
-    """Settle both.
+    """Choose the engine and the precision.
 
-    unsupported: why no graph can be written of the model, if none can. lossy: whether `auto` may
-    take bfloat16 where nobody asked for a precision. Raises InputError for what cannot be had.
+    unsupported: why no graph of the model can be written, if so. lossy: whether bfloat16 may be
+    taken where no precision was asked for. Raises InputError for what cannot be had.
     """
     native = precision in (None, "bfloat16") and multiplies_bfloat16()
-    said = ""
+    note = ""
     if precision == "bfloat16" and not native and engine != "keras":
-        precision, said = "float32", f"{NO_BFLOAT16}: float32 is taken"
+        precision, note = "float32", NO_BFLOAT16
     if engine == "auto":
-        return _automatic(precision, native and lossy, unsupported, said)
+        return _automatic(precision, native and lossy, unsupported, note)
     if engine != "keras" and unsupported:
-        raise InputError(
-            f"--engine {engine} does not know this model: {unsupported}. Leave it out."
-        )
-    taken = precision or "float32"
+        raise InputError(f"--engine {engine} cannot run this model: {unsupported}. Omit --engine.")
+    chosen = precision or "float32"
     if engine == "openvino" and precision is None and native and lossy:
-        taken, said = "bfloat16", _tell(engine, "bfloat16")
-    _check(engine, taken)
-    return Choice(engine, taken, said)
+        chosen, note = "bfloat16", _lossy_note(engine, "bfloat16")
+    _check(engine, chosen)
+    return Choice(engine, chosen, note)
 
 
-def _automatic(precision: Precision | None, lossy: bool, unsupported: str, said: str) -> Choice:
-    """What `auto` takes."""
+def _automatic(precision: Precision | None, lossy: bool, unsupported: str, note: str) -> Choice:
+    """The choice of `--engine auto`."""
     if unsupported or has_accelerator():
         if precision == "int8":
-            reason = unsupported or "int8 is for processors, and there is an accelerator"
-            raise InputError(f"int8 cannot be had: {reason}. Give --engine onnx, or float32.")
-        taken: Precision = precision or "float32"
-        why = f"Keras answers: {unsupported}" if unsupported else said
-        return Choice("keras", taken, why)
+            reason = unsupported or "int8 is for CPUs, and there is an accelerator"
+            raise InputError(f"int8 is not possible: {reason}. Give --engine onnx, or float32.")
+        return Choice(
+            "keras",
+            precision or "float32",
+            f"Keras is used: {unsupported}." if unsupported else note,
+        )
     wanted: list[Precision] = [precision] if precision else ["float32"]
     if lossy:
         wanted.insert(0, "bfloat16")
-    for taken in wanted:
-        for engine in FASTEST[taken]:
-            if installed(engine):
-                told = taken != precision and taken != "float32"
-                return Choice(engine, taken, _tell(engine, taken) if told else said)
+    for candidate in wanted:
+        for engine in filter(installed, FASTEST[candidate]):
+            unasked = candidate != precision and candidate != "float32"
+            return Choice(engine, candidate, _lossy_note(engine, candidate) if unasked else note)
     if precision == "int8":
         _check("onnx", "int8")
-    return Choice("keras", precision or "float32", said)
+    return Choice("keras", precision or "float32", note)
 
 
-def _tell(engine: Engine, precision: Precision) -> str:
-    name = {"openvino": "OpenVINO", "onnx": "ONNX Runtime"}.get(engine, "Keras")
-    return f"{name} answers in {precision} (--precision float32 for all digits)"
+def _lossy_note(engine: Engine, precision: Precision) -> str:
+    return f"{NAMES[engine]} computes in {precision} (--precision float32 for full accuracy)."
 
 
 def _check(engine: Engine, precision: Precision) -> None:
     """Raise InputError where an engine lacks a precision, or its packages."""
     if engine == "keras":
         if precision == "int8":
-            raise InputError("--engine keras has no int8. Give --engine onnx, or leave it out.")
+            raise InputError("--engine keras has no int8. Give --engine onnx, or omit --engine.")
         return
     if engine not in FASTEST[precision]:
-        others = ", ".join((*FASTEST[precision], *["keras"] * (precision != "int8")))
+        engines = [*FASTEST[precision], *(["keras"] if precision != "int8" else [])]
         raise InputError(
-            f"--engine {engine} has no {precision} on a CPU. Engines that have it: {others}."
+            f"--engine {engine} has no {precision} on a CPU. Engines with it: {', '.join(engines)}."
         )
     if missing := [name for name in MODULES[engine] if find_spec(name) is None]:
         raise InputError(

@@ -23,6 +23,8 @@ import numpy as np
 from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.export.command import export
+from roformer_tf.export.formats import check_export
 from roformer_tf.files import locked
 from roformer_tf.finetuning.losses import (
     check_loss,
@@ -37,7 +39,6 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import Start
 from roformer_tf.finetuning.trial import Recipe, labels_of
 from roformer_tf.finetuning.vectors import check_pieces
-from roformer_tf.inference.export import check_export, export
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
@@ -55,6 +56,7 @@ from roformer_tf.runs.run_folder import (
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tokenizers.tokenizer import missing_vocabulary
 from roformer_tf.translation import choose_language
 
 MAY_CHANGE = (
@@ -260,9 +262,7 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
     if config.pooling is None and len(task.poolings) > len(Task.poolings):
         print(f"vectors are {POOLINGS[pooling]}")
     if encoder.tokenizer is None:
-        raise InputError(
-            f"{config.checkpoint} has no vocab.txt. Put the one that belongs to it there."
-        )
+        raise InputError(missing_vocabulary(str(config.checkpoint)))
     architecture = encoder.config
     if task.writes:
         architecture = architecture.replace(attention_type="unilm")

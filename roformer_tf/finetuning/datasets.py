@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples

@@ -19,8 +19,7 @@ from roformer_tf.finetuning.report.analysis import (
 )
 from roformer_tf.finetuning.report.figures import ABSENT, figure, interval, lowest_f1, reasons
 from roformer_tf.finetuning.report.warnings import evaluation_warnings
-from roformer_tf.inference.engines import open_finetuned
-from roformer_tf.inference.predict import predict_encoded
+from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
@@ -79,9 +78,9 @@ def evaluate(config: EvaluateConfig) -> None:
     """Print how well the model answers, and write what is asked for."""
     if config.output is not None:
         check_writable(config.output)
-    opened = open_finetuned(config.model, config.engine, config.precision, lossy=True)
-    if opened.choice.said:
-        print(f"{opened.choice.said}.")
+    opened = open_finetuned(config.model, config.engine, config.precision)
+    for note in opened.notes:
+        print(note)
     model, tokenizer, task = opened.model, opened.tokenizer, opened.task
     layout, columns = find_columns(config.data, config.columns, task)
     print(layout.said)

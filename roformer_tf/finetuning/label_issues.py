@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.files import remove
-from roformer_tf.inference.answer_files import answer_file
-from roformer_tf.inference.answers import text_names
+from roformer_tf.inference.answer_files import answer_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
 from roformer_tf.tasks.base import Prediction, Task

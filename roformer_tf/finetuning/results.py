@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import Precision, installed
 from roformer_tf.errors import InputError
+from roformer_tf.export.formats import MAX_MEASURED
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
@@ -17,10 +18,8 @@ from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import compare
 from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.trial import Outcome, labels_of
-from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
-from roformer_tf.inference.engines import open_finetuned, save_int8_cost
-from roformer_tf.inference.export import MOST_MEASURED
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.answer_files import answer_file, cell_names, cells, text_names
+from roformer_tf.inference.opening import open_finetuned, save_int8_cost
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.runs.checkpointing import publish
@@ -96,9 +95,9 @@ class Results:
             if folder != output:
                 write_text(output / name, (folder / name).read_text(encoding="utf-8"))
         rows = [self._row(*pair) for pair in zip(self.examples, self.predictions, strict=True)]
-        header = "\t".join(map(one_line, rows[0]))
-        lines = [header, *(tsv_line(row, self.search.task) for row in rows)]
-        write_text(output / PREDICTIONS, "".join(f"{line}\n" for line in lines))
+        with answer_file(str(output / PREDICTIONS), list(rows[0]), self.search.task) as out:
+            for row in rows:
+                out.write(row)
         task = self.search.task
         if len(task.text_columns) == 2 and not (task.texts_apart or task.writes):
             write_validation_pairs(output, self.best.trial.valid)
@@ -113,13 +112,12 @@ class Results:
             return
         if not installed("onnx"):
             return
-        step = -(-len(best.trial.valid) // MOST_MEASURED)
+        step = -(-len(best.trial.valid) // MAX_MEASURED)
         examples = best.trial.valid[::step]
         gold = labels_of(examples)
 
         def answers(precision: Precision) -> list[Prediction]:
-            opened = open_finetuned(folder, "onnx", precision)
-            return predict(opened.model, opened.tokenizer, opened.task, examples)
+            return open_finetuned(folder, "onnx", precision).predict(examples)
 
         judged = best.choice.precision == "float32"  # where bfloat16 is, nobody has asked yet
         exact = best.predictions["valid"][::step] if judged else answers("float32")

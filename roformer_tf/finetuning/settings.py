@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.export import Format
+from roformer_tf.export.formats import Format
 from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig

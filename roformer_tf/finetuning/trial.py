@@ -26,8 +26,7 @@ from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.settings import LossConfig, VectorConfig
 from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Start, Trainer
-from roformer_tf.inference.engines import open_finetuned
-from roformer_tf.inference.predict import predict_encoded
+from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
@@ -157,7 +156,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
 def _for_judging(start: Start, task: Task, folder: Path) -> tuple[Any, Task, Choice]:
     """What answers for the weights of a folder as it will answer, and the task that reads it."""
     if not (task.texts_apart or task.writes):
-        found = open_finetuned(folder, lossy=True)
+        found = open_finetuned(folder)
         if found.choice.engine != "keras":
             return found.model, found.task, found.choice
     model = dataclasses.replace(start, precision="float32").model(task)

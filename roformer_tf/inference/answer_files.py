@@ -1,50 +1,87 @@
-"""Files of answers: .tsv and .jsonl for programs, .csv and .xlsx for who opens them in Excel.
+"""Files of predictions: .tsv and .jsonl for programs, .csv and .xlsx for Excel.
 
-In a .csv, which Excel reads as if it were typed, a text that begins as a formula does gets an
-apostrophe in front; in an .xlsx every text is one, and stands as it is.
+Excel computes a cell of a .csv that looks like a formula, so an apostrophe is put before such a
+text. In an .xlsx every text has the type of a text, and is written unchanged.
 """
 
 import csv
+import io
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
-from roformer_tf.inference.answers import json_line, one_line, tsv_line
-from roformer_tf.tasks.base import Task
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction, Task
 
 STANDARD = "-"
+"""The name of the standard output."""
+ERROR = "error"
+"""Column of what is wrong with a row."""
 MAX_CELL = 32_767
 """Characters (UTF-16 units) that a cell of Excel holds."""
 MAX_ROWS = 1 << 20
-"""Rows of a sheet, the header among them."""
+"""Rows of a sheet, with the header."""
 
+_ESCAPES = (("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
-"""First characters by which a spreadsheet takes a cell for a formula, wide ones in East Asia."""
+"""First characters of what a spreadsheet takes for a formula; full-width ones in East Asia."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
+def cell_names(task: Task) -> list[str]:
+    """Names of the columns of a prediction: the task's own, and `error`."""
+    return [*task.cell_names(), ERROR]
+
+
+def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
+    """Names of the columns of texts: one that is also a name of ours is prefixed with "text:"."""
+    taken, names = {*texts, *ours}, []
+    for text in texts:
+        name = text
+        while text in ours and name in taken:
+            name = f"text:{name}"
+        names.append(name)
+    return tuple(names)
+
+
+def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:
+    """A prediction by column: texts, numbers, tuples of them, and entities; no error."""
+    return dict(zip(cell_names(task), [*task.cells(example, prediction), None], strict=True))
+
+
+def bad_cells(problem: str, task: Task) -> dict[str, Any]:
+    """The columns of a row without a prediction, and the reason."""
+    return dict.fromkeys(cell_names(task)) | {ERROR: problem}
+
+
+def tsv_line(cells: Iterable[Any], between: str = ",") -> str:
+    """Cells with tabs between them, and a line break; a tuple is joined by `between`."""
+    return "\t".join(_tsv_cell(value, between) for value in cells) + "\n"
+
+
 class AnswerFile(Protocol):
-    """Takes answers, one by one."""
+    """A file of predictions, written row by row."""
 
     def write(self, cells: Mapping[str, Any]) -> None:
-        """Write an answer by column."""
+        """Write a row, by column."""
 
     def flush(self) -> None:
-        """Let who reads along see what is written."""
+        """Write what is buffered, for readers of an unfinished file."""
 
     def notes(self) -> list[str]:
-        """For the user: what had to be changed."""
+        """For the user: cells that had to be changed."""
 
 
 def check_format(output: str) -> None:
-    """Raise InputError where a file of that name needs what is not installed."""
+    """Raise InputError where a file of that name needs a package that is not installed."""
     if output.lower().endswith(".xlsx"):
         try:
             import openpyxl  # noqa: F401
@@ -57,35 +94,36 @@ def check_format(output: str) -> None:
 
 @contextmanager
 def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[AnswerFile]:
-    """A file that is written whole or not at all, or the standard output for "-", with a header.
+    """A file with a header that is written whole or not at all; "-" is the standard output.
 
-    Its name tells the format; what ends in none of .jsonl, .csv and .xlsx is a TSV. Raises
-    InputError where it cannot be written, or holds no more.
+    Its name gives the format: .jsonl, .csv, .xlsx, and a TSV for any other. Raises InputError where
+    it cannot be written, or is full.
     """
-    kind = Path(output.lower()).suffix
+    kind, between = Path(output.lower()).suffix, task.joined_by or task.label_separator
     if kind == ".xlsx":
-        with _written(output) as beside, closing(_Sheet(names, task)) as sheet:
+        with _written(output) as beside, closing(_Sheet(names, between)) as sheet:
             yield sheet
             sheet.save(beside)
     elif kind == ".csv":
-        with _opened(output, "utf-8-sig") as out:  # by the mark Excel knows UTF-8
-            yield _Csv(out, names, task)
+        with opened_text(output, "utf-8-sig") as out:  # Excel recognizes UTF-8 by its mark
+            yield _Csv(out, names, between)
+    elif kind == ".jsonl":
+        with opened_text(output) as out:
+            yield _Lines(out, _json_line)
     else:
-        with _opened(output, "utf-8") as out:
-            yield _Lines(out, names, task, is_json=kind == ".jsonl")
+        with opened_text(output) as out:
+            out.write(tsv_line(names))
+            yield _Lines(out, lambda cells: tsv_line(cells.values(), between))
 
 
 class _Lines:
-    """A TSV with a header, or JSON lines: one line an answer."""
+    """A TSV, or JSON lines."""
 
-    def __init__(self, out: TextIO, names: Sequence[str], task: Task, is_json: bool) -> None:
-        self._out, self._task = out, task
-        self._line = json_line if is_json else tsv_line
-        if not is_json:
-            out.write("\t".join(map(one_line, names)) + "\n")
+    def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
+        self._out, self._line = out, line
 
     def write(self, cells: Mapping[str, Any]) -> None:
-        self._out.write(self._line(cells, self._task) + "\n")
+        self._out.write(self._line(cells))
 
     def flush(self) -> None:
         self._out.flush()
@@ -97,14 +135,14 @@ class _Lines:
 class _Csv:
     """A CSV by RFC 4180; a text may span lines, in quotes."""
 
-    def __init__(self, out: TextIO, names: Sequence[str], task: Task) -> None:
-        self._out, self._task = out, task
+    def __init__(self, out: TextIO, names: Sequence[str], between: str) -> None:
+        self._out, self._between = out, between
         self._writer = csv.writer(out)
         self._guarded = self._long = 0
         self._writer.writerow([self._safe(name) for name in names])
 
     def write(self, cells: Mapping[str, Any]) -> None:
-        self._writer.writerow([self._safe(_value(one, self._task)) for one in cells.values()])
+        self._writer.writerow([self._safe(_value(cell, self._between)) for cell in cells.values()])
 
     def flush(self) -> None:
         self._out.flush()
@@ -113,13 +151,12 @@ class _Csv:
         notes = []
         if self._guarded:
             notes.append(
-                f"cells that begin as a formula does: {self._guarded:,} (an apostrophe stands in "
-                "front, so that Excel computes nothing)"
+                f"cells that look like a formula: {self._guarded:,} (an apostrophe is put before "
+                "them, so that Excel does not compute them)"
             )
         if self._long:
             notes.append(
-                f"cells of more than the {MAX_CELL:,} characters that Excel takes in one: "
-                f"{self._long:,}"
+                f"cells with more than the {MAX_CELL:,} characters that Excel reads: {self._long:,}"
             )
         return notes
 
@@ -136,10 +173,10 @@ class _Csv:
 class _Sheet:
     """An .xlsx file with one sheet."""
 
-    def __init__(self, names: Sequence[str], task: Task) -> None:
+    def __init__(self, names: Sequence[str], between: str) -> None:
         from openpyxl import Workbook
 
-        self._task = task
+        self._between = between
         self._book = Workbook(write_only=True)
         self._sheet = self._book.create_sheet("answers")
         self._sheet.freeze_panes = "A2"
@@ -149,10 +186,10 @@ class _Sheet:
     def write(self, cells: Mapping[str, Any]) -> None:
         if self._rows == MAX_ROWS:
             raise InputError(
-                f"a sheet of .xlsx holds {MAX_ROWS:,} rows, and there are more answers. Name a "
-                ".csv file."
+                f"a sheet of .xlsx holds {MAX_ROWS:,} rows, and there are more predictions. Name "
+                "a .csv file."
             )
-        self._append([_value(one, self._task) for one in cells.values()])
+        self._append([_value(cell, self._between) for cell in cells.values()])
 
     def flush(self) -> None:
         pass
@@ -166,9 +203,9 @@ class _Sheet:
         self._book.save(path)
 
     def close(self) -> None:
-        """Let openpyxl end a file that is given up; collected later, it would complain itself."""
+        """Close a file that is given up; openpyxl would print an error when it is collected."""
         if not self._sheet.closed:
-            with suppress(Exception):  # why it is given up is told, be it that the disk is full
+            with suppress(Exception):  # the error that ended the writing is reported
                 self._sheet.close()
 
     def _append(self, values: Sequence[Any]) -> None:
@@ -188,17 +225,29 @@ class _Sheet:
         cell = WriteOnlyCell(self._sheet, value)
         if value.startswith(_FORMULA) or cell.data_type != "s":
             cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
-            cell.quotePrefix = True  # and Excel would, once somebody edits the cell
+            cell.quotePrefix = True  # and Excel does, when somebody edits the cell
         return cell
 
 
-def _value(value: Any, task: Task) -> Any:
-    """A cell's number or text; several are joined as they were in training, a list is JSON."""
+def _json_line(cells: Mapping[str, Any]) -> str:
+    return json.dumps(cells, ensure_ascii=False) + "\n"
+
+
+def _tsv_cell(value: Any, between: str) -> str:
+    """A value in one line: tabs and line breaks are written as their escapes in Python."""
+    text = "" if value is None else str(_value(value, between))
+    if isinstance(value, list):
+        return text
+    for character, escape in _ESCAPES:
+        text = text.replace(character, escape)
+    return text
+
+
+def _value(value: Any, between: str) -> Any:
+    """A cell's number or text; a tuple is joined, a list is JSON."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, tuple):
-        return (task.joined_by or task.label_separator).join(map(str, value))
-    return value
+    return between.join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _width(text: str) -> int:
@@ -206,23 +255,28 @@ def _width(text: str) -> int:
     return len(text) if 2 * len(text) <= MAX_CELL else len(text.encode("utf-16-le", "replace")) // 2
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def _escaped(character: re.Match[str]) -> str:
+    return character[0].encode("unicode_escape").decode("ascii")
 
 
 @contextmanager
-def _opened(output: str, encoding: str) -> Iterator[TextIO]:
-    """A text file that is written whole or not at all, or the standard output.
+def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
+    """A text file that is written whole or not at all; "-" is the standard output.
 
-    A lone surrogate, which JSON may hold, becomes its escape.
+    A lone surrogate, which JSON may hold, is written as its escape. Raises InputError where the
+    file cannot be written.
     """
     text: Any = {"encoding": encoding, "errors": "backslashreplace", "newline": ""}
     if output == STANDARD:
-        with (
-            suppress(BrokenPipeError),  # as by `| head`: who reads has seen enough
-            open(sys.stdout.fileno(), "w", closefd=False, **text) as out,
-        ):
+        sys.stdout.flush()
+        out = io.TextIOWrapper(sys.stdout.buffer, **text)
+        try:
             yield out
+            out.flush()
+        except BrokenPipeError:  # `… | head` has read enough; Python flushes once more at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finally:
+            out.detach()  # closing it would close the standard output
         return
     with _written(output) as beside, beside.open("w", **text) as out:
         yield out

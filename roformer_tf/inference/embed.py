@@ -3,72 +3,69 @@
     >>> embedder = open_embedder("chinese_roformer-sim-char-base")
     >>> embedder.embed(["今天天气很好", "天气不错"])  # (2, 768) float32, of length 1
 
-How vectors are made stands in a folder's embedding.json. A source without one gives those of its
-pooler if it is a sim model, and else the mean of its hidden states.
+How vectors are made is written in a folder's embedding.json. Without one, a sim model uses its
+pooler, and any other model the mean of its hidden states.
 """
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import (
-    attention_type,
-    check_pooling,
-    embedding_settings,
-    is_called_gpt,
-)
+from roformer_tf.checkpoints.detection import check_pooling, embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.checkpoints.sources import Checkpoint
 from roformer_tf.checkpoints.whitening import Whitening, load_whitening
-from roformer_tf.engines.choice import Choice, Engine, Precision, choose
-from roformer_tf.engines.model import GraphModel, graph_model
-from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.engines.model import graph_model
+from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
-from roformer_tf.inference.engines import keras_precision
+from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
-from roformer_tf.tokenizers.tokenizer import (
-    SPECIALS,
-    RoFormerTokenizer,
-    check_length,
-    find_tokenizer,
-)
-
-if TYPE_CHECKING:
-    from roformer_tf.models.embedder import SentenceEmbedder
+from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
 CHUNK = 8192
-"""Texts that are held at a time, those of like length together."""
-SHORTEST = 1e-12
-"""A vector below it is not made one long."""
+"""Texts in memory at a time; within them, those of similar length form batches."""
 CHUNK_CHARACTERS = 1_000_000
-"""Or fewer, if they are as long as that together."""
-WORDS = {
+"""Fewer texts, if they have as many characters together."""
+SHORTEST = 1e-12
+"""Norm below which a vector is not normalized."""
+DESCRIPTIONS = {
     "pooler": "of its pooler",
     "mean": "the means of its hidden states",
     "cls": "its hidden states at the first token",
 }
-"""What the vectors of each pooling are."""
+"""The vectors of each pooling, in words."""
+ARCHITECTURE = (
+    "num_attention_heads",
+    "hidden_act",
+    "layer_norm_eps",
+    "rotary_base",
+    "norm_type",
+)
+"""Keys of a configuration that change vectors and that the shapes of the weights do not show."""
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
-class VectorGraph:
-    """A graph of an encoder and a pooling, as `models.embedder.SentenceEmbedder` is one of Keras.
+class VectorModel:
+    """An encoder with a pooling, and what is done to its vectors: whiten, cut, normalize.
 
     Call: {"token_ids", "segment_ids"} int32 (B, T) → vectors (B, D) float32 of length 1.
     """
 
-    pooled: GraphModel
-    """What the pooling makes of rows, (B, H)."""
+    pooled: Any
+    """A graph or a Keras model: the same inputs → (B, H)."""
     hidden_size: int
     dimensions: int | None = None
+    """Numbers of a vector that are kept, the first ones; None: all."""
     whitening: Whitening | None = None
 
     @property
@@ -81,19 +78,12 @@ class VectorGraph:
         """Numbers of a vector."""
         return self.dimensions or self.whole_size
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of a batch."""
-        return self.pooled.tokens
-
-    @property
-    def step(self) -> int:
-        """What lengths are multiples of."""
-        return self.pooled.step
-
     def __call__(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Answer rows."""
-        vectors = self.pooled(rows)
+        """The vectors of one batch."""
+        return self.finished(np.asarray(self.pooled(rows)))
+
+    def finished(self, vectors: np.ndarray) -> np.ndarray:
+        """Pooled hidden states (N, H) → vectors (N, D) of length 1."""
         if self.whitening is not None:
             vectors = (vectors - self.whitening.mean) @ self.whitening.matrix
         vectors = vectors[:, : self.size]
@@ -107,23 +97,22 @@ class Block(NamedTuple):
     vectors: np.ndarray
     """(texts, D) float32."""
     cut: int
-    """How many of the texts were too long to be read whole."""
+    """How many of the texts were longer than the model reads."""
 
 
 @dataclass(frozen=True)
 class TextEmbedder:
-    """A model that gives vectors, and all that they depend on; `open_embedder` makes it."""
+    """A model that gives vectors, with everything they depend on; `open_embedder` makes it."""
 
     source: str
-    """What the user called it."""
-    model: "SentenceEmbedder | VectorGraph"
+    """The source as the user typed it."""
+    model: VectorModel
     tokenizer: RoFormerTokenizer
     config: EmbeddingConfig
     fingerprint: str
-    """Equal for those that give equal vectors, wherever their weights lie and in which layout: of
-    the weights in float32, the vocabulary, and what says how vectors are made."""
+    """Equal for models with equal vectors, wherever and in whichever layout their weights are: a
+    hash of the weights in float32, the vocabulary and the settings of the vectors."""
     choice: Choice
-    """By what they are computed."""
 
     @property
     def size(self) -> int:
@@ -132,78 +121,73 @@ class TextEmbedder:
 
     @property
     def described(self) -> str:
-        """What it gives, in words: "sim.zip: vectors of 768 numbers, of its pooler"."""
+        """In words: "sim.zip: vectors of 768 numbers, of its pooler"."""
         more = ", whitened" if self.model.whitening is not None else ""
         cut = f" (of {self.model.whole_size})" if self.size < self.model.whole_size else ""
         return (
-            f"{self.source}: vectors of {self.size} numbers{cut}, {WORDS[self.config.pooling]}"
-            f"{more}; at most {self.config.max_length} tokens of a text are read"
+            f"{self.source}: vectors of {self.size} numbers{cut}, "
+            f"{DESCRIPTIONS[self.config.pooling]}{more}; at most {self.config.max_length} tokens "
+            "of a text are read"
         )
 
     def embed(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> np.ndarray:
-        """Vectors of texts in their order: (texts, D) float32 of length 1.
+        """Vectors of texts, in their order: (texts, D) float32 of length 1.
 
         Raises InputError as `blocks` does.
         """
-        found = [block.vectors for block in self.blocks(texts, batch_size)]
-        return np.concatenate(found) if found else np.zeros((0, self.size), np.float32)
+        vectors = [block.vectors for block in self.blocks(texts, batch_size)]
+        return np.concatenate(vectors) if vectors else np.zeros((0, self.size), np.float32)
 
     def blocks(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> Iterator[Block]:
         """Texts in their order, some thousands at a time, with their vectors.
 
-        Raises InputError for a vector that is none: not finite, or without a direction.
+        Raises InputError for a vector that is not finite, or zero.
         """
         done = 0
-        for block in self._blocks(self.model, texts, batch_size):
-            self._check(block.vectors, block.texts, done)
+        for block in self.raw_blocks(texts, batch_size):
+            vectors = self.model.finished(block.vectors)
+            self._check(vectors, block.texts, done)
             done += len(block.texts)
-            yield block
+            yield block._replace(vectors=vectors)
 
     def raw_blocks(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> Iterator[Block]:
-        """The same with what the pooling gives, (N, H): neither whitened, cut nor made one long."""
-        if isinstance(self.model, VectorGraph):
-            return self._blocks(self.model.pooled, texts, batch_size)
-        from roformer_tf.models.embedder import RawEmbedder
-
-        return self._blocks(RawEmbedder(self.model), texts, batch_size)
+        """The same with pooled hidden states (texts, H): not whitened, cut or normalized."""
+        room = self.config.max_length - SPECIALS
+        for chunk in chunks(texts):
+            ids = [self.tokenizer.ids(text) for text in chunk]
+            vectors = self._pooled([row[:room] for row in ids], batch_size)
+            yield Block(chunk, vectors, sum(len(row) > room for row in ids))
 
     def passages(
         self, texts: Iterable[str], length: int | None = None, batch_size: int = BATCH_SIZE
     ) -> Iterator[tuple[Block, list[int]]]:
-        """Texts with the vectors of all of their passages, and how many each text has.
+        """Texts with the vectors of all of their passages, and the number of passages of each.
 
-        A text of more than `length` tokens, the model's `max_length` unless given, is read in
-        windows that share about a quarter of their tokens with the next. Raises InputError as
-        `blocks` does.
+        A text of more than `length` tokens (default: the model's `max_length`) is read in windows
+        that overlap by about a quarter. Raises InputError as `blocks` does.
         """
-        most = min(length or self.config.max_length, self.config.max_length)
-        check_length(most)
-        room = most - SPECIALS
+        length = min(length or self.config.max_length, self.config.max_length)
+        check_length(length)
         for chunk in chunks(texts):
-            pieces = [_windows(self.tokenizer.ids(text), room) for text in chunk]
-            vectors = self._vectors(self.model, list(chain.from_iterable(pieces)), batch_size)
-            counts = list(map(len, pieces))
+            rows = [_windows(self.tokenizer.ids(text), length - SPECIALS) for text in chunk]
+            pooled = self._pooled(list(chain.from_iterable(rows)), batch_size)
+            vectors = self.model.finished(pooled)
+            counts = list(map(len, rows))
             owners = np.repeat(np.arange(len(chunk)), counts)
             self._check(vectors, [chunk[owner] for owner in owners], 0)
             yield Block(chunk, vectors, 0), counts
 
-    def _blocks(self, model: Any, texts: Iterable[str], batch_size: int) -> Iterator[Block]:
-        room = self.config.max_length - SPECIALS
-        for chunk in chunks(texts):
-            ids = [self.tokenizer.ids(text) for text in chunk]
-            vectors = self._vectors(model, [one[:room] for one in ids], batch_size)
-            yield Block(chunk, vectors, sum(len(one) > room for one in ids))
-
-    def _vectors(self, model: Any, ids: list[list[int]], batch_size: int) -> np.ndarray:
-        """What a model gives for rows of ids without special tokens: (rows, …)."""
+    def _pooled(self, ids: list[list[int]], batch_size: int) -> np.ndarray:
+        """Pooled hidden states of rows of ids without special tokens: (rows, H)."""
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
-        return np.stack(run_rows(model, [[first, *one, last] for one in ids], None, batch_size))
+        rows = [[first, *row, last] for row in ids]
+        return np.stack(run_rows(self.model.pooled, rows, None, batch_size))
 
     def _check(self, vectors: np.ndarray, texts: Sequence[str], done: int) -> None:
-        """Raise InputError, with its text, for a vector that is none; `done` texts came before."""
-        wrong = ~(np.linalg.norm(vectors, axis=1) > 0.5)  # of NaN, too
-        if wrong.any():
-            number = int(wrong.argmax())
+        """Raise InputError, with its text, for a bad vector; `done` texts came before."""
+        bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)  # true for NaN, too
+        if bad.any():
+            number = int(bad.argmax())
             finite = np.isfinite(vectors[number]).all()
             raise InputError(
                 f"the vector of text {done + number + 1:,}, {texts[number][:40]!r}, is "
@@ -216,120 +200,87 @@ def open_embedder(
     source: str | Path,
     pooling: Pooling | None = None,
     dimensions: int | None = None,
-    precision: Precision = "float32",
+    precision: Precision | None = None,
     max_length: int | None = None,
     whitened: bool = True,
     engine: Engine = "auto",
 ) -> TextEmbedder:
-    """Open any model for its vectors: a name, a zip, or a folder, fine-tuned or not.
-
-    pooling, max_length: unset, what its embedding.json says. dimensions: cut vectors to so many
-    numbers. whitened: if the folder keeps what that needs. Raises InputError where there is no
-    model, a damaged one, or one without its vocabulary, for a pooling that it has no weights for,
-    and for more dimensions than it has.
-    """
-    with OpenedSource(source) as opened:
-        checkpoint = opened.checkpoint()
-        return embedder_from(
-            opened, checkpoint, pooling, dimensions, precision, max_length, whitened, engine
-        )
+    """`embedder_from` of a source that nothing else is read from."""
+    with open_model(source, engine, precision) as opened:
+        return embedder_from(opened, pooling, dimensions, max_length, whitened)
 
 
 def embedder_from(
-    source: OpenedSource,
-    checkpoint: Checkpoint,
+    opened: OpenedModel,
     pooling: Pooling | None = None,
     dimensions: int | None = None,
-    precision: Precision = "float32",
     max_length: int | None = None,
     whitened: bool = True,
-    engine: Engine = "auto",
 ) -> TextEmbedder:
-    """What `open_embedder` gives, from a source that is open."""
-    config = embedding_settings(checkpoint, source)
+    """Use any model for its vectors, fine-tuned or not.
+
+    pooling, max_length: default: as in its embedding.json. dimensions: cut vectors to so many
+    numbers. whitened: whether to use the whitening that the folder may keep. Raises InputError for
+    a damaged model or one without its vocabulary, for a pooling that it has no weights for, and
+    for more dimensions than it has.
+    """
+    checkpoint, files = opened.checkpoint, opened.files
+    config = embedding_settings(checkpoint, files)
     if pooling is not None:
-        check_pooling(pooling, checkpoint, f"--pooling {pooling} of {source.name}")
+        check_pooling(pooling, checkpoint, f"--pooling {pooling} of {opened.name}")
         config = replace(config, pooling=pooling)
     if max_length is not None:
         config = replace(config, max_length=max_length)
-    attention = attention_of(checkpoint, source)
-    white = load_whitening(checkpoint, source, config.pooling) if whitened else None
-    check_dimensions(dimensions, checkpoint.config.hidden_size, white, source.name)
-    found = find_tokenizer(source)
-    tokenizer = check_tokenizer(found, checkpoint.config.vocab_size, source.name)
-    choice = choose(engine, precision, unsupported=unsupported(checkpoint.config))
-    model: SentenceEmbedder | VectorGraph
+    whitening = load_whitening(checkpoint, files, config.pooling) if whitened else None
+    tokenizer, choice = opened.tokenizer, opened.choice()
+    pooled: Any
     if choice.engine == "keras":
-        from roformer_tf.models.embedder import load_embedder
+        from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 
-        taken = keras_precision(choice)
-        model = load_embedder(
-            checkpoint, source.path, config.pooling, attention, dimensions, white, taken
+        pooled = opened.keras_model(
+            RoFormerForSentenceEmbedding,
+            choice.precision,
+            *_parts(config.pooling),
+            attention_type=vector_attention(opened),
+            pooling=config.pooling,
         )
     else:
-        network = dataclasses.replace(
-            vector_network(checkpoint, config.pooling, attention, source.name), part="pooled"
-        )
+        network = vector_network(opened, config.pooling, "pooled")
         pooled = graph_model(network, choice.engine, choice.precision)
-        model = VectorGraph(pooled, checkpoint.config.hidden_size, dimensions, white)
-    mark = fingerprint(checkpoint, tokenizer, config, attention, model.size, white)
-    return TextEmbedder(source.name, model, tokenizer, config, mark, choice)
-
-
-def attention_of(checkpoint: Checkpoint, source: OpenedSource) -> str:
-    """The mask by which a model's vectors are made."""
-    attention = attention_type(checkpoint, source)
-    if attention == "bidirectional" and is_called_gpt(checkpoint, source):
-        return "causal"
-    return attention
-
-
-def vector_network(
-    checkpoint: Checkpoint, pooling: Pooling, attention: str, source: str
-) -> Network:
-    """The network that gives vectors of length 1, neither whitened nor cut."""
-    config = checkpoint.config.replace(attention_type=attention)
-    return Network(config, checkpoint.arrays, "vectors", pooling=pooling, source=source)
-
-
-def check_dimensions(
-    dimensions: int | None, hidden_size: int, white: Whitening | None, name: str
-) -> None:
-    """Raise InputError for more numbers than a vector has."""
-    whole = hidden_size if white is None else white.matrix.shape[1]
-    if dimensions is not None and not 1 <= dimensions <= whole:
+    model = VectorModel(pooled, checkpoint.config.hidden_size, dimensions, whitening)
+    if dimensions is not None and not 1 <= dimensions <= model.whole_size:
         raise InputError(
-            f"dimensions is {dimensions}, but the vectors of {name} have {whole:,} numbers: give 1 "
-            f"to {whole}."
+            f"dimensions is {dimensions}, but the vectors of {opened.name} have "
+            f"{model.whole_size:,} numbers. Give 1 to {model.whole_size}."
         )
+    is_causal = vector_attention(opened) == "causal"
+    mark = fingerprint(checkpoint, tokenizer, config, is_causal, model)
+    return TextEmbedder(opened.name, model, tokenizer, config, mark, choice)
 
 
-def check_tokenizer(
-    tokenizer: RoFormerTokenizer | None, vocab_size: int, name: str
-) -> RoFormerTokenizer:
-    """The tokenizer that came with a model. Raises InputError where none did, or another's."""
-    if tokenizer is None:
-        raise InputError(f"{name} has no vocab.txt: put the one there that belongs to it.")
-    if tokenizer.vocab_size > vocab_size:
-        raise InputError(
-            f"{name}: its vocabulary has {tokenizer.vocab_size:,} ids, but its model only "
-            f"{vocab_size:,} embeddings. Put the vocab.txt there that belongs to it."
-        )
-    return tokenizer
+def vector_attention(opened: OpenedModel) -> str:
+    """The attention mask for a model's vectors."""
+    is_gpt = opened.attention == "bidirectional" and opened.may_be_gpt
+    return "causal" if is_gpt else opened.attention
+
+
+def vector_network(opened: OpenedModel, pooling: Pooling, part: str, **settings: Any) -> Network:
+    """The network of a model's vectors: "pooled" hidden states, or finished "vectors"."""
+    config = opened.checkpoint.config.replace(attention_type=vector_attention(opened))
+    return opened.network(part, config=config, pooling=pooling, **settings)
 
 
 def fingerprint(
     checkpoint: Checkpoint,
     tokenizer: RoFormerTokenizer,
     config: EmbeddingConfig,
-    attention: str,
-    size: int,
-    white: Whitening | None,
+    is_causal: bool,
+    model: VectorModel,
 ) -> str:
-    """128 bits of all that decides on vectors, in hexadecimal."""
+    """A hash of 128 bits, in hexadecimal, of everything that vectors depend on."""
     digest = hashlib.blake2b(digest_size=16)
-    needed = ("encoder", "pooler") if config.pooling == "pooler" else ("encoder",)
-    arrays = checkpoint.arrays.of_parts(*needed)
+    arrays = checkpoint.arrays.of_parts(*_parts(config.pooling))
+    white = model.whitening
     tensors = chain(
         ((name, arrays[name]) for name in sorted(arrays)),
         () if white is None else (("mean", white.mean), ("matrix", white.matrix)),
@@ -337,48 +288,48 @@ def fingerprint(
     for name, tensor in tensors:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensor, np.float32).data)
-    model = checkpoint.config
     settings = {
         "vocabulary": tokenizer.tokens,
         "tokenization": tokenizer.tokenization,
         "lower_case": tokenizer.lower_case,
-        # of a single text, whose segments are all 0, UniLM's mask hides nothing
-        "causal": attention == "causal",
-        "size": size,
-        **{key: getattr(model, key) for key in ARCHITECTURE},
-        **model.chosen_forms(),
+        # UniLM's mask hides nothing of a single text, whose segments are all 0
+        "causal": is_causal,
+        "size": model.size,
+        **{key: getattr(checkpoint.config, key) for key in ARCHITECTURE},
+        **checkpoint.config.chosen_forms(),
         **{key: x for key, x in asdict(config).items() if key != "dimensions"},
     }
     digest.update(json.dumps(settings, sort_keys=True).encode())
     return digest.hexdigest()
 
 
-ARCHITECTURE = (
-    "num_attention_heads",
-    "hidden_act",
-    "layer_norm_eps",
-    "rotary_base",
-    "norm_type",
-)
-"""What of a model's config its weights do not tell, and what they compute depends on."""
+def _parts(pooling: Pooling) -> tuple[str, ...]:
+    """The parts of a checkpoint that a pooling needs."""
+    return ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
 
 
 def _windows(ids: list[int], room: int) -> list[list[int]]:
-    """The ids in pieces of at most `room`."""
+    """The ids in overlapping windows of at most `room`."""
     if len(ids) <= room:
         return [ids]
     return [ids[first:last] for first, last in windows(np.arange(len(ids) + 1), room)]
 
 
 def chunks(
-    texts: Iterable[str], size: int = CHUNK, characters: int = CHUNK_CHARACTERS
-) -> Iterator[list[str]]:
-    """Lists of so many texts, or of as many as have so many characters together."""
-    chunk: list[str] = []
+    items: Iterable[Item],
+    size: int = CHUNK,
+    characters: int = CHUNK_CHARACTERS,
+    length: Callable[[Item], int] = len,  # type: ignore[assignment]
+) -> Iterator[list[Item]]:
+    """Lists of `size` items; of fewer, if they have as many `characters` together.
+
+    length: the characters of an item.
+    """
+    chunk: list[Item] = []
     total = 0
-    for text in texts:
-        chunk.append(text)
-        total += len(text)
+    for item in items:
+        chunk.append(item)
+        total += length(item)
         if len(chunk) == size or total >= characters:
             yield chunk
             chunk, total = [], 0

@@ -1,11 +1,13 @@
-"""The body of `embed`: a file of texts → a file of their vectors."""
+"""The body of `embed`: a file of texts → a file of their vectors, .npy or .parquet."""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -16,28 +18,27 @@ from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, is_folder
+from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
-from roformer_tf.inference.vector_files import vector_file
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
 FORMATS = (".npy", ".parquet")
-LEARNT_FROM = 100_000
-"""Texts that whitening is learnt from, at most: so many tell thousands of directions."""
+WHITENING_TEXTS = 100_000
+"""Maximum number of texts for whitening: enough for a covariance of thousands of dimensions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig:
     """Write a vector for each text of a file: float32, of length 1, in their order.
 
-    Their products are cosines. An empty row stops it before anything is written.
+    Products of vectors are cosines. An empty row is an error, before anything is written.
     """
 
     model: str
     """A released zip or name, or a folder: of a checkpoint, or the model/ of a run. --model itself
-    may be left out."""
+    may be omitted."""
     input: str = "-"
     """One text a line, or a .tsv, .csv, .jsonl, .parquet or .xlsx file, at a path or a URL; "-" is
     the standard input."""
@@ -45,24 +46,23 @@ class EmbedConfig:
     """File to write: .npy, a matrix with a row for each text, or .parquet, the columns text and
     vector."""
     pooling: Pooling | None = None
-    """What a vector is made of: the pooler of a sim model, the mean of all tokens, or the first
-    token. Unset, what the model was trained for, and for others the pooler of a sim model or the
-    mean; it is said."""
+    """How a vector is pooled: by the pooler of a sim model, the mean of all tokens, or the first
+    token. Default: as in training, else the pooler of a sim model, or the mean."""
     dimensions: int | None = None
     """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
     whiten: str | None = None
-    """File of texts to learn whitening from (some thousands, like those that will be compared):
-    the model's folder keeps it, and from then on its vectors are whitened."""
+    """File of texts to learn whitening from (some thousands, like those that will be compared). It
+    is saved in the model's folder, whose vectors are whitened from then on."""
     max_length: int | None = None
-    """Most tokens of a text that are read; unset, what the model was trained for."""
+    """Maximum number of tokens of a text. Default: as in training."""
     batch_size: int = BATCH_SIZE
-    """Most texts that the model reads at once; of long ones it reads fewer."""
+    """Maximum number of texts in a batch; long texts form smaller batches."""
     precision: Precision = "float32"
-    """bfloat16 is faster where the hardware has it, cosines move by some thousandths; int8 on any
-    processor, by some hundredths."""
+    """bfloat16 is faster where the hardware has it, and cosines change by some thousandths; int8 is
+    faster on any CPU, and they change by some hundredths."""
     engine: Engine = "auto"
-    """What computes: Keras on its backend, or on a processor ONNX Runtime or OpenVINO; auto, the
-    fastest that is installed and knows the model."""
+    """Keras on its backend, or on a CPU ONNX Runtime or OpenVINO. Default: the fastest that is
+    installed and supports the model."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
@@ -75,13 +75,13 @@ class EmbedConfig:
                 raise InputError(f"--output {self.output} is a folder. Name a file.")
             if not self.output.lower().endswith(FORMATS):
                 raise InputError(
-                    f"--output {self.output} is of no kind that is written: its name has to end in "
+                    f"--output {self.output} has an unknown format. Its name has to end in "
                     f"{' or '.join(FORMATS)}."
                 )
 
 
 def embed_file(config: EmbedConfig) -> None:
-    """Learn whitening if asked to, then write the vectors, and tell on stderr what was done.
+    """Learn whitening if asked to, then write the vectors, and report on stderr.
 
     Raises InputError, and leaves no file, where a row holds no text.
     """
@@ -100,10 +100,8 @@ def embed_file(config: EmbedConfig) -> None:
             config.max_length,
             engine=config.engine,
         )
-        said = embedder.choice.said
-        _say(
-            texts.said, f"{embedder.described}.", f"{said}." * bool(said), _untrained_cut(embedder)
-        )
+        note, described = embedder.choice.note, f"{embedder.described}."
+        _report(texts.said, described, note, _untrained_cut(embedder))
         began, cut = time.perf_counter(), 0
         with (
             vector_file(config.output, embedder) as out,
@@ -113,19 +111,20 @@ def embed_file(config: EmbedConfig) -> None:
                 out.write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
-        _say(_summary(len(texts), cut, embedder, time.perf_counter() - began))
+        _report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
 
 
 def _learn_whitening(config: EmbedConfig, path: str) -> None:
-    """Write whitening into the model's folder, and how its vectors are made from now on.
+    """Write whitening and the settings of its vectors into the model's folder.
 
-    Raises InputError for what is no folder of ours or Hugging Face's.
+    Raises InputError for a model that is not a folder of ours or Hugging Face's.
     """
     folder = Path(config.model)
     if not (folder / huggingface.CONFIG).is_file():
         raise InputError(
-            f"{config.model} is no folder that could keep the whitening. Make it one: `roformer-tf "
-            f"checkpoints convert {config.model} FOLDER --to own`, and give that as --model."
+            f"{config.model} is not a folder that whitening can be saved in. Convert it: "
+            f"`roformer-tf checkpoints convert {config.model} FOLDER --to own`, and give that as "
+            "--model."
         )
     check_writable(folder / WHITENING)
     with checked_texts(path, config.reading) as texts:
@@ -136,49 +135,118 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
             whitened=False,
             engine=config.engine,
         )
-        with Progress(desc="whiten", unit=" texts", total=min(len(texts), LEARNT_FROM)) as bar:
+        with Progress(desc="whiten", unit=" texts", total=min(len(texts), WHITENING_TEXTS)) as bar:
 
             def vectors() -> Iterator[np.ndarray]:
-                first = islice(texts.texts(), LEARNT_FROM)
+                first = islice(texts.texts(), WHITENING_TEXTS)
                 for block in embedder.raw_blocks(first, config.batch_size):
                     yield block.vectors
                     bar.update(len(block.texts))
 
-            found = whitening_of(vectors(), embedder.config.pooling, config.dimensions)
-    found.save(folder)
+            whitening = whitening_of(vectors(), embedder.config.pooling, config.dimensions)
+    whitening.save(folder)
     embedder.config.save(folder)
     save_modules(folder)
-    _say(
-        f"{folder} keeps what was learnt from {min(len(texts), LEARNT_FROM):,} texts: its vectors "
-        f"are whitened from now on (until its {WHITENING} is removed)."
+    _report(
+        f"{folder} has whitening learned from {min(len(texts), WHITENING_TEXTS):,} texts: its "
+        f"vectors are whitened from now on (until {WHITENING} is removed)."
     )
 
 
 def _untrained_cut(embedder: TextEmbedder) -> str:
-    """A warning of vectors that are cut where nothing made their first numbers the weightiest."""
+    """A warning of cut vectors, if neither training nor whitening sorted their dimensions."""
     trained = embedder.config.dimensions or ()
     known = embedder.model.whitening is not None or embedder.size in trained
     if embedder.size == embedder.model.whole_size or known:
         return ""
-    advice = (
-        f"It was trained for {', '.join(map(str, trained))}."
-        if trained
-        else (
-            "Nothing was done that they might be: train with --dimensions, or whiten with --whiten."
-        )
-    )
-    return f"{embedder.source} was not trained to have its vectors cut to {embedder.size}. {advice}"
+    advice = "Train with --dimensions, or whiten with --whiten."
+    if trained:
+        advice = f"It was trained for {', '.join(map(str, trained))}."
+    return f"{embedder.source} was not trained for vectors cut to {embedder.size}. {advice}"
 
 
 def _summary(rows: int, cut: int, embedder: TextEmbedder, seconds: float) -> str:
-    """What was done, in one line."""
+    """One line on the whole file."""
     facts = [f"{rows:,} texts in {seconds:.1f} s, {rows / max(seconds, 1e-9):,.0f} a second"]
     if cut:
         facts.append(f"{cut:,} longer than {embedder.config.max_length} tokens and cut")
     return f"{'; '.join(facts)}."
 
 
-def _say(*lines: str) -> None:
-    """Print what there is to say, on stderr."""
+def _report(*lines: str) -> None:
+    """Print lines on stderr, except empty ones."""
     for line in filter(None, lines):
         print(line, file=sys.stderr)
+
+
+class VectorFile(Protocol):
+    """A file of vectors, written block by block."""
+
+    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Write (texts, D) float32."""
+
+
+class MatrixFile:
+    """A .npy file of vectors of D float32, whose number is known only at the end."""
+
+    def __init__(self, file: IO[bytes], columns: int) -> None:
+        self._file, self._columns = file, columns
+        self.rows = 0
+        self._write_header()
+
+    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Write (texts, D) float32, without the texts."""
+        self._file.write(np.ascontiguousarray(vectors, "<f4").data)
+        self.rows += len(vectors)
+
+    def finish(self) -> None:
+        """Write the number of rows into the header, in which NumPy leaves room for it."""
+        end = self._file.tell()
+        self._file.seek(0)
+        self._write_header()
+        self._file.seek(end)
+
+    def _write_header(self) -> None:
+        shape = (self.rows, self._columns)
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+class ParquetFile:
+    """A .parquet file with the columns text and vector."""
+
+    def __init__(self, writer: Any, schema: Any) -> None:
+        self._writer, self._schema = writer, schema
+
+    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Write a group of rows."""
+        import pyarrow as pa
+
+        flat = pa.array(vectors.reshape(-1))
+        columns = [
+            pa.array([text.encode(errors="replace").decode() for text in texts]),
+            pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
+        ]
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+
+
+@contextmanager
+def vector_file(output: str, embedder: TextEmbedder) -> Iterator[VectorFile]:
+    """A file that is written whole or not at all; its name gives the format."""
+    with file_beside(output) as beside:
+        if output.lower().endswith(".npy"):
+            with beside.open("wb") as file:
+                matrix = MatrixFile(file, embedder.size)
+                yield matrix
+                matrix.finish()
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        vector = pa.list_(pa.float32(), embedder.size)
+        schema = pa.schema(
+            [("text", pa.string()), ("vector", vector)],
+            {"embedding": embedder.described, "fingerprint": embedder.fingerprint},
+        )
+        with pq.ParquetWriter(beside, schema) as writer:
+            yield ParquetFile(writer, schema)

@@ -1,40 +1,31 @@
-"""Text with masks → what a masked language model puts there."""
+"""Text with masks → the tokens that a masked language model predicts for them."""
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
 
-from roformer_tf.checkpoints.detection import (
-    attention_type,
-    is_called_gpt,
-    is_language_model,
-    parts,
-)
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import check_tokenizer
-from roformer_tf.inference.engines import chosen_for, keras_precision
+from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.models.rows import batches, check_finite, runner
 from roformer_tf.tokenizers.padding import padded
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
 MASK = "[MASK]"
-"""In a text, here alone, it is the mask token; every tokenizer call takes it for ordinary text."""
+"""The mask token, in texts of this module alone; every tokenizer call takes it for plain text."""
 
 
 class Candidate(NamedTuple):
-    """One token that may stand in a masked place."""
+    """A token that the model predicts for a mask."""
 
     token: str
     probability: float
@@ -42,18 +33,18 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FillMaskConfig:
-    """Fill the [MASK] of each text with a model's likeliest tokens."""
+    """Fill the [MASK] of each text with the tokens that a model finds likeliest."""
 
     model: str
     """A released zip, a folder with a checkpoint, or the model/ of a run."""
     text: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Texts, each with one [MASK] or several; one token is put into each."""
+    """Texts with one [MASK] or several; each is filled with one token."""
     top: int = 5
-    """Tokens to show for each mask."""
+    """Tokens to print for each mask."""
     precision: Precision = "float32"
-    """bfloat16 and int8 are faster, and shares move by some thousandths."""
+    """bfloat16 and int8 are faster; probabilities change by some thousandths."""
     engine: Engine = "auto"
-    """What computes, as `predict` has it."""
+    """The engine, as of `predict`."""
 
     def __post_init__(self) -> None:
         if not self.text:
@@ -66,9 +57,11 @@ class FillMaskConfig:
 
 def fill_mask(config: FillMaskConfig) -> None:
     """Print each text with its masks filled, and the likeliest tokens of each mask."""
-    model = load_masked_lm(config.model, config.engine, config.precision)
-    if model.choice.said:
-        print(f"{model.choice.said}.", file=sys.stderr)
+    with open_model(config.model, config.engine, config.precision) as opened:
+        check_fills_masks(opened)
+        model = MaskedModel.of(opened)
+    if model.choice.note:
+        print(model.choice.note, file=sys.stderr)
     for text, masks in zip(config.text, candidates(model, config.text, config.top), strict=True):
         print(filled(text, masks))
         for number, tokens in enumerate(masks, 1):
@@ -78,7 +71,7 @@ def fill_mask(config: FillMaskConfig) -> None:
 
 @dataclass(frozen=True)
 class MaskedModel:
-    """What scores the vocabulary at masks: a Keras model or a graph, and its tokenizer."""
+    """A Keras model or a graph that scores the vocabulary at masks, and its tokenizer."""
 
     model: Any
     tokenizer: RoFormerTokenizer
@@ -86,54 +79,35 @@ class MaskedModel:
     choice: Choice = field(default_factory=lambda: Choice("keras", "float32"))
 
     @classmethod
-    def of(cls, model: "RoFormerForMaskedLM") -> "MaskedModel":
+    def of(cls, opened: OpenedModel) -> "MaskedModel":
+        """Use an opened checkpoint as a masked language model, whatever it was trained for."""
+        choice = opened.choice()
+        model: Any
+        if choice.engine == "keras":
+            from roformer_tf.models.heads import RoFormerForMaskedLM
+
+            model = opened.keras_model(RoFormerForMaskedLM, choice.precision)
+        else:
+            config = opened.checkpoint.config.replace(attention_type="bidirectional")
+            network = opened.network("masked", config=config)
+            model = graph_model(network, choice.engine, choice.precision)
+        return cls(model, opened.tokenizer, opened.checkpoint.config.vocab_size, choice)
+
+    @classmethod
+    def of_keras(cls, model: "RoFormerForMaskedLM") -> "MaskedModel":
         """Raises InputError for a model without a vocabulary that fits."""
-        size = model.config.vocab_size
-        return cls(model, check_tokenizer(model.tokenizer, size, "the model"), size)
-
-
-def load_masked_lm(
-    source: str | Path, engine: Engine = "auto", precision: Precision | None = "float32"
-) -> MaskedModel:
-    """Read a model that has learned to fill masks.
-
-    Raises InputError for a checkpoint without a language model's head, which would be drawn at
-    random, and for one that has learned to write what comes next: at a mask both would give an
-    answer as any other.
-    """
-    with OpenedSource(source) as opened:
-        checkpoint = opened.checkpoint()
-        _check_fills_masks(checkpoint, opened)
-        return masked_model(opened, checkpoint, chosen_for(checkpoint.config, engine, precision))
-
-
-def masked_model(source: OpenedSource, checkpoint: Checkpoint, choice: Choice) -> MaskedModel:
-    """What fills masks by the engine that was chosen.
-
-    Raises InputError for a checkpoint without a vocabulary that fits.
-    """
-    size = checkpoint.config.vocab_size
-    tokenizer = check_tokenizer(find_tokenizer(source), size, source.name)
-    model: Any
-    if choice.engine == "keras":
-        from roformer_tf.models.heads import RoFormerForMaskedLM
-
-        model = RoFormerForMaskedLM.from_source(source, dtype=keras_precision(choice))
-    else:
-        config = checkpoint.config.replace(attention_type="bidirectional")
-        network = Network(config, checkpoint.arrays, "masked", source=source.name)
-        model = graph_model(network, choice.engine, choice.precision)
-    return MaskedModel(model, tokenizer, size, choice)
+        check_fits(model.own_tokenizer, model.config.vocab_size, "the model")
+        return cls(model, model.own_tokenizer, model.config.vocab_size)
 
 
 def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
     """Give for each text, for each of its masks, the `top` likeliest tokens.
 
-    Special tokens such as [UNK] are no candidates; probabilities are those among the rest.
-    Raises InputError for a text without a mask, for a model without a vocabulary that fits, and
-    for one whose logits are not finite.
+    model: a `MaskedModel` or a Keras model. Special tokens such as [UNK] are not candidates;
+    probabilities are relative to all other tokens. Raises InputError for a text without a mask,
+    for a model without a vocabulary that fits, and for logits that are not finite.
     """
-    masked: MaskedModel = model if isinstance(model, MaskedModel) else MaskedModel.of(model)
+    masked = model if isinstance(model, MaskedModel) else MaskedModel.of_keras(model)
     tokenizer = masked.tokenizer
     rows = [_encode(text, tokenizer) for text in texts]
     logits = _logits(masked.model, rows, tokenizer.mask_id)
@@ -142,15 +116,15 @@ def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list
     return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]
 
 
-def filled(text: str, masks: Sequence[Sequence[Candidate]]) -> str:
-    """Put the likeliest token of each mask into the text, in brackets that stand out."""
+def filled(text: str, masks: Sequence[Sequence[Candidate]], form: str = "［{}］") -> str:
+    """Put the likeliest token of each mask into the text, marked by `form`."""
     pieces = text.split(MASK)
-    words = [f"［{tokens[0].token.removeprefix('##')}］" for tokens in masks]
+    words = [form.format(tokens[0].token.removeprefix("##")) for tokens in masks]
     return "".join(piece + word for piece, word in zip(pieces, [*words, ""], strict=True))
 
 
 def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
-    """Token ids of a text, its literal masks being the mask token."""
+    """Token ids of a text, in which [MASK] is the mask token."""
     _check(text)
     ids = [tokenizer.cls_id]
     for number, piece in enumerate(text.split(MASK)):
@@ -160,63 +134,63 @@ def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
 
 
 def _logits(model: Any, rows: Sequence[Sequence[int]], mask_id: int) -> list[np.ndarray]:
-    """For each row of ids the scores at its masks, (masks, V) float32."""
+    """For each row of ids the logits at its masks, (masks, V) float32."""
     ids = [np.array(row, np.int32) for row in rows]
-    places = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]
+    positions = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]
     logits: list[Any] = [None] * len(ids)
     with_model = runner(model)
     for chosen, shape in batches([len(row) for row in ids], with_model):
-        most = max(len(places[row]) for row in chosen)
+        count = max(len(positions[row]) for row in chosen)
         inputs = {
             "token_ids": padded([ids[row] for row in chosen], shape),
             "segment_ids": np.zeros(shape, np.int32),
-            "masked_positions": padded([places[row] for row in chosen], (shape[0], most)),
+            "masked_positions": padded([positions[row] for row in chosen], (shape[0], count)),
         }
         for row, scores in zip(chosen, with_model.run(inputs), strict=False):
-            logits[row] = scores[: len(places[row])]
+            logits[row] = scores[: len(positions[row])]
     return logits
 
 
-def _check_fills_masks(checkpoint: Checkpoint, source: OpenedSource) -> None:
-    """Raise InputError, with the reason, for a checkpoint whose answers would mean nothing."""
-    held, attention = parts(checkpoint), attention_type(checkpoint, source)
+def check_fills_masks(opened: OpenedModel) -> None:
+    """Raise InputError, with the reason, for a model that was not trained to fill masks.
+
+    Any checkpoint would print some tokens: from a head drawn at random, or of the next position.
+    """
+    heads = sorted(opened.parts & {"classifier", "token_classifier"})
     reason = ""
-    if heads := sorted(held & {"classifier", "token_classifier"}):
+    if heads:
+        reason = f"it was fine-tuned for labels: it has a {heads[0]}, not a language model's head"
+    elif not is_language_model(opened.checkpoint):
         reason = (
-            f"it was fine-tuned for labels, and holds {heads[0]} in place of what scores the "
-            "vocabulary"
+            f"it holds {', '.join(sorted(opened.parts))} alone, without the head that scores the "
+            "vocabulary, whose weights would be random"
         )
-    elif not is_language_model(checkpoint):
+    elif opened.attention == "unilm":
+        reason = "it is a sim model, which was trained to generate text, not to fill masks"
+    elif opened.attention == "causal" == opened.checkpoint.config.attention_type:
         reason = (
-            f"it holds {', '.join(sorted(held))} alone, without the head that scores the "
-            "vocabulary, which would be drawn at random"
+            'its config.json has attention_type "causal": it was trained to predict the next '
+            "token, not to fill masks"
         )
-    elif attention == "unilm":
-        reason = "it is a sim model, which has learned to write what comes next, not to fill a mask"
-    elif attention == "causal" == checkpoint.config.attention_type:
+    elif opened.attention == "causal" or opened.may_be_gpt:
         reason = (
-            'its config.json has attention_type "causal": it reads from left to right and has '
-            "learned to write what comes next, not to fill a mask"
-        )
-    elif attention == "causal" or is_called_gpt(checkpoint, source):
-        reason = (
-            "by its name it is a gpt model, which has learned to write what comes next, not to "
-            'fill a mask (if it has not, put "attention_type": "bidirectional" into its config)'
+            "by its name it is a gpt model, which was trained to predict the next token, not to "
+            'fill masks (if it was not, put "attention_type": "bidirectional" into its config)'
         )
     if reason:
         raise InputError(
-            f"{source.name} fills no masks: {reason}. Give a masked language model, such as "
+            f"{opened.name} fills no masks: {reason}. Give a masked language model, such as "
             "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default."
         )
 
 
 def _check(text: str) -> None:
     if MASK not in text:
-        raise InputError(f"there is no {MASK} in {text!r}. Put one where a token is to be guessed.")
+        raise InputError(f"there is no {MASK} in {text!r}. Put one where a token is missing.")
 
 
 def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:
-    """Which ids (V,) are tokens of text, none of them special and none a hole in the vocabulary."""
+    """Which ids (V,) are ordinary tokens: not special, and not a gap in the vocabulary."""
     allowed = np.zeros(size, bool)
     for number, token in enumerate(tokenizer.tokens):
         allowed[number] = token is not None and not (token[:1] == "[" and token[-1:] == "]")

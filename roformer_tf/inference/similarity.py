@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Annotated, TextIO
 
 import numpy as np
@@ -13,10 +12,9 @@ from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answers import one_line
-from roformer_tf.inference.embed import CHUNK, TextEmbedder, open_embedder
+from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
+from roformer_tf.inference.embed import CHUNK, TextEmbedder, chunks, open_embedder
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
-from roformer_tf.inference.tsv import STANDARD, opened_tsv
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
@@ -28,10 +26,10 @@ SCORE = "score"
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityConfig:
-    """Say how alike texts are to a model: the cosine of their vectors, from -1 to 1.
+    """Print how similar texts are: the cosine of their vectors, from -1 to 1.
 
-    Of two texts one number; of more, a matrix: a line and a column for each. Of a file of pairs a
-    TSV with the columns text_a, text_b, score.
+    For two texts one number; for more a matrix, with a line and a column for each. For a file of
+    pairs a TSV with the columns text_a, text_b, score.
     """
 
     model: str
@@ -44,25 +42,25 @@ class SimilarityConfig:
     output: str = STANDARD
     """File to write; "-" is the standard output."""
     pooling: Pooling | None = None
-    """What a vector is made of; unset, what `embed` takes."""
+    """How a vector is pooled. Default: as of `embed`."""
     dimensions: int | None = None
     """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
     max_length: int | None = None
-    """Most tokens of a text that are read; unset, what the model was trained for."""
+    """Maximum number of tokens of a text. Default: as in training."""
     batch_size: int = BATCH_SIZE
-    """Most texts that the model reads at once."""
+    """Maximum number of texts in a batch."""
     precision: Precision = "float32"
-    """bfloat16 is faster where the hardware has it; cosines move by some thousandths."""
+    """bfloat16 is faster where the hardware has it; cosines change by some thousandths."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
         if bool(self.text) == (self.input is not None):
             raise InputError("give two texts or more, or --input with a file of pairs.")
         if len(self.text) == 1:
-            raise InputError("one text has nothing to be compared with: give two or more.")
+            raise InputError("one text cannot be compared. Give two or more.")
         for number, text in enumerate(self.text, 1):
             if not text.strip():
-                raise InputError(f"text {number} is blank: there is nothing to compare.")
+                raise InputError(f"text {number} is blank. Give a text.")
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
         if is_folder(self.output):
@@ -70,13 +68,13 @@ class SimilarityConfig:
 
 
 def similarity(config: SimilarityConfig) -> None:
-    """Write the cosines, and tell on stderr what they are of."""
+    """Write the cosines, and print on stderr how the vectors are made."""
     if config.output != STANDARD:
         check_writable(config.output)
     if config.input is None:
         embedder = _opened(config)
         vectors = embedder.embed(config.text, config.batch_size)
-        with opened_tsv(config.output) as out:
+        with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
     with checked_texts(config.input, config.reading, PAIR) as pairs:
@@ -84,26 +82,25 @@ def similarity(config: SimilarityConfig) -> None:
         if pairs.said:
             print(pairs.said, file=sys.stderr)
         with (
-            opened_tsv(config.output) as out,
+            opened_text(config.output) as out,
             Progress(desc="similarity", unit=" pairs", total=len(pairs)) as bar,
         ):
-            out.write("\t".join((*PAIR, SCORE)) + "\n")
-            rows = iter(pairs)
-            while chunk := list(islice(rows, CHUNK // 2)):
-                found = cosines(embedder, chunk, config.batch_size)
-                for pair, cosine in zip(chunk, found.tolist(), strict=True):
-                    out.write("\t".join((*map(one_line, pair), f"{cosine:.6f}")) + "\n")
+            out.write(tsv_line((*PAIR, SCORE)))
+            for chunk in chunks(pairs, CHUNK // 2):
+                scores = cosines(embedder, chunk, config.batch_size)
+                for pair, cosine in zip(chunk, scores.tolist(), strict=True):
+                    out.write(tsv_line((*pair, f"{cosine:.6f}")))
                 bar.update(len(chunk))
 
 
 def cosines(
     embedder: TextEmbedder, pairs: Sequence[Sequence[str]], batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """The cosine of each pair of texts, (pairs,) float32. A text that comes again is read once."""
+    """The cosine of each pair of texts, (pairs,) float32. Equal texts are read once."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-    place = {text: number for number, text in enumerate(texts)}
+    index = {text: number for number, text in enumerate(texts)}
     vectors = embedder.embed(texts, batch_size)
-    first, second = (vectors[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+    first, second = (vectors[[index[pair[side]] for pair in pairs]] for side in (0, 1))
     return np.einsum("nd,nd->n", first, second)
 
 
@@ -115,11 +112,11 @@ def _opened(config: SimilarityConfig) -> TextEmbedder:
     return embedder
 
 
-def _write_cosines(out: TextIO, texts: Sequence[str], found: np.ndarray) -> None:
-    """The cosine of two texts; of more a TSV with the texts above and in front."""
+def _write_cosines(out: TextIO, texts: Sequence[str], cosines: np.ndarray) -> None:
+    """The cosine of two texts; for more texts a matrix with a header and a first column."""
     if len(texts) == len(PAIR):
-        out.write(f"{found[0, 1]:.6f}\n")
+        out.write(f"{cosines[0, 1]:.6f}\n")
         return
-    out.write("\t".join(("", *map(one_line, texts))) + "\n")
-    for text, row in zip(texts, found, strict=True):
-        out.write("\t".join((one_line(text), *(f"{x:.6f}" for x in row))) + "\n")
+    out.write(tsv_line(("", *texts)))
+    for text, row in zip(texts, cosines, strict=True):
+        out.write(tsv_line((text, *(f"{x:.6f}" for x in row))))

@@ -1,7 +1,6 @@
-"""Files of texts that are answered whole or not at all: checked first, then read again.
+"""Files of texts that are checked as a whole before any text is used, and then read again.
 
-What cannot be answered line by line, as a matrix of vectors cannot, must know before it begins
-that every row holds a text, and how many there are.
+A matrix of vectors, for example, needs the number of texts, and a text in every row.
 """
 
 import json
@@ -21,20 +20,20 @@ from roformer_tf.readers.streams import is_stdin
 
 @dataclass(frozen=True, kw_only=True)
 class TextFileConfig:
-    """How files of texts are read. What is not given is found."""
+    """How files of texts are read."""
 
     text_columns: tuple[str, ...] = ()
-    """Column of the texts, by name or by number from 1; of documents several, such as a title's and
-    a text's, which are read one behind the other."""
+    """Columns of the texts, by name or by number from 1. Default: by their usual names, or those of
+    training. Of documents several, such as title and text, are read as one."""
     encoding: str = "auto"
-    """Of the files, such as utf-8 or gb18030; "auto" finds out."""
+    """Of the files, such as utf-8 or gb18030. Default: detected."""
     first_line: FirstLine = "auto"
-    """What the first line of a tsv, csv or xlsx is: a header or a text; "auto" finds out."""
+    """Whether the first line of a tsv, csv or xlsx is a header or an example. Default: detected."""
     sheet: str | None = None
-    """Sheet of an .xlsx file, by its name; unset, the first that is not hidden, nor empty."""
+    """Name of the sheet of an .xlsx file. Default: the first that is not hidden or empty."""
 
     def columns(self) -> ColumnsConfig:
-        """The same, as files of examples are read."""
+        """The same settings for files of examples."""
         return ColumnsConfig(
             text_columns=self.text_columns,
             encoding=self.encoding,
@@ -45,7 +44,7 @@ class TextFileConfig:
 
 @dataclass(frozen=True)
 class TextRow:
-    """What reading a file asks of a task: one text a row, or several."""
+    """Stands in for a task when a file of texts is read: one text a row, or several."""
 
     text_columns: tuple[str, ...] = ("text",)
     name: str = "texts"
@@ -59,19 +58,19 @@ class TextRow:
         return (len(self.text_columns),)
 
     def check(self, example: Example) -> None:
-        """Every text will do."""
+        """Accept every text."""
 
     def for_prediction(self, example: Example) -> Example:
-        """The example as it is."""
+        """Leave the example unchanged."""
         return example
 
 
 @dataclass
 class CheckedTexts:
-    """The texts of a file, all there: row by row, as often as they are asked for."""
+    """The texts of a file, of which every row has one; it can be read several times."""
 
     said: str
-    """For the user: which columns were found; "" where nothing is to be said."""
+    """For the user: the columns that were detected; or ""."""
     _file: IO[str]
     rows: int = 0
 
@@ -84,7 +83,7 @@ class CheckedTexts:
             yield tuple(json.loads(line))
 
     def texts(self) -> Iterator[str]:
-        """Those of rows that have one."""
+        """The texts, where a row has one."""
         return (text for (text,) in self)
 
 
@@ -94,25 +93,26 @@ def checked_texts(
 ) -> Iterator[CheckedTexts]:
     """The texts of any file that `predict` reads, or of the standard input for "-".
 
-    They lie in a temporary file meanwhile, so that memory holds one at a time and a pipe is read
-    once. Raises InputError, naming them all, for rows that are empty or cannot be read, and for a
-    file without any.
+    They are kept in a temporary file, so that memory holds one at a time and a pipe is read once.
+    Raises InputError, naming them all, for rows that are empty or cannot be read, and for a file
+    without any text.
     """
     unanswered = open_unanswered(path, TextRow(columns), config.columns())  # type: ignore[arg-type]
     name = "stdin" if is_stdin(path) else path
     skipped = SkippedRows(name)
     with tempfile.TemporaryFile("w+", encoding="ascii") as file:
-        found = CheckedTexts(unanswered.said, file)
+        checked = CheckedTexts(unanswered.said, file)
         for row in unanswered.examples:
             if isinstance(row, BadLine):
                 skipped.add(row)
             else:
-                file.write(json.dumps(row.texts) + "\n")  # ASCII: lone surrogates, too
-                found.rows += 1
+                # In ASCII, since JSON may hold a lone surrogate.
+                file.write(json.dumps(row.texts) + "\n")
+                checked.rows += 1
         if skipped.rows:
             bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
             which = "1 row has" if skipped.rows == 1 else f"{skipped.rows:,} rows have"
-            raise InputError(f"{which} no text:\n{bad}\nMend them, or leave them out.")
-        if not found.rows:
+            raise InputError(f"{which} no text:\n{bad}\nFix or remove them.")
+        if not checked.rows:
             raise InputError(f"{name} holds no text. Give a file with one in each line.")
-        yield found
+        yield checked

@@ -58,6 +58,7 @@ class GenerationMixin:
 
     config: RoFormerConfig
     tokenizer: RoFormerTokenizer | None
+    own_tokenizer: RoFormerTokenizer
     _generator: _Generator | None = None
 
     def generate(
@@ -81,7 +82,7 @@ class GenerationMixin:
 
     def encode_prompt(self, text: str) -> list[int]:
         """What the model reads before it writes: [CLS], the text and, of UniLM, [SEP]."""
-        tokenizer = self._own_tokenizer()
+        tokenizer = self.own_tokenizer
         ids, _ = tokenizer.encode(text)
         return ids if self.config.attention_type == "unilm" else ids[:-1]
 
@@ -122,19 +123,11 @@ class GenerationMixin:
         if config.beams == 1 or not config.stop:
             return
         for stop in config.stop:
-            if stop not in self._own_tokenizer().vocabulary:
+            if stop not in self.own_tokenizer.vocabulary:
                 raise InputError(
                     f"stop is {stop!r}, but beams end at single tokens, and the vocabulary has no "
                     "such one. Leave beams out, or stop at another text."
                 )
-
-    def _own_tokenizer(self) -> RoFormerTokenizer:
-        if self.tokenizer is None:
-            raise InputError(
-                "this model has no tokenizer: its checkpoint came without a vocab.txt. "
-                "Put one beside it, or set `model.tokenizer`."
-            )
-        return self.tokenizer
 
     def _check_fits(self, number: int, prompt: Sequence[int]) -> None:
         most = self.config.max_position_embeddings

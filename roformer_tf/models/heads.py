@@ -17,13 +17,17 @@ from roformer_tf.kernels.matmul import product_with_rows
 from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.masks import within
 from roformer_tf.layers.transformer import activation, dense, norm
-from roformer_tf.models.embedder import SentenceEmbedder
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
 from roformer_tf.models.generation import GenerationMixin
 from roformer_tf.models.inputs import encoder_inputs
-from roformer_tf.models.pooling import Pooler, head_dense, mean_of_tokens
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import BATCH_SIZE, check_finite, run_rows
+from roformer_tf.models.sentence_embedding import (
+    Pooler,
+    SentenceEmbedder,
+    head_dense,
+    mean_of_tokens,
+)
 from roformer_tf.tokenizers.tokenizer import as_pairs
 
 
@@ -253,12 +257,8 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
         that came without a tokenizer, for what is no list of texts, and for vectors that are not
         finite.
         """
-        if self.tokenizer is None:
-            raise InputError(
-                "this model has no tokenizer: its checkpoint came without a vocab.txt. "
-                "Put one beside it, or set `model.tokenizer`."
-            )
-        rows = [self.tokenizer.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
+        tokenizer = self.own_tokenizer
+        rows = [tokenizer.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
         vectors = self.embed_rows([ids for ids, _ in rows], [s for _, s in rows], batch_size)
         check_finite(vectors)
         return np.stack(vectors) if rows else np.zeros((0, self.config.hidden_size), "float32")

@@ -18,7 +18,11 @@ from roformer_tf.internals import all_layers, set_initializer
 from roformer_tf.models.eager_calls import EagerCalls
 from roformer_tf.models.inputs import ENCODER_INPUTS, checked_inputs
 from roformer_tf.models.layer_settings import apply_settings, check_unchanged, kept_settings
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import (
+    RoFormerTokenizer,
+    find_tokenizer,
+    missing_vocabulary,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -124,6 +128,13 @@ class PretrainedModel(keras.Model):
         if damaged:
             raise damaged[0]
         return model
+
+    @property
+    def own_tokenizer(self) -> RoFormerTokenizer:
+        """The tokenizer. Raises InputError for a model that came without one."""
+        if self.tokenizer is None:
+            raise InputError(f"{missing_vocabulary('this model')} Or set `model.tokenizer`.")
+        return self.tokenizer
 
     def load_pretrained(self, folder: str | Path) -> None:
         """Put the weights of a folder, saved from a model like this one, into this model."""

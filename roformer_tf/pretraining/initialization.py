@@ -19,7 +19,7 @@ from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.settings import InitializationConfig
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
 if TYPE_CHECKING:
@@ -179,11 +179,7 @@ def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source:
             f"own has {len(own.vocabulary):,} and other ids. Leave --vocab out, and prepare rows "
             "with the checkpoint's vocab.txt."
         )
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise InputError(
-            f"the vocabulary has {tokenizer.vocab_size:,} ids, but {source} only "
-            f"{model.config.vocab_size:,} embeddings. Give the vocab.txt that belongs to it."
-        )
+    check_fits(tokenizer, model.config.vocab_size, source)
 
 
 # Word vectors from counts of neighbours

@@ -30,7 +30,12 @@ from roformer_tf.runs.devices import choose_precision
 from roformer_tf.runs.plots import plot_lengths
 from roformer_tf.runs.settings import Precision
 from roformer_tf.terminal import table, terminal_width
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.tokenizer import (
+    SPECIALS,
+    RoFormerTokenizer,
+    check_length,
+    fitting_tokenizer,
+)
 
 DEFAULT_LENGTH = 512
 """Unless the model was trained on shorter sequences."""
@@ -193,12 +198,8 @@ def open_language_model(
         overrides = dict(changes or {})
         if objective == "causal":
             overrides["attention_type"] = "causal"
+        tokenizer = fitting_tokenizer(opened, checkpoint.config.vocab_size)
         model = MODELS[objective].from_source(opened, dtype=precision, **overrides)
-    tokenizer = model.tokenizer
-    if tokenizer is None or tokenizer.vocab_size > model.config.vocab_size:
-        raise InputError(
-            f"{source} has no vocab.txt that fits it. Put the model's vocab.txt there."
-        )
     return model, tokenizer, objective
 
 

@@ -13,10 +13,9 @@ from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answers import one_line
+from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
-from roformer_tf.inference.tsv import STANDARD, opened_tsv
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.search.database import is_index
@@ -173,7 +172,7 @@ def search(config: SearchConfig) -> None:
                 print(line, file=sys.stderr)
         start = time.perf_counter()
         with (
-            opened_tsv(config.output) as out,
+            opened_text(config.output) as out,
             Progress(desc="search", unit=" queries", total=len(queries)) as bar,
         ):
             _write(out, retriever, queries, config, bar)
@@ -191,13 +190,11 @@ def _write(
     """Write a line for each result."""
     has_ids = retriever.index.has_ids
     all_results = retriever.answers(queries, config.top, config.where)
-    out.write("\t".join((*COLUMNS, ID_COLUMN) if has_ids else COLUMNS) + "\n")
+    out.write(tsv_line((*COLUMNS, ID_COLUMN) if has_ids else COLUMNS))
     for query, results in zip(queries, all_results, strict=True):
         for rank, result in enumerate(results, 1):
-            cells = [one_line(query), str(rank), f"{result.score:.6f}", one_line(result.text)]
-            if has_ids:
-                cells.append(one_line(result.id or ""))
-            out.write("\t".join(cells) + "\n")
+            ids = (result.id,) if has_ids else ()
+            out.write(tsv_line((query, rank, f"{result.score:.6f}", result.text, *ids)))
         bar.update()
 
 

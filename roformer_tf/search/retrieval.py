@@ -9,8 +9,7 @@ import numpy as np
 from roformer_tf.engines.choice import Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder
-from roformer_tf.inference.engines import open_finetuned
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.index import Result, SearchIndex

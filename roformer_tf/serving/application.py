@@ -16,12 +16,12 @@ from fastapi_offline import FastAPIOffline  # FastAPI's own /docs loads scripts 
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from roformer_tf.inference.export import MEGABYTE
 from roformer_tf.serving.batching import Batcher, OverloadedError
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import Failure
 from roformer_tf.serving.settings import BODY_SECONDS, Limits
 
+MEGABYTE = 1_000_000
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

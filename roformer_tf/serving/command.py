@@ -24,13 +24,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.detection import TASK_FILE, attention_type, is_language_model
-from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
-from roformer_tf.inference.engines import share_weights
-from roformer_tf.inference.predictor import is_finetuned
+from roformer_tf.inference.opening import open_model, share_weights
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.machine import usable_cores
 from roformer_tf.serving.settings import SHUTDOWN_SECONDS, Limits, ServeConfig
@@ -109,9 +106,12 @@ def open_service(config: ServeConfig, part: "WorkerPart | None" = None) -> Servi
     part: of one of several processes. Raises InputError for a model that cannot be served.
     """
     size, limits = config.batch_size, config.limits
-    if config.index is not None or config.pooling is not None or _only_gives_vectors(config.model):
+    with open_model(config.model) as opened:
+        finetuned = opened.is_finetuned
+        only_vectors = not finetuned and opened.has_embedding_file and not opened.generates
+    if config.index is not None or config.pooling is not None or only_vectors:
         return _open_vectors(config)
-    if is_finetuned(config.model):
+    if finetuned:
         from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
 
         task = load_served_task(
@@ -160,18 +160,6 @@ def _open_generator(config: ServeConfig) -> Service:
         generator, config.batch_size, config.limits, config.generation_limits
     )
     return Service(generator.name, app, Choice("keras", precision))
-
-
-def _only_gives_vectors(source: str) -> bool:
-    """Whether a model was trained for vectors, and cannot generate text as a sim model can."""
-    if is_finetuned(source):
-        return False
-    with OpenedSource(source) as opened:
-        if opened.read(embedding_config.FILE) is None:
-            return False
-        checkpoint = opened.checkpoint()
-        bidirectional = attention_type(checkpoint, opened) == "bidirectional"
-        return bidirectional or not is_language_model(checkpoint)
 
 
 def allow_connections(count: int) -> None:
@@ -238,8 +226,7 @@ def _serve_with_workers(config: ServeConfig, choice: Choice, listener: socket.so
     from roformer_tf.serving.serve_predictions import WorkerPart
 
     with TemporaryDirectory() as folder:
-        finetuned = is_finetuned(config.model)
-        shared = share_weights(config.model, choice, Path(folder)) if finetuned else None
+        shared = share_weights(config.model, choice, Path(folder))
         part = WorkerPart(max(1, usable_cores() // config.workers), shared)
         server = _server_config(
             partial(worker_app, config, part),

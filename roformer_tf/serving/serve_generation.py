@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from fastapi import Body, FastAPI, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
-from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.engines.choice import Choice
+from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.generate import (
@@ -35,7 +34,6 @@ from roformer_tf.inference.generate import (
     load_writer,
     nearest_of,
 )
-from roformer_tf.inference.predict import KerasPrecision
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.serving.application import (
@@ -54,7 +52,6 @@ from roformer_tf.serving.settings import GenerationLimits, Limits
 
 if TYPE_CHECKING:
     from roformer_tf.inference.generate import Writer
-    from roformer_tf.models.embedder import SentenceEmbedder
 
 TITLE = "文本生成 · Text generation"
 CLIENT_CLOSED = 499
@@ -69,7 +66,7 @@ class ServedGenerator(NamedTuple):
 
     name: str
     model: "Writer"
-    embedder: "SentenceEmbedder | None" = None
+    embedder: TextEmbedder | None = None
     """Of a sim model: chooses paraphrases."""
 
 
@@ -100,14 +97,15 @@ def load_served_generator(
 ) -> ServedGenerator:
     """Open a causal language model, and generate once. Raises InputError as `load_writer` does."""
     model = load_writer(source, attention, precision)
-    embedder = None if getattr(model, "pooler", None) is None else embedder_of(model)
-    served = ServedGenerator(model_name(source), model, embedder)
+    name = model_name(source)
+    embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
+    served = ServedGenerator(name, model, embedder)
     try:
         check_prompts(model, [SAMPLE])
     except InputError:  # a vocabulary without these characters: the first request warms up
         return served
     if embedder is not None:
-        nearest_of(model, [SAMPLE], [[SAMPLE[:3]]], 1, embedder)
+        nearest_of(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     config = GenerationConfig(max_tokens=16)
     job = GenerationJob(SAMPLE, model.encode_prompt(SAMPLE), config, 0, 0, Event())
     generate_batch(served, [job], lambda *_: None)
@@ -152,7 +150,7 @@ def generate_batch(
     # Paraphrases are the candidates nearest to the text, by vectors that are computed together.
     texts = [jobs[number].text for number in candidates]
     largest = max(jobs[number].paraphrases for number in candidates)
-    nearest = nearest_of(served.model, texts, [*candidates.values()], largest, served.embedder)
+    nearest = nearest_of(served.model, texts, [*candidates.values()], largest)
     for number, results in zip(candidates, nearest, strict=True):
         deliver(number, results[: jobs[number].paraphrases])
 
@@ -179,7 +177,8 @@ def create_generation_app(
     )
     batchers: list[Batcher[Any, Any]] = [batcher]
     if served.embedder is not None:
-        batchers.append(vector_batcher(_vectors_of(served), metrics, batch_size, limits))
+        vectors = ServedVectors(served.name, served.embedder)
+        batchers.append(vector_batcher(vectors, metrics, batch_size, limits))
     health = {
         "task": "generation",
         "title": TITLE,
@@ -217,16 +216,6 @@ def create_generation_app(
         return Generations(generations=generations, seed=seed)  # type: ignore[arg-type]
 
     return app
-
-
-def _vectors_of(served: ServedGenerator) -> ServedVectors:
-    """The vectors of a sim model, with the precision in which it generates."""
-    model = served.model
-    assert model.tokenizer is not None
-    config = EmbeddingConfig("pooler", model.config.max_position_embeddings)
-    choice = Choice("keras", "float32")
-    embedder = TextEmbedder(served.name, embedder_of(model), model.tokenizer, config, "", choice)
-    return ServedVectors(served.name, embedder)
 
 
 def jobs_of(

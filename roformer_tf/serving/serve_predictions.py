@@ -8,15 +8,14 @@ X is a text; of a pair a list of two texts, of a ranking a list of three.
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Body, FastAPI, Response
 
 from roformer_tf.engines.choice import Choice, Engine, Precision
-from roformer_tf.inference.engines import int8_cost, open_finetuned
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.serving.application import (
@@ -65,15 +64,15 @@ def load_served_task(
 ) -> ServedTask:
     """Open what `finetune` or `export` wrote, and predict once."""
     threads, shared = part or (None, None)
-    opened = open_finetuned(folder, engine, precision, lossy=True, threads=threads, shared=shared)
+    opened = open_finetuned(folder, engine, precision, threads, shared)
     if part is None:  # else the first process has printed it
-        for note in (opened.choice.said, int8_cost(folder) if precision == "int8" else ""):
-            if note:
-                print(note, file=sys.stderr)
-    task = opened.task.with_top_k(top_k)
+        for note in opened.notes:
+            print(note, file=sys.stderr)
+    opened = replace(opened, task=opened.task.with_top_k(top_k))
+    task = opened.task
 
     def run(examples: list[Example]) -> list[Prediction]:
-        return predict(opened.model, opened.tokenizer, task, examples, batch_size)
+        return opened.predict(examples, batch_size)
 
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):

@@ -49,21 +49,27 @@ def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: in
 
 
 def load_task(folder: str | Path) -> Task:
-    """Read `task.json`. Raises InputError where a folder has none, or a damaged one."""
+    """Read the task.json of a folder. Raises InputError where there is none, or a damaged one."""
     path = Path(folder) / TASK_FILE
     try:
-        values = parse_json(path.read_bytes(), finite=True)
-        name = values.pop("name")
-        if name not in TASKS:
-            raise ValueError(f"there is no task {name!r}, but {', '.join(TASKS)}")
-        return TASKS[name](**{key: _as_tuples(x) for key, x in values.items()})
-    except FileNotFoundError:
-        raise InputError(
-            f"{folder} holds no fine-tuned model: there is no {TASK_FILE}. Give the model/ folder "
-            "of a run of `roformer-tf finetune`."
-        ) from None
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        return parse_task(path.read_bytes(), str(path))
+    except OSError as error:
         raise InputError(f"cannot read {path}: {error}. Fine-tune again.") from None
+
+
+def parse_task(content: bytes, name: str) -> Task:
+    """The task that a task.json holds; `name` of the file, for messages.
+
+    Raises InputError for a damaged one.
+    """
+    try:
+        values = parse_json(content, finite=True)
+        task = values.pop("name")
+        if task not in TASKS:
+            raise ValueError(f"there is no task {task!r}, but {', '.join(TASKS)}")
+        return TASKS[task](**{key: _as_tuples(x) for key, x in values.items()})
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(f"cannot read {name}: {error}. Fine-tune again.") from None
 
 
 def _as_tuples(value: Any) -> Any:

@@ -376,6 +376,32 @@ def find_tokenizer(source: OpenedSource) -> RoFormerTokenizer | None:
     return RoFormerTokenizer.from_source(source)
 
 
+def fitting_tokenizer(source: OpenedSource, vocab_size: int) -> RoFormerTokenizer:
+    """The tokenizer that belongs to a checkpoint's weights.
+
+    Raises InputError without a vocabulary, and as `check_fits`.
+    """
+    tokenizer = find_tokenizer(source)
+    if tokenizer is None:
+        raise InputError(missing_vocabulary(source.name))
+    check_fits(tokenizer, vocab_size, source.name)
+    return tokenizer
+
+
+def missing_vocabulary(name: str) -> str:
+    """The message of every command for a model without a vocabulary."""
+    return f"{name} has no {VOCABULARY}. Put the one that belongs to its weights there."
+
+
+def check_fits(tokenizer: RoFormerTokenizer, vocab_size: int, name: str) -> None:
+    """Raise InputError for a vocabulary with more ids than the model has embeddings."""
+    if tokenizer.vocab_size > vocab_size:
+        raise InputError(
+            f"{name}: its {VOCABULARY} has {tokenizer.vocab_size:,} ids, but its weights have "
+            f"{vocab_size:,} embeddings. Put the {VOCABULARY} that belongs to the weights there."
+        )
+
+
 def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
     """Check what should be texts or pairs: ["一", ("二", "三")] → [("一", None), ("二", "三")].
 

@@ -60,7 +60,10 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
     """Read the vocabulary of a source that is open already, as `read_vocabulary` does."""
     path = source.path / VOCABULARY if source.path.is_dir() else source.path
     try:
-        content = _unzip(source) if source.is_zip else path.read_bytes()
+        is_file = source.path.is_file() and not source.is_zip
+        content = path.read_bytes() if is_file else source.read(VOCABULARY)
+        if content is None:
+            raise InputError(f"{source.path} holds no {VOCABULARY}. Give a folder or zip with one.")
         vocabulary = parse_vocabulary(content.decode("utf-8"))
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -164,14 +167,6 @@ def simplify_vocabulary(
     by_id = sorted(vocabulary, key=vocabulary.__getitem__)
     kept = dict.fromkeys([*first, *(token for token in by_id if not _is_redundant(token))])
     return {token: new for new, token in enumerate(kept)}, [vocabulary[token] for token in kept]
-
-
-def _unzip(source: OpenedSource) -> bytes:
-    """Content of the one `vocab.txt` that the zip holds, in whichever folder."""
-    content = source.read(VOCABULARY)
-    if content is None:
-        raise InputError(f"{source.path} should hold one vocab.txt, but holds no vocab.txt.")
-    return content
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:

@@ -175,7 +175,7 @@ def test_a_sim_model_is_greedy_unless_told_otherwise(run, released, sim):
 @pytest.mark.parametrize(
     ("model", "flags", "said"),
     [
-        ("gpt_char", (), "give texts"),
+        ("gpt_char", (), "give prompts"),
         ("gpt_char", ("",), "blank"),
         ("gpt_char", ("今天", " "), "text 2 is blank"),
         ("gpt_char", ("今" * 600,), "601 tokens"),
@@ -185,10 +185,10 @@ def test_a_sim_model_is_greedy_unless_told_otherwise(run, released, sim):
         ("gpt_char", ("今天", "--beams", "4", "--samples", "2"), "beams is 4"),
         ("gpt_char", ("今天", "--paraphrases", "3"), "pooler"),
         ("gpt_char", ("今天", "天气", "--stream"), "--stream"),
-        ("gpt_char", ("今天", "--input", "x.txt", "--output", "y.tsv"), "one of both"),
+        ("gpt_char", ("今天", "--input", "x.txt", "--output", "y.tsv"), "not both"),
         ("gpt_char", ("--input", "x.txt"), "--output"),
         ("word", ("今天",), "masked language model"),
-        ("hf_word_seqcls", ("今天",), "writes nothing"),
+        ("hf_word_seqcls", ("今天",), "cannot generate"),
     ],
     ids=str,
 )

@@ -18,13 +18,15 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
-from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.embed import chunks
+from roformer_tf.inference.opening import predict
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.tagging import Tagging
+from tests.support.finetuned import load_finetuned
 from tests.support.random_model import LETTERS, save_random_models
 
 TASKS = {
@@ -83,7 +85,7 @@ def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
     labels = [label for label, *_ in rows]
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.startswith("100 of 100 texts answered; ")
+    assert err.startswith("100 of 100 texts predicted; ")
     assert err.count("\n") == 1
     assert all(f"label {label}: {labels.count(label)}" in err for label in ("好", "坏"))
 
@@ -93,14 +95,14 @@ def test_from_stdin_to_stdout(finetuned, type_in, capfd):
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
     out, err = capfd.readouterr()
     header, *lines = out.splitlines()
-    assert (header, len(lines), err[:23]) == (HEADER, 2, "2 of 2 texts answered; ")
+    assert (header, len(lines), err[:23]) == (HEADER, 2, "2 of 2 texts predicted; ")
     assert all(line.split("\t")[0] in ("坏", "好") for line in lines)
 
 
 def test_nothing_in_is_a_header_out(finetuned, type_in, capfd):
     type_in(b"")
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
-    said = f"0 of 0 texts answered; device: {device_in_words()}.\n"
+    said = f"0 of 0 texts predicted; device: {device_in_words()}.\n"
     assert capfd.readouterr() == (HEADER + "\n", said)
 
 
@@ -116,10 +118,10 @@ def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):
     assert [bool(error) for *_, error in answers] == [False, True, True, False, False]
     assert [len(answer) for answer in answers] == [4] * 5
     assert answers[1] == ["", "", "", "has no 'text'"]
-    assert "texts.jsonl.gz: text in column text.\n2 of 5 rows have no answer:\n" in err
+    assert "texts.jsonl.gz: text in column text.\n2 of 5 rows have no prediction:\n" in err
     assert "texts.jsonl.gz:2 has no 'text'\n" in err
     assert "texts.jsonl.gz:3 is not JSON\n" in err
-    assert "\n3 of 5 texts answered; " in err
+    assert "\n3 of 5 texts predicted; " in err
 
 
 def test_bad_rows_are_told_all_at_once_over_chunks(finetuned, tmp_path, monkeypatch, capfd):
@@ -132,15 +134,15 @@ def test_bad_rows_are_told_all_at_once_over_chunks(finetuned, tmp_path, monkeypa
     path = tmp_path / "x.txt"
     told, bad, summary = err.splitlines()
     assert (told, bad) == (
-        "10 of 11 rows have no answer:",
+        "10 of 11 rows have no prediction:",
         f"  {path}:2-11 has an empty text in 'text'",
     )
-    assert summary.startswith("1 of 11 texts answered; ")
+    assert summary.startswith("1 of 11 texts predicted; ")
     assert "; device: the processor, by " in summary
     output = ["--output", str(tmp_path / "new.tsv")]
     assert main(["predict", *flags, "--strict", *output]) == 2
     err = capfd.readouterr().err
-    assert f"{told}\n{bad}\nMend them, or run without --strict." in err
+    assert f"{told}\n{bad}\nFix them, or run without --strict." in err
     assert not (tmp_path / "new.tsv").exists()
 
 
@@ -149,7 +151,7 @@ def test_where_no_line_is_good_nothing_is_written(finetuned, tmp_path, capfd):
     output = tmp_path / "answers.tsv"
     flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
     assert main(["predict", *flags, "--output", str(output)]) == 2
-    assert "2 of 2 rows have no answer:" in capfd.readouterr().err
+    assert "2 of 2 rows have no prediction:" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
 
 
@@ -244,10 +246,8 @@ def test_a_model_that_is_not_fine_tuned_is_refused(released, capfd):
     assert "no fine-tuned model" in capfd.readouterr().err
 
 
-def test_no_more_is_read_than_is_answered(monkeypatch):
+def test_no_more_is_read_than_is_answered():
     """Memory does not grow with the input: a chunk is whole before the next one is begun."""
-    monkeypatch.setattr(predict_file, "CHUNK", 100)
-    monkeypatch.setattr(predict_file, "CHUNK_CHARACTERS", 1000)
     read = []
 
     def lines():
@@ -255,15 +255,15 @@ def test_no_more_is_read_than_is_answered(monkeypatch):
             read.append(number)
             yield Example(("好" * (number % 50),), None, f"x:{number}")
 
-    seen = chunks = 0
-    for chunk in predict_file._chunks(lines()):
+    seen = count = 0
+    for chunk in chunks(lines(), 100, 1000, lambda example: len(example.texts[0])):
         seen += len(chunk)
-        chunks += 1
+        count += 1
         assert len(read) == seen
         assert len(chunk) <= 100
         assert sum(len(item.texts[0]) for item in chunk[:-1]) < 1000
     assert seen == 10_000
-    assert chunks < 300  # of 1000 characters, each text having 24.5 on average
+    assert count < 300  # of 1000 characters, each text having 24.5 on average
 
 
 def test_the_user_says_what_the_first_line_is(finetuned, tmp_path, capfd):
@@ -301,9 +301,9 @@ def test_a_spreadsheet_comes_and_a_spreadsheet_goes_with_the_texts_and_what_was_
         err = capfd.readouterr().err
         assert "问.xlsx: text in column 评论内容 (by its name).\n" in err
         assert "问.xlsx:3 has an empty text in '评论内容'\n" in err
-        assert "4 of 5 texts answered; " in err
+        assert "4 of 5 texts predicted; " in err
         assert "; 1 longer than 128 tokens and cut (column tokens_cut)" in err
-        assert ("cells that begin as a formula does: 1 (" in err) == (kind == "csv")
+        assert ("cells that look like a formula: 1 (" in err) == (kind == "csv")
         if kind == "xlsx":
             read = list(openpyxl.load_workbook(output).active.iter_rows(values_only=True))
             rows[kind] = [dict(zip(read[0], row, strict=True)) for row in read[1:]]

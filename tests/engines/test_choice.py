@@ -43,8 +43,8 @@ def test_auto_takes_the_fastest_that_is_there(machine, engines, native, lossy, a
     found = choose("auto", asked, lossy=lossy)
     assert (found.engine, found.precision) == want
     unasked = want == ("openvino", "bfloat16") and asked is None
-    assert found.said == (
-        "OpenVINO answers in bfloat16 (--precision float32 for all digits)" if unasked else ""
+    assert found.note == (
+        "OpenVINO computes in bfloat16 (--precision float32 for full accuracy)." if unasked else ""
     )
 
 
@@ -53,7 +53,7 @@ def test_bfloat16_falls_back_to_float32_and_says_so(machine):
     for engine, want in (("auto", "onnx"), ("openvino", "openvino")):
         found = choose(engine, "bfloat16", lossy=True)
         assert (found.engine, found.precision) == (want, "float32")
-        assert "no instructions that multiply bfloat16: float32 is taken" in found.said
+        assert "no instructions for bfloat16, so float32 is used" in found.note
     assert choose("keras", "bfloat16") == Choice("keras", "bfloat16")
 
 
@@ -61,10 +61,10 @@ def test_a_model_that_no_graph_knows_is_answered_by_keras(machine):
     machine("onnx", "openvino", native=True)
     found = choose("auto", None, unsupported="its config has x 1", lossy=True)
     assert (found.engine, found.precision) == ("keras", "float32")
-    assert "its config has x 1" in found.said
-    with pytest.raises(InputError, match="does not know this model: its config has x 1"):
+    assert "its config has x 1" in found.note
+    with pytest.raises(InputError, match="cannot run this model: its config has x 1"):
         choose("onnx", unsupported="its config has x 1")
-    with pytest.raises(InputError, match="int8 cannot be had: its config"):
+    with pytest.raises(InputError, match="int8 is not possible: its config"):
         choose("auto", "int8", unsupported="its config has x 1")
 
 

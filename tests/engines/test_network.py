@@ -11,13 +11,13 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import graph_model
 from roformer_tf.engines.network import Meaning, Network, rounded, unsupported
 from roformer_tf.errors import InputError
-from roformer_tf.models.embedder import SentenceEmbedder
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
     RoFormerForSentenceSimilarity,
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.models.sentence_embedding import SentenceEmbedder
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 BOUND = 1e-5

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from roformer_tf import InputError, LabelledDataset, RoFormerForSequenceClassification
-from roformer_tf.inference.predict import load_finetuned
 from roformer_tf.runs.feeding import epochs
+from tests.support.finetuned import load_finetuned
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import Results
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.inference.engines import open_finetuned
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
@@ -103,7 +102,7 @@ def answered(run, tmp_path_factory):
 
 
 def test_the_report_is_judged_by_what_predict_answers_by(run, report):
-    opened = open_finetuned(run / "model", lossy=True)
+    opened = open_finetuned(run / "model")
     assert report["answered_by"] == opened.choice.as_json()
 
 

@@ -46,7 +46,7 @@ def test_a_csv_is_what_excel_opens_and_computes_nothing_in(tmp_path):
     guarded = len(FORMULAS)
     assert [row[0] for row in rows] == [f"'{text}" for text in FORMULAS] + TEXTS[guarded:]
     assert rows[0][1:] == ["-0.25", "a,b", "[1]", ""]
-    assert note.startswith(f"cells that begin as a formula does: {guarded} (an apostrophe")
+    assert note.startswith(f"cells that look like a formula: {guarded} (an apostrophe")
 
 
 def test_in_a_sheet_every_text_is_a_text_and_stands_as_it_is(tmp_path):
@@ -73,7 +73,7 @@ def test_what_no_sheet_holds_is_cut_or_escaped_and_told(tmp_path):
     assert note == "cells cut at the 32,767 characters that Excel holds: 1"
     notes = write(tmp_path / "a.csv", [{"text": long}])
     assert len((tmp_path / "a.csv").read_text(encoding="utf-8")) > MAX_CELL
-    assert notes == ["cells of more than the 32,767 characters that Excel takes in one: 1"]
+    assert notes == ["cells with more than the 32,767 characters that Excel reads: 1"]
 
 
 def test_more_answers_than_a_sheet_has_rows_leave_no_file(tmp_path, monkeypatch):

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.answers import (
+from roformer_tf.inference.answer_files import (
     bad_cells,
     cell_names,
     cells,
-    json_line,
-    one_line,
     text_names,
     tsv_line,
 )
@@ -29,9 +27,9 @@ def answer(name, label, scores, example=TEXT, **settings):
     task = TASKS[name](**settings)
     found = cells(example, Prediction(label, np.float32(scores)), task)
     assert list(found) == cell_names(task)
-    line = tsv_line(found, task)
+    line = tsv_line(found.values(), task.joined_by or task.label_separator).removesuffix("\n")
     assert len(line.split("\t")) == len(cell_names(task))
-    return cell_names(task), line, json.loads(json_line(found, task))
+    return cell_names(task), line, json.loads(json.dumps(found))
 
 
 @pytest.mark.parametrize("name", ["classification", "pair"])
@@ -159,7 +157,7 @@ def test_an_answer_is_one_line_whatever_the_label():
     _, line, found = answer("classification", label, [1.0], labels=(label,))
     assert line == "a\\tb\\nc\\r\\\t1.0\t"
     assert found["label"] == label
-    assert one_line(f"p({label})") == "p(a\\tb\\nc\\r\\)"
+    assert tsv_line([f"p({label})"]) == "p(a\\tb\\nc\\r\\)\n"
 
 
 def test_numbers_are_as_short_as_float32_allows():
@@ -173,4 +171,4 @@ def test_numbers_are_as_short_as_float32_allows():
 
 def test_a_bad_line_has_its_reason_alone():
     task = Classification(labels=("坏", "好"))
-    assert tsv_line(bad_cells("has no 'text'", task), task) == "\t\t\thas no 'text'"
+    assert tsv_line(bad_cells("has no 'text'", task).values()) == "\t\t\thas no 'text'\n"

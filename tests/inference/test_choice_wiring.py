@@ -16,9 +16,8 @@ from roformer_tf.engines.choice import Choice, choose
 from roformer_tf.engines.model import TOKENS, GraphModel
 from roformer_tf.finetuning import results
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.inference.engines import COST, open_finetuned, share_weights
-from roformer_tf.inference.fill_mask import FillMaskConfig, load_masked_lm
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.fill_mask import FillMaskConfig, MaskedModel
+from roformer_tf.inference.opening import COST, open_finetuned, open_model, predict, share_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import run_rows
 from roformer_tf.serving import command, serve_predictions
@@ -125,19 +124,19 @@ def test_what_is_asked_for_computes(
 )
 def test_what_is_chosen_is_what_answers(native, precision, want, processor, finetuned, caplog):
     processor(native)
-    opened = open_finetuned(finetuned("classification"), "auto", precision, lossy=True)
+    opened = open_finetuned(finetuned("classification"), "auto", precision)
     found = [(x.engine, x.precision) for x in (opened.choice, opened.model)]
     assert found == [want, want]
     caplog.clear()
     roformer_tf.load(finetuned("classification"), precision=precision)
-    fell_back = "no instructions that multiply bfloat16: float32 is taken"
+    fell_back = "no instructions for bfloat16, so float32 is used"
     assert (fell_back in caplog.text) == (precision == "bfloat16")
-    assert ("OpenVINO answers in bfloat16" in caplog.text) == (want[1] == "bfloat16")
+    assert ("OpenVINO computes in bfloat16" in caplog.text) == (want[1] == "bfloat16")
 
 
 def test_with_an_accelerator_keras_answers(processor, finetuned):
     processor(True, accelerator=True)
-    opened = open_finetuned(finetuned("classification"), lossy=True)
+    opened = open_finetuned(finetuned("classification"))
     assert opened.choice == Choice("keras", "float32")
     assert hasattr(opened.model, "predict_on_batch")
 
@@ -234,9 +233,9 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     folder, opened = finetuned("classification"), []
     plain = serve_predictions.open_finetuned
 
-    def spied(source, engine, precision, **more):
-        opened.append((source, engine, precision, more["threads"]))
-        return plain(source, engine, precision, **more)
+    def spied(source, engine, precision, threads, shared):
+        opened.append((source, engine, precision, threads))
+        return plain(source, engine, precision, threads, shared)
 
     monkeypatch.setattr(serve_predictions, "open_finetuned", spied)
     alone = load_served_task(folder, precision=precision, engine="onnx")
@@ -309,7 +308,8 @@ def test_masks_are_filled_by_a_graph_as_by_keras(name, released, capsys, monkeyp
         found.append(capsys.readouterr())
     assert found[0] == found[1]
     assert found[0].err == ""
-    assert load_masked_lm(source).choice.engine == "onnx"
+    with open_model(source) as opened:
+        assert MaskedModel.of(opened).choice.engine == "onnx"
     assert FillMaskConfig(model="x", text=("[MASK]",)).precision == "float32"
 
 
@@ -321,7 +321,7 @@ def test_a_limit_of_onednn_is_seen_by_the_choice(monkeypatch, automatic):
     monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "AVX2")
     found = choose("auto", "bfloat16", lossy=True)
     assert (found.engine, found.precision) == ("onnx", "float32")
-    assert "float32 is taken" in found.said
+    assert "float32 is used" in found.note
 
 
 @needs_both

@@ -63,7 +63,7 @@ def test_vectors_are_those_of_bert4keras(name, released, recorded, record_proper
     want = recorded(name)
     embedder = open_embedder(released(name))
     rows = [row[row != 0] for row in want["sentence_token_ids"]]
-    got = np.stack(run_rows(embedder.model, rows))
+    got = embedder.model.finished(np.stack(run_rows(embedder.model.pooled, rows)))
     difference = float(np.abs(got - want["sentence_unit"]).max())
     record_property("difference", (name, "sentence vectors", difference, 1e-5))
     assert difference <= 1e-5
@@ -174,7 +174,7 @@ def test_one_weight_changes_the_fingerprint(own):
 def test_a_vector_that_is_none_is_named(value, said, own):
     folder = own("sim_char")
     embedder = open_embedder(folder, engine="keras")
-    for variable in embedder.model.pooler.weights:
+    for variable in embedder.model.pooled.pooler.weights:
         variable.assign(keras.ops.full_like(variable, value))
     with pytest.raises(InputError, match=f"vector of text 1, .今天天气很好., is {said}"):
         embedder.embed(TEXTS)

@@ -13,10 +13,16 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.engines.choice import MODULES
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import open_embedder
-from roformer_tf.inference.engines import int8_cost, open_finetuned, save_int8_cost, share_weights
-from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.opening import (
+    int8_cost,
+    open_finetuned,
+    predict,
+    save_int8_cost,
+    share_weights,
+)
 from roformer_tf.labelled.examples import Example
 from tests.inference.conftest import TASKS
+from tests.support.finetuned import load_finetuned
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 9, "很好", "今", "上海的天气"]

@@ -10,11 +10,13 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.fill_mask import (
     Candidate,
     FillMaskConfig,
+    MaskedModel,
     candidates,
+    check_fills_masks,
     fill_mask,
     filled,
-    load_masked_lm,
 )
+from roformer_tf.inference.opening import open_model
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
     RoFormerForCausalLM,
@@ -98,7 +100,7 @@ def test_a_vocabulary_too_large_for_the_model_is_refused(released, tmp_path):
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
     with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
         file.write("".join(f"甲{i}\n" for i in range(size)))
-    with pytest.raises(InputError, match=rf"only {size:,} embeddings"):
+    with pytest.raises(InputError, match=rf"its weights have {size:,} embeddings"):
         fill_mask(FillMaskConfig(model=str(folder), text=("[MASK]",)))
 
 
@@ -121,7 +123,7 @@ def saved(folder, source, cls, **overrides):
     return folder
 
 
-CAUSAL = "from left to right"
+CAUSAL = "trained to predict the next token"
 REFUSED = {  # why it fills no masks: what makes such a source of (folder, released)
     "by its name it is a gpt model": lambda folder, released: released("gpt_char"),
     CAUSAL: lambda folder, released: saved(folder, released("gpt_char"), RoFormerForCausalLM),
@@ -129,9 +131,9 @@ REFUSED = {  # why it fills no masks: what makes such a source of (folder, relea
     "holds encoder alone": lambda folder, released: saved(
         folder, released("char"), RoFormerEncoder
     ),
-    "holds classifier in place": lambda folder, released: released("hf_word_seqcls"),
+    "it has a classifier": lambda folder, released: released("hf_word_seqcls"),
     # whose head has no weights of its own, so that none of them would be new
-    "holds token_classifier in place": lambda folder, released: saved(
+    "it has a token_classifier": lambda folder, released: saved(
         folder, released("v2_char"), RoFormerForTokenClassification, num_labels=3
     ),
 }
@@ -147,12 +149,18 @@ def test_a_model_that_has_not_learned_to_fill_masks_is_refused(reason, released,
     assert reason in said.err
 
 
+def masked_lm(source):
+    with open_model(source) as opened:
+        check_fills_masks(opened)
+        return MaskedModel.of(opened)
+
+
 def test_a_gpt_by_name_that_says_otherwise_and_a_v2_fill_masks(released, unpacked, tmp_path):
     folder = unpacked("char").rename(tmp_path / "roformer-gpt")
     with pytest.raises(InputError, match="by its name"):
-        load_masked_lm(folder)
+        masked_lm(folder)
     path = folder / "bert_config.json"
     config = json.loads(path.read_text(encoding="utf-8")) | {"attention_type": "bidirectional"}
     path.write_text(json.dumps(config), encoding="utf-8")
     for source in (folder, released("v2_char"), released("word_adam")):
-        assert candidates(load_masked_lm(source), ["天[MASK]"], top=1)
+        assert candidates(masked_lm(source), ["天[MASK]"], top=1)

@@ -17,7 +17,7 @@ from roformer_tf import (
 from roformer_tf.checkpoints.arrays import tensors_of_file
 from roformer_tf.cli import main
 from roformer_tf.inference.fill_mask import candidates
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from tests.support.random_model import TINY, random_model, random_writer, tokenizer_of

@@ -11,7 +11,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.datasets import LabelledDataset
-from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
@@ -21,6 +21,7 @@ from roformer_tf.tasks.entities import spans
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.finetuned import load_finetuned
 from tests.support.random_model import random_model
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"

@@ -7,11 +7,12 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.tagging import Tagging
+from tests.support.finetuned import load_finetuned
 from tests.support.random_model import LETTERS, random_model, tokenizer_of
 
 TOKENIZER = tokenizer_of()
@@ -143,7 +144,7 @@ def with_another_vocabulary(folder):
         (without("task.json"), "no fine-tuned model"),
         (without("vocab.txt"), r"no vocab\.txt"),
         (with_another_label, "do not belong together: its task has 2 labels"),
-        (with_another_vocabulary, "do not belong together"),
+        (with_another_vocabulary, "ids, but its weights have"),
     ],
 )
 def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, change, message):

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.inference.export import export
-from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.export.command import export
+from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForTokenClassification
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.tagging import Tagging
+from tests.support.finetuned import load_finetuned
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 TASK = Tagging(labels=TAGS, scheme="IOB2", long_texts="windows")

@@ -80,7 +80,7 @@ def test_half_precision_gives_float32_of_length_one(released, model):
 
 
 def test_without_a_tokenizer_it_says_what_to_do(tiny):
-    with pytest.raises(InputError, match=r"has no tokenizer.*Put one beside it, or set"):
+    with pytest.raises(InputError, match=r"has no vocab\.txt.*Or set `model\.tokenizer`"):
         RoFormerForSentenceSimilarity(tiny()).embed(["今天"])
 
 

@@ -20,7 +20,7 @@ from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.inference import serve as serving
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel

@@ -22,7 +22,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.inference import serve as serving
-from roformer_tf.inference.predict import predict
+from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder

@@ -12,9 +12,9 @@ import pytest
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
+from roformer_tf.export.command import ExportConfig, export_model
 from roformer_tf.inference.embed import open_embedder
-from roformer_tf.inference.export_command import ExportConfig, export_model
-from tests.inference.test_export_card import code_of
+from tests.export.test_export_card import code_of
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports"
@@ -93,7 +93,7 @@ def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):
 @pytest.mark.parametrize("name", ["sim_char", "word"])
 def test_its_rows_are_ours(name, released, tmp_path, monkeypatch):
     embedder = open_embedder(released(name))
-    from roformer_tf.inference.export_card import vector_card
+    from roformer_tf.export.export_card import vector_card
 
     embedder.tokenizer.save_pretrained(tmp_path)
     card = vector_card("onnx", embedder.tokenizer, embedder.config)

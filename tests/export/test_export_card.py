@@ -7,14 +7,14 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.inference.export import export
-from roformer_tf.inference.export_card import export_card
-from roformer_tf.inference.predict import load_finetuned
+from roformer_tf.export.command import export
+from roformer_tf.export.export_card import export_card
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.finetuned import load_finetuned
 
 TOKENS = [*SPECIAL_TOKENS, "天气", "今天", *dict.fromkeys("今天天气很好我们去公园北京上海的了")]
 TEXTS = ["今天天气很好", "我们去北京了，上海的天气好", "好" * 60]

@@ -9,22 +9,22 @@ import pytest
 
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import DifferenceError, InputError
-from roformer_tf.inference import export as exporting
-from roformer_tf.inference.engines import load_exported
-from roformer_tf.inference.export import (
-    Measured,
-    check_export,
-    describe_cost,
+from roformer_tf.export import formats
+from roformer_tf.export.command import (
+    ExportConfig,
     export,
-    servable,
+    export_model,
+    read_labelled,
+    task_outputs,
 )
-from roformer_tf.inference.export_command import ExportConfig, export_model, read_labelled
-from roformer_tf.inference.predict import load_finetuned, predict
+from roformer_tf.export.formats import check_export
+from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from tests.support.finetuned import load_finetuned
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports"
@@ -122,7 +122,7 @@ def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, caps
     import onnxruntime
 
     export(finetuned("tagging"), tmp_path / "onnx", "onnx")
-    assert "ONNX Runtime's logits are at most" in capsys.readouterr().out
+    assert "logits of ONNX Runtime differ from ours by at most" in capsys.readouterr().out
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
     assert {one.name: one.shape for one in session.get_inputs()} == {
         "token_ids": ["batch", "length"],
@@ -173,7 +173,7 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     for got, want in zip(served.predict(EXAMPLES), exact, strict=True):
         assert got.scores == pytest.approx(want.scores, abs=0.05)
         assert got.label == task.labels[int(np.argmax(got.scores))]
-    run, _, _ = load_exported(tmp_path / "int8")
+    run = open_finetuned(tmp_path / "int8").model
     assert (run.precision, run.tokens) == ("int8", 1)
     for row, want in zip(ROWS, logits_of(folder, ROWS), strict=True):
         assert 0 < np.abs(run(row) - want).max() < 0.2 * np.abs(want).max()
@@ -192,7 +192,7 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
 @needs_onnx
 @pytest.mark.parametrize("found", [2e-4, float("nan")])
 def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, found):
-    monkeypatch.setattr(exporting, "largest_logit_difference", lambda *_: found)
+    monkeypatch.setattr(formats, "largest_difference", lambda *_: found)
     with pytest.raises(DifferenceError, match="Nothing was written"):
         export(finetuned("tagging"), tmp_path / "onnx", "onnx")
     assert list(tmp_path.iterdir()) == []
@@ -209,8 +209,8 @@ def test_the_difference_is_that_of_the_worst_row():
             answer[1, 3, 1] = -0.5
         return answer
 
-    assert exporting.largest_logit_difference(one, other, 50) == 0.5
-    assert exporting.largest_logit_difference(other, other, 50) == 0
+    assert formats.largest_difference(one, other, 50) == 0.5
+    assert formats.largest_difference(other, other, 50) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -222,7 +222,7 @@ def test_a_servable_model_means_what_predictions_say(finetuned, name):
     want = predict(model, tokenizer, task, [Example(texts, None, "", units)])[0].scores
     ids, segments = tokenizer.encode(*texts[:2])
     row = {"token_ids": np.array([ids]), "segment_ids": np.array([segments])}
-    answer = servable(model, task)(row)
+    answer = task_outputs(model, task, row)
     (meaning,) = answer.keys() - {"logits"}
     assert meaning == ("value" if name == "regression" else "probabilities")
     got = np.asarray(answer[meaning])[0]
@@ -238,21 +238,21 @@ def test_an_earlier_export_is_replaced_and_nothing_else(finetuned, tmp_path):
         (output / "saved_model.pb").touch()
         (output / "task.json").touch()
     for folder in (finetuned("tagging"), tmp_path):
-        with pytest.raises(InputError, match="is no earlier export"):
+        with pytest.raises(InputError, match="is not an export"):
             check_export("savedmodel", folder)
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is no earlier export"):
+    with pytest.raises(InputError, match="is not an export"):
         check_export("savedmodel", tmp_path / "file")
 
 
 def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"there is no task\.json"):
         export(tmp_path, tmp_path / "out", "savedmodel")
-    monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnx" else 1)
+    monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnx" else 1)
     check_export("savedmodel", tmp_path / "out")
     with pytest.raises(InputError, match=r"needs onnx: run `pip install 'roformer-tf\[onnx\]'`"):
         check_export("onnx", tmp_path / "out")
-    monkeypatch.setattr(exporting, "find_spec", lambda name: 1)
+    monkeypatch.setattr(formats, "find_spec", lambda name: 1)
     with pytest.raises(InputError, match="Give --data"):
         export(tmp_path, tmp_path / "out", "int8", [])
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
@@ -266,14 +266,3 @@ def test_a_damaged_onnx_file_is_said(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match="Export it again"):
         onnx_session(tmp_path / "model.onnx", "logits")
-
-
-def test_the_cost_of_int8_is_told_in_plain_figures():
-    exact = Measured(40_000_000, 0.004, {"accuracy": 0.9, "f1": 0.85})
-    rounded = Measured(10_500_000, 0.0015, {"accuracy": 0.895, "f1": 0.86})
-    assert describe_cost(exact, rounded, 1234) == [
-        "float32: 40.0 MB, 4.00 ms an example. int8: 10.5 MB, 1.50 ms an example.",
-        "On 1,234 labelled examples, from float32 to int8:",
-        "  accuracy: 0.9000 → 0.8950 (-0.0050)",
-        "  f1: 0.8500 → 0.8600 (+0.0100)",
-    ]

@@ -1,0 +1,186 @@
+"""A model → a folder that runs without this package: SavedModel, ONNX, int8 ONNX.
+
+savedmodel   saved_model.pb, variables/   for TensorFlow Serving, or `tf.saved_model.load`
+onnx         model.onnx                   for ONNX Runtime, in its fused operations
+int8         model.onnx                   the same with kernels in 8 bits, for CPUs
+
+All take `token_ids` and `segment_ids` int32 (batch, length), of any batch and length. The folder
+also holds the tokenizer's files, the settings that `roformer-tf serve` needs, and a `README.md`
+with the code that uses the folder elsewhere.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.detection import TASK_FILE
+from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.model import onnx_session
+from roformer_tf.engines.network import SEVEN_BITS, Network, unsupported
+from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.files import check_writable, folder_beside, write_text
+from roformer_tf.inference.opening import ONNX
+from roformer_tf.models.rows import Forward
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    import keras
+
+Format = Literal["savedmodel", "onnx", "int8"]
+
+INPUTS = ("token_ids", "segment_ids")
+COMPARED_AT = ((1, 8), (3, 64), (2, 300))
+"""Batches and lengths for comparison: several, so that a size fixed by mistake fails."""
+LARGEST_DIFFERENCE = 1e-4
+MEGABYTE = 1_000_000
+MAX_MEASURED = 2_000
+"""Maximum number of examples that int8 is measured on: each is predicted twice."""
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """A model as `write_export` needs it."""
+
+    model: Forward
+    """The Keras model, or a function that calls it."""
+    outputs: "Callable[[Mapping[str, Any]], dict[str, Any]]"
+    """Symbolic inputs of a Keras graph → the outputs of a SavedModel, by name."""
+    network: Callable[[], Network]
+    tokenizer: RoFormerTokenizer
+    max_length: int
+    """Tokens to which other programs truncate a text."""
+    card: str
+    """The folder's README.md."""
+    save_settings: Callable[[Path], None]
+    """Writes the other files into the folder."""
+    int8_cost: Callable[[Path, Path], str]
+    """The graphs in float32 and in int8 → a text on what int8 changes."""
+
+
+def write_export(exported: Exportable, output: Path, to: Format) -> None:
+    """Write the folder `output`, whole or not at all, and print what was measured.
+
+    An earlier export there is replaced. Raises DifferenceError if ONNX Runtime computes something
+    else than the model.
+    """
+    with folder_beside(output) as folder:
+        if to == "savedmodel":
+            write_saved_model(saved_graph(exported), folder)
+        elif to == "onnx":
+            write_onnx(exported.network(), exported.model, folder / ONNX)
+        else:
+            with TemporaryDirectory(dir=folder) as scratch:
+                network, exact = exported.network(), Path(scratch) / ONNX
+                write_onnx(network, exported.model, exact)
+                write_int8(network, folder / ONNX)
+                print(exported.int8_cost(exact, folder / ONNX))
+        exported.tokenizer.save_pretrained(folder, max_length=exported.max_length)
+        exported.save_settings(folder)
+        write_text(folder / MODEL_CARD, exported.card)
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    print(f"{output} is written: {to}, {size / MEGABYTE:.1f} MB.")
+
+
+def check_export(to: Format, output: Path) -> None:
+    """Raise InputError where an export cannot succeed; called before hours of training.
+
+    That is: a backend other than TensorFlow for a SavedModel, missing packages, an output that
+    cannot be written, or that is something else than an earlier export.
+    """
+    import keras
+
+    if to == "savedmodel" and keras.backend.backend() != "tensorflow":
+        raise InputError(
+            f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
+            "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
+        )
+    needed = () if to == "savedmodel" else ("onnx", "onnxruntime")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")
+    check_writable(output)
+    if output.exists() and not _is_export(output):
+        raise InputError(f"{output} exists, and is not an export. Choose another --output.")
+
+
+def check_supported(config: RoFormerConfig, name: str) -> None:
+    """Raise InputError for an architecture that cannot be written as an ONNX graph."""
+    if reason := unsupported(config):
+        raise InputError(f"{name} cannot be written as ONNX: {reason}. Export it as a SavedModel.")
+
+
+def saved_graph(exported: Exportable) -> "keras.Model":
+    """{"token_ids", "segment_ids"} int32 (B, T) → the outputs by name."""
+    import keras
+
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+    return keras.Model(inputs, exported.outputs(inputs))
+
+
+def write_saved_model(graph: "keras.Model", folder: Path) -> None:
+    """Write a SavedModel; `Model.export` would write every weight twice (Keras 3.15)."""
+    from keras import InputSpec
+    from keras.export import ExportArchive
+
+    signature = {name: InputSpec("int32", (None, None), name=name) for name in INPUTS}
+    archive = ExportArchive()
+    archive.add_endpoint("serve", graph, [signature])
+    archive.write_out(folder, verbose=False)
+
+
+def write_onnx(network: Network, model: Forward, path: Path) -> None:
+    """Write a network as ONNX, and compare the results of ONNX Runtime with the model's.
+
+    Raises DifferenceError where they differ.
+    """
+    from roformer_tf.engines.onnx_graph import onnx_model
+
+    path.write_bytes(onnx_model(network).SerializeToString())
+    session = onnx_session(path, network.output)
+    difference = largest_difference(session, model, network.config.vocab_size)
+    if not difference <= LARGEST_DIFFERENCE:  # also for NaN
+        raise DifferenceError(
+            f"{network.output} of ONNX Runtime differ from the model's by {difference:.1e}; "
+            f"{LARGEST_DIFFERENCE:.0e} is allowed. Nothing was written."
+        )
+    lengths = ", ".join(str(length) for _, length in COMPARED_AT)
+    print(
+        f"{network.output} of ONNX Runtime differ from ours by at most {difference:.1e} at lengths "
+        f"{lengths}."
+    )
+
+
+def write_int8(network: Network, path: Path) -> None:
+    """Write a network as ONNX with kernels of int8, the same on every CPU."""
+    from roformer_tf.engines.onnx_graph import onnx_model
+
+    path.write_bytes(onnx_model(network, SEVEN_BITS).SerializeToString())
+
+
+def largest_difference(first: Forward, second: Forward, vocabulary_size: int) -> float:
+    """The largest difference between the outputs of two models, on random rows with padding."""
+    random = np.random.default_rng(0)
+    differences = []
+    for shape in COMPARED_AT:
+        rows = {
+            "token_ids": random.integers(1, vocabulary_size, shape, "int32"),
+            "segment_ids": random.integers(0, 2, shape, "int32"),
+        }
+        rows["token_ids"][-1, shape[1] // 2 :] = 0
+        one, other = (np.asarray(model(rows)) for model in (first, second))
+        real = rows["token_ids"] != 0 if one.ndim == 3 else ...  # outputs at padding are arbitrary
+        differences.append(np.abs(one[real] - other[real]).max())
+    return float(np.max(differences))
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether a folder is empty, or looks like an export."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    has_settings = bool(names & {TASK_FILE, embedding_config.FILE})
+    return not names or (has_settings and bool(names & {ONNX, "saved_model.pb"}))

@@ -1,0 +1,322 @@
+"""A source → one opened model: configuration, arrays, tokenizer, task, engine and precision.
+
+Every command that uses a model, and `roformer_tf.load`, starts here:
+
+    with open_model("runs/reviews/model", engine="auto") as opened:
+        finetuned = opened.finetuned()
+    finetuned.predict(examples)
+
+Opening reads nothing; each file is read once, when it is first needed. The modules of this folder
+build what they need from the opened model: `embed` vectors, `fill_mask` a masked language model,
+`generate` a generator. The engine and the precision of all of them are chosen by `choice`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.detection import (
+    TASK_FILE,
+    attention_type,
+    is_called_gpt,
+    is_language_model,
+    parts,
+)
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.engines.choice import Choice, Engine, Precision, choose
+from roformer_tf.engines.model import graph_model, onnx_session, share_onnx
+from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.errors import InputError
+from roformer_tf.files import parse_json, write_text
+from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import BATCH_SIZE, check_finite
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.metrics import Scores, score_text
+from roformer_tf.tasks.table import parse_task, task_of_problem
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.models.pretrained import PretrainedModel
+
+    Model = TypeVar("Model", bound=PretrainedModel)
+
+ONNX = "model.onnx"
+"""The graph in a folder that `export` wrote as onnx or int8."""
+COST = "int8.json"
+"""The loss of quality by int8 on the validation set, in the folder of a fine-tuned model."""
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """A fine-tuned model that predicts: a Keras model or a graph, and what belongs to it."""
+
+    model: Any
+    tokenizer: RoFormerTokenizer
+    task: Task
+    choice: Choice
+    notes: tuple[str, ...] = ()
+    """For the user: what was chosen without being asked for, and what int8 costs."""
+
+    def predict(
+        self, examples: Sequence[Example], batch_size: int = BATCH_SIZE
+    ) -> list[Prediction]:
+        """Predict each example, whatever its label."""
+        return predict(self.model, self.tokenizer, self.task, examples, batch_size)
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """The files of a model, and how the user wants it to compute; `open_model` makes it."""
+
+    files: OpenedSource
+    engine: Engine = "auto"
+    precision: Precision | None = None
+
+    @property
+    def name(self) -> str:
+        """The source as the user typed it."""
+        return self.files.name
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The configuration and the arrays. Raises InputError as `OpenedSource.checkpoint`."""
+        return self.files.checkpoint()
+
+    @cached_property
+    def parts(self) -> set[str]:
+        """The parts whose weights are there: "encoder", "mlm", "pooler", "classifier" …"""
+        return parts(self.checkpoint)
+
+    @cached_property
+    def attention(self) -> str:
+        """The attention mask of training: "bidirectional", "causal" or "unilm"."""
+        return attention_type(self.checkpoint, self.files)
+
+    @cached_property
+    def may_be_gpt(self) -> bool:
+        """Whether only its name suggests a causal model."""
+        return is_called_gpt(self.checkpoint, self.files)
+
+    @cached_property
+    def tokenizer(self) -> RoFormerTokenizer:
+        """Raises InputError without a vocabulary, and for one of another model."""
+        return fitting_tokenizer(self.files, self.checkpoint.config.vocab_size)
+
+    @cached_property
+    def task(self) -> Task | None:
+        """The task in task.json; None without that file."""
+        content = self.files.read(TASK_FILE)
+        return None if content is None else parse_task(content, f"{self.name}/{TASK_FILE}")
+
+    @property
+    def is_finetuned(self) -> bool:
+        """Whether it predicts what its task says.
+
+        A model that was fine-tuned for vectors is used like any other model with vectors.
+        """
+        return self.task is not None and not self.task.texts_apart
+
+    @property
+    def has_embedding_file(self) -> bool:
+        """Whether it was trained for vectors: it has an embedding.json."""
+        return self.files.read(embedding_config.FILE) is not None
+
+    @property
+    def generates(self) -> bool:
+        """Whether it generates text: a causal or UniLM language model."""
+        return self.attention != "bidirectional" and is_language_model(self.checkpoint)
+
+    @cached_property
+    def scores_vocabulary(self) -> bool:
+        """Whether it is a language model; a RoFormerV2, which needs no head, may not be one."""
+        architectures = self.checkpoint.config.unknown.get("architectures") or ()
+        is_bare = "RoFormerModel" in architectures and "mlm" not in self.parts
+        return is_language_model(self.checkpoint) and not is_bare
+
+    @property
+    def is_masked_lm(self) -> bool:
+        """Whether nothing suggests that this language model was trained left to right."""
+        is_bidirectional = self.attention == "bidirectional" and not self.may_be_gpt
+        return is_bidirectional and self.scores_vocabulary
+
+    @cached_property
+    def classifier_task(self) -> Task | None:
+        """The task of a classifier that was trained in transformers; None without its head."""
+        if not self.parts & {"classifier", "token_classifier"}:
+            return None
+        config = self.checkpoint.config
+        names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
+        labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
+        length = config.max_position_embeddings
+        if "token_classifier" in self.parts:
+            return Tagging(labels=labels, max_length=length, long_texts="windows", crf=config.crf)
+        return task_of_problem(config.unknown.get("problem_type"), labels, length)
+
+    def choice(self, *, lossy: bool = False) -> Choice:
+        """The engine and the precision, by the one rule that all commands follow.
+
+        lossy: whether bfloat16 may be taken unasked, as for labels; vectors and probabilities of
+        tokens are float32 unless the user asks for less.
+        """
+        reason = unsupported(self.checkpoint.config)
+        return choose(self.engine, self.precision, unsupported=reason, lossy=lossy)
+
+    def keras_model(self, kind: "type[Model]", dtype: str, *needed: str, **changes: Any) -> "Model":
+        """Build a Keras model of the arrays.
+
+        needed: the parts to read, all by default. changes: of the configuration.
+        """
+        config, arrays = self.checkpoint.config.replace(**changes), self.checkpoint.arrays
+        arrays = arrays.of_parts(*needed) if needed else arrays
+        model = kind.from_arrays(config, arrays, self.files.path, dtype)
+        model.tokenizer = self.tokenizer
+        return model
+
+    def network(self, part: Any, **settings: Any) -> Network:
+        """The network that a graph is written from."""
+        config = settings.pop("config", self.checkpoint.config)
+        return Network(config, self.checkpoint.arrays, part, source=self.name, **settings)
+
+    def finetuned(self, threads: int | None = None, shared: Path | None = None) -> Finetuned:
+        """The model that `finetune` or `export` wrote.
+
+        threads: of a graph; default: one for each core. shared: the graph, if `share_weights` has
+        written it. Raises InputError for a model that was not fine-tuned, for files that do not
+        belong together, and for an engine or a precision that the model cannot have.
+        """
+        if self.task is None:
+            raise InputError(
+                f"{self.name} holds no fine-tuned model: there is no {TASK_FILE}. Give the model/ "
+                "folder of a run of `roformer-tf finetune`."
+            )
+        if (self.files.path / ONNX).is_file():
+            return self._exported(self.task, threads)
+        config, task = self.checkpoint.config, self.task
+        if (config.crf, config.num_labels) != (task.crf, task.outputs):
+            raise InputError(
+                f"the files in {self.name} do not belong together: its task has {task.outputs} "
+                f"labels, but its model {config.num_labels}. Put back the files that `finetune` "
+                "wrote."
+            )
+        return self.classifier(task, threads, shared)
+
+    def classifier(
+        self, task: Task, threads: int | None = None, shared: Path | None = None
+    ) -> Finetuned:
+        """The model with a head for a task. Parameters as of `finetuned`."""
+        choice, tokenizer = self.choice(lossy=True), self.tokenizer
+        notes = [choice.note] if choice.note else []
+        if self.precision == "int8":
+            notes.append(int8_cost(self.files.path))
+        model: Any
+        if choice.engine == "keras":
+            model = self.keras_model(task.model_class(), choice.precision)
+        elif shared is not None:
+            model = onnx_session(shared, "logits", choice.precision, threads)
+        else:
+            network = self.network(task.graph_part)
+            model = graph_model(network, choice.engine, choice.precision, threads)
+        # Decoding needs weights that a graph does not hold: those of a random field.
+        task = task.with_arrays(self.checkpoint.arrays)
+        return Finetuned(model, tokenizer, task, choice, tuple(notes))
+
+    def _exported(self, task: Task, threads: int | None) -> Finetuned:
+        """An export runs in ONNX Runtime, in the precision in which it was written."""
+        if self.engine not in ("auto", "onnx") or self.precision == "bfloat16":
+            asked = "bfloat16" if self.engine in ("auto", "onnx") else f"--engine {self.engine}"
+            raise InputError(
+                f"{self.name} is an export, which ONNX Runtime runs in its own precision, not "
+                f"{asked}. Give the model/ folder that it was exported from, or omit the flag."
+            )
+        model = onnx_session(self.files.path / ONNX, "logits", threads=threads)
+        choice = Choice("onnx", model.precision)
+        return Finetuned(model, RoFormerTokenizer.from_source(self.files), task, choice)
+
+
+@contextmanager
+def open_model(
+    source: str | Path, engine: Engine = "auto", precision: Precision | None = None
+) -> Iterator[OpenedModel]:
+    """Open a model: a registry name, a zip, or a folder; fine-tuned, exported or neither.
+
+    A context, in which arrays can be read. Raises InputError for what is no source.
+    """
+    with OpenedSource(source) as files:
+        yield OpenedModel(files, engine, precision)
+
+
+def open_finetuned(
+    folder: str | Path,
+    engine: Engine = "auto",
+    precision: Precision | None = None,
+    threads: int | None = None,
+    shared: Path | None = None,
+) -> Finetuned:
+    """`OpenedModel.finetuned` of a source that nothing else is read from."""
+    with open_model(folder, engine, precision) as opened:
+        return opened.finetuned(threads, shared)
+
+
+def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | None:
+    """Write the graph of a fine-tuned model into `target`, so that processes share its weights.
+
+    None where they cannot: OpenVINO has its own layout in memory, an export its own file, and other
+    models than fine-tuned ones are not shared.
+    """
+    with open_model(folder, choice.engine, choice.precision) as opened:
+        is_export = (opened.files.path / ONNX).is_file()
+        if choice.engine != "onnx" or is_export or opened.task is None or opened.task.texts_apart:
+            return None
+        return share_onnx(opened.network(opened.task.graph_part), choice.precision, target)
+
+
+def predict(
+    model: Any,
+    tokenizer: RoFormerTokenizer,
+    task: Task,
+    examples: Sequence[Example],
+    batch_size: int = BATCH_SIZE,
+) -> list[Prediction]:
+    """Predict each example, whatever its label. `model` as in `Task.run`."""
+    return predict_encoded(model, task, task.encode(examples, tokenizer), batch_size)
+
+
+def predict_encoded(
+    model: Any, task: Task, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
+) -> list[Prediction]:
+    """Predict each encoded example. `model` as in `Task.run`.
+
+    Raises InputError for logits that are not finite.
+    """
+    logits = task.run(model, encoded, batch_size)
+    check_finite(logits)
+    return task.with_weights(model).read_rows(logits, encoded)
+
+
+def int8_cost(folder: str | Path) -> str:
+    """The known loss of quality by int8, as a sentence."""
+    try:
+        found = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
+        changes = ", ".join(
+            f"{name} {score_text(found['float32'][name])} → {score_text(value)}"
+            for name, value in found["int8"].items()
+        )
+        return f"int8 on the {found['examples']:,} validation examples: {changes}."
+    except (OSError, ValueError, KeyError, TypeError):
+        return (
+            f"what int8 costs is not known of {folder}: `roformer-tf evaluate {folder} "
+            "--precision int8 --data F` measures it."
+        )
+
+
+def save_int8_cost(folder: str | Path, exact: Scores, rounded: Scores, examples: int) -> None:
+    """Keep in a model's folder how int8 changes its metrics."""
+    values = {"examples": examples, "float32": dict(exact), "int8": dict(rounded)}
+    write_text(Path(folder) / COST, json.dumps(values, indent=2) + "\n")
