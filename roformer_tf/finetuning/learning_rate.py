@@ -32,8 +32,8 @@ from roformer_tf.labelled.encoding import Rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.runs.callbacks import MetricsFile, StepLog
-from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.runs.optimizers.adamw import ema_weights
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric, score_text

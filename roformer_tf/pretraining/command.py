@@ -54,6 +54,7 @@ from roformer_tf.runs.checkpointing import (
     RunState,
     checkpoints,
     publish,
+    resume,
     take_snapshot,
 )
 from roformer_tf.runs.comparison import best_evaluation
@@ -65,8 +66,8 @@ from roformer_tf.runs.distribution import (
     peak_of_devices,
     replicas,
 )
-from roformer_tf.runs.ema import ema_weights, swap_ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.runs.optimizers.adamw import ema_weights, swap_ema_weights
 from roformer_tf.runs.optimizers.factory import make_optimizer
 from roformer_tf.runs.plots import plot_loss
 from roformer_tf.runs.run_files import (
@@ -75,13 +76,10 @@ from roformer_tf.runs.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     MODEL,
-    read_metrics,
-    read_settings,
-)
-from roformer_tf.runs.run_folder import (
     check_output,
     plain,
-    resume,
+    read_metrics,
+    read_settings,
     settle_precision,
     tidy,
     write_settings,

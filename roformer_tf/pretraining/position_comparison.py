@@ -38,8 +38,7 @@ from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.optimizers.settings import OptimizerConfig
 from roformer_tf.runs.plots import plot_positions
-from roformer_tf.runs.run_files import COMPARED
-from roformer_tf.runs.run_folder import check_output, settle_precision, write_settings
+from roformer_tf.runs.run_files import COMPARED, check_output, settle_precision, write_settings
 from roformer_tf.runs.settings import Precision
 from roformer_tf.terminal import FALLBACK
 
