@@ -45,9 +45,11 @@ from roformer_tf.runs.run_files import (
     METRICS_FILE,
     MODEL,
     RESULT,
+    check_output,
     read_metrics,
+    settle_precision,
+    write_settings,
 )
-from roformer_tf.runs.run_folder import check_output, settle_precision, write_settings
 from roformer_tf.runs.settings import Precision
 
 DEMO = Path(__file__).parents[1] / "pretrain/configs/demo.json"

@@ -14,7 +14,7 @@ CLASSES = {
     "AdamW": "kernels.adam",
     "AdjustableDecay": "runs.schedules",
     "EmaAdamW": "runs.optimizers.adamw",
-    "Lamb": "runs.optimizers.lamb",
+    "Lamb": "runs.optimizers.adamw",
     "LayerwiseAdamW": "runs.optimizers.adamw",
     "MaskedTokenLoss": "pretraining.train_step",
     "Muon": "runs.optimizers.muon",

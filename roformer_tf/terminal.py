@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -36,7 +36,7 @@ def table(rows: Sequence[Sequence[str]], width: int, *, left: bool = False) -> I
     kept = [number for number in range(len(headings)) if any(row[number] for row in body)]
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
     for number in kept:
-        justify = "left" if left or number == 0 else "right"
+        justify: Literal["left", "right"] = "left" if left or number == 0 else "right"
         # Where a table is too wide, other columns are folded before short names are.
         longest = max(cell_len(row[number]) for row in rows)
         whole = number == 0 and longest <= width // 3

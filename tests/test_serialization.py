@@ -13,8 +13,7 @@ import roformer_tf
 from roformer_tf.finetuning.losses import TaskLoss
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.registration import CLASSES, register
-from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
-from roformer_tf.runs.optimizers.lamb import Lamb
+from roformer_tf.runs.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
 from roformer_tf.runs.optimizers.muon import Muon
 from roformer_tf.runs.schedules import WarmupDecay
 

@@ -45,10 +45,10 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.run_files import read_settings
-from roformer_tf.runs.run_folder import (
+from roformer_tf.runs.run_files import (
     check_output,
     plain,
+    read_settings,
     settle_precision,
     tidy,
     write_settings,

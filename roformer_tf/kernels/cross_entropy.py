@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from roformer_tf.kernels.dense import product_with_rows
 from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
-from roformer_tf.kernels.matmul import product_with_rows
 
 PIECE_BYTES = 2**28
 """Most that the logits of a piece take in float32."""

@@ -13,7 +13,7 @@ AttentionForm = Literal["masked", "segments", "plain"]
 
 "masked": cuDNN's kernel with a mask of all pairs, where Keras finds it possible. "segments": JAX's
 kernel in Pallas, which takes a document's number for each token. Both keep no matrix of scores
-(`flash.py`). "plain": products and softmax, by XLA.
+(`attention.py`). "plain": products and softmax, by XLA.
 """
 
 

@@ -10,7 +10,7 @@ copying the tensor, where Philox takes twelve times as long.
 from typing import Any
 
 import numpy as np
-from keras import ops
+from keras import layers, ops
 
 from roformer_tf.kernels.forms import Tensor, fast, island, with_gradient
 
@@ -88,3 +88,22 @@ def _folded(x: Tensor, bits: int) -> Tensor:
 
 def _word(value: int) -> Tensor:
     return ops.convert_to_tensor(np.uint32(value))
+
+
+class Dropout(layers.Dropout):
+    """Keras' layer with masks that are a function of its seed: `kernels/dropout.py`.
+
+    Call: x → like x.
+    """
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """Drop elements, in training."""
+        if not (training and self.rate):
+            return inputs
+        return dropped(inputs, self.seed_generator.next(), self.rate)
+
+    def add(self, x: Tensor, y: Tensor, training: bool | None = None) -> Tensor:
+        """x + dropped y, in one pass."""
+        if not (training and self.rate):
+            return x + y
+        return add_dropped(x, y, self.seed_generator.next(), self.rate)

@@ -6,12 +6,13 @@ and what is exported holds none of them. Attention alone has forms for a GPU, on
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, get_args
 
 import keras
+import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.internals import device_scope
@@ -161,3 +162,25 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         return differentiable()(*(tf.convert_to_tensor(x) for x in arguments))
 
     return call
+
+
+def is_known_integer(x: Any) -> bool:
+    """Whether x is an array, or a TensorFlow tensor outside of a graph, of integers."""
+    import tensorflow as tf
+
+    known = isinstance(x, np.ndarray) or (tf.is_tensor(x) and hasattr(x, "numpy"))
+    return known and "int" in str(x.dtype)
+
+
+def graph_of(
+    function: Callable[[Mapping[str, Any]], Any], inputs: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], Any]:
+    """A TensorFlow function traced once, for all sizes of the axes that the inputs have."""
+    import tensorflow as tf
+
+    signature = {name: tf.TensorSpec([None] * x.ndim, x.dtype, name) for name, x in inputs.items()}
+    # Traced as it is: there is no Python branch on a tensor for autograph to rewrite.
+    traced: Callable[[Mapping[str, Any]], Any] = tf.function(
+        function, input_signature=[signature], autograph=False
+    )
+    return traced

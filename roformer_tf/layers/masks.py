@@ -10,7 +10,7 @@ from keras import ops
 
 from roformer_tf.config import block_length
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.documents import PackedMask
+from roformer_tf.kernels.attention import PackedMask
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.kernels.local_attention import in_blocks, with_neighbours
 

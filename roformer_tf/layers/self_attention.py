@@ -7,15 +7,14 @@ import keras
 from keras import ops
 
 from roformer_tf.internals import set_attention_dropout
-from roformer_tf.kernels.attention import attend
+from roformer_tf.kernels.attention import PackedMask, attend
 from roformer_tf.kernels.cache import Past
-from roformer_tf.kernels.documents import PackedMask
+from roformer_tf.kernels.dense import affine
+from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.local_attention import attend_locally
-from roformer_tf.kernels.matmul import affine
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
-from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.masks import both, gather_positions, same_sequence, seen_from, within
 from roformer_tf.layers.scaling import log_n
 

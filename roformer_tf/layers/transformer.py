@@ -13,20 +13,18 @@ import keras
 from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.kernels.attention import PackedMask
 from roformer_tf.kernels.cache import Past
-from roformer_tf.kernels.documents import PackedMask
+from roformer_tf.kernels.dense import affine, gelu, layer_norm
+from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.kernels.forms import Tensor, wide
-from roformer_tf.kernels.gelu import gelu
-from roformer_tf.kernels.layer_norm import layer_norm
-from roformer_tf.kernels.matmul import affine
-from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.masks import gather_positions
 from roformer_tf.layers.positions import added_positions
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 
 class Dense(layers.Dense):
-    """Keras' layer by `kernels/matmul.py`: (…, D) → (…, units) in the compute dtype."""
+    """Keras' layer by `kernels/dense.py`: (…, D) → (…, units) in the compute dtype."""
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
         """Quantize as Keras does its own layer, whose call then takes the place of this one's."""
@@ -41,7 +39,7 @@ class Dense(layers.Dense):
 
 
 class LayerNorm(layers.LayerNormalization):
-    """Keras' layer, in training by `kernels/layer_norm.py`.
+    """Keras' layer, in training by `kernels/dense.py`.
 
     Call: x (…, H) → (…, H) in the compute dtype; at least float32 inside.
     """

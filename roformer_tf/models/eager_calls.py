@@ -14,8 +14,7 @@ from typing import Any
 import keras
 
 from roformer_tf.internals import all_layers, device_scope, is_called_alone
-from roformer_tf.kernels.forms import takes_plain_forms
-from roformer_tf.kernels.graphs import graph_of, is_known_integer
+from roformer_tf.kernels.forms import graph_of, is_known_integer, takes_plain_forms
 
 KNOWN = ("roformer_tf", "keras")
 """Packages whose layers do nothing besides answering. Another's may print, or remember."""

@@ -12,9 +12,9 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.crf import sequence_losses
 from roformer_tf.kernels.cross_entropy import pieces_that_fit, token_losses
+from roformer_tf.kernels.dense import product_with_rows
+from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.kernels.forms import Tensor, spares_logits, wide
-from roformer_tf.kernels.matmul import product_with_rows
-from roformer_tf.layers.dropout import Dropout
 from roformer_tf.layers.masks import within
 from roformer_tf.layers.transformer import activation, dense, norm
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences

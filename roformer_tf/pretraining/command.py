@@ -41,14 +41,15 @@ from roformer_tf.pretraining.training_loop import (
     train_stage,
 )
 from roformer_tf.runs.callbacks import Termination
-from roformer_tf.runs.checkpointing import checkpoints
+from roformer_tf.runs.checkpointing import checkpoints, resume
 from roformer_tf.runs.distribution import ProcessGroup, join, replicas
-from roformer_tf.runs.ema import swap_ema_weights
-from roformer_tf.runs.run_files import CHECKPOINTS, MODEL, read_settings
-from roformer_tf.runs.run_folder import (
+from roformer_tf.runs.optimizers.adamw import swap_ema_weights
+from roformer_tf.runs.run_files import (
+    CHECKPOINTS,
+    MODEL,
     check_output,
     plain,
-    resume,
+    read_settings,
     settle_precision,
     tidy,
     write_settings,

@@ -36,8 +36,8 @@ from roformer_tf.runs.distribution import (
     peak_of_devices,
     replicas,
 )
-from roformer_tf.runs.ema import ema_weights
 from roformer_tf.runs.feeding import fed, prefetched
+from roformer_tf.runs.optimizers.adamw import ema_weights
 from roformer_tf.runs.optimizers.factory import make_optimizer
 from roformer_tf.runs.plots import plot_loss
 from roformer_tf.runs.run_files import (

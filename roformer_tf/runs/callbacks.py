@@ -18,6 +18,7 @@ from tqdm import tqdm
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
 from roformer_tf.internals import learning_rate_at
+from roformer_tf.runs.devices import sync
 from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.terminal import Progress
 
@@ -347,12 +348,6 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     """The learning rate of step `step`, counted from 0."""
     return float(ops.convert_to_numpy(learning_rate_at(optimizer, step)))
-
-
-def sync(model: keras.Model) -> None:
-    """Have the model's variables hold what the last step made: on JAX `fit` keeps it elsewhere."""
-    if keras.backend.backend() == "jax":
-        model.jax_state_sync()
 
 
 def _json(line: dict[str, Any]) -> str:

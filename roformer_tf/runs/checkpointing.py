@@ -12,6 +12,7 @@ import filecmp
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -203,3 +204,33 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # a file system without hard links
         shutil.copyfile(source, target)
+
+
+def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path | None]:
+    """Continue from the newest checkpoint under `folder` that can be read.
+
+    `data` is the fingerprint of what is trained on. Gives the steps done, and the checkpoint.
+    Raises InputError where there are checkpoints, but none that this run can continue from.
+    """
+    damaged = []
+    for checkpoint in checkpoints(folder):
+        try:
+            state = restore_checkpoint(checkpoint, model)
+        except InputError as error:
+            damaged.append(str(error))
+            continue
+        if state.rows != data:
+            raise InputError(
+                f"{checkpoint} was trained on other rows than these. Give the same data and "
+                "settings to continue, or another --output to start anew."
+            )
+        for message in damaged:
+            print(message, file=sys.stderr)
+        print(f"continuing from {checkpoint}")
+        return state.step, checkpoint
+    if damaged:
+        raise InputError(
+            f"{damaged[0]} No other checkpoint is left to continue from. "
+            "Choose another --output to start anew."
+        )
+    return 0, None

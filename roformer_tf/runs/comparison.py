@@ -1,7 +1,7 @@
 """Run folders → how the runs compare: tables to read, a plot, and the same for programs.
 
 No Keras here: the answer comes at once, also beside runs that are still training. What it reads
-is written by `callbacks.MetricsFile`, `run_folder.write_settings` and `report.write_report`.
+is written by `callbacks.MetricsFile`, `run_files.write_settings` and `report.write_report`.
 """
 
 import json

@@ -92,3 +92,9 @@ def _processor() -> str:
 def device_name() -> str | None:
     """The name of the first accelerator of Keras' backend, "NVIDIA L20"; None on a processor."""
     return next(iter(accelerators()), None)
+
+
+def sync(model: keras.Model) -> None:
+    """Have the model's variables hold what the last step made: on JAX `fit` keeps it elsewhere."""
+    if keras.backend.backend() == "jax":
+        model.jax_state_sync()

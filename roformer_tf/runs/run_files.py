@@ -1,17 +1,21 @@
-"""The files of a run's folder: what they are called, and how they are read.
+"""The folder of a run: the names of its files, how they are read, and the run's settings.
 
-No Keras here: `runs` answers at once, also beside runs that are still training.
+OUTPUT/settings.yaml   every setting; usable as --config
+OUTPUT/checkpoints/    what a killed run continues from
+
+Keras is not imported here: `runs` prints its tables at once.
 """
 
+import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json
+from roformer_tf.files import parse_json, sweep, write_text
 
 SETTINGS, CHECKPOINTS, MODEL, BEST = "settings.yaml", "checkpoints", "model", "best"
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
@@ -73,3 +77,92 @@ def _damaged_line(error: Exception, content: bytes) -> int:
         return content.decode("utf-8").count("\n", 0, error.position) + 1
     mark = getattr(error, "problem_mark", None)
     return mark.line + 1 if mark else 1
+
+
+Settings = TypeVar("Settings", bound=Any)  # a dataclass of a command that trains
+
+RESULTS = (MODEL, CHECKPOINTS, BEST, TRIALS, RESULT, REPORT, "report.md")
+"""Some of what a run writes, and would replace."""
+
+
+def check_output(config: Any, may_change: Sequence[str]) -> None:
+    """Raise InputError unless the run's folder is new, or holds a run with the same settings.
+
+    `may_change` names those that may differ when a run continues, since they change no weight.
+    """
+    output = Path(config.output)
+    settings = output / SETTINGS
+    if not settings.exists():
+        in_the_way = [output / name for name in RESULTS if (output / name).exists()]
+        if output.is_file() or in_the_way:
+            raise InputError(
+                f"{(in_the_way or [output])[0]} exists, but is of no run that began here. "
+                "Choose another --output."
+            )
+        return
+    began = read_settings(output)
+    if began:  # a setting may be younger than the run
+        began = _defaults(type(config)) | began
+    changed = [
+        f"{key} was {began.get(key)!r} and is {value!r}"
+        for key, value in plain(config).items()
+        if key not in may_change and began.get(key) != value
+    ]
+    if changed:
+        raise InputError(
+            f"{output} holds a run with other settings: {'; '.join(changed)}. "
+            "Give those to continue it, or another --output to start anew."
+        )
+
+
+def settle_precision(config: Settings) -> Settings:
+    """Replace `precision="auto"` by what the run began with, else by what suits the device.
+
+    Begun on one machine and continued on another, a run does not change its arithmetic.
+    """
+    if config.precision != "auto":
+        return config
+    from roformer_tf.runs.devices import choose_precision  # loads Keras
+
+    began = read_settings(Path(config.output)).get("precision", "auto")
+    return dataclasses.replace(config, precision=choose_precision(began))
+
+
+def write_settings(config: Any) -> None:
+    """Write the run's settings, by which the same command finds it again."""
+    text = yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False)
+    write_text(Path(config.output) / SETTINGS, text)
+
+
+def tidy(output: Path) -> None:
+    """Remove what a killed process was writing, in a folder that is known to be a run's."""
+    if (output / SETTINGS).exists():
+        for folder in (output, output / "export", *output.glob(f"{TRIALS}/*")):
+            sweep(folder)
+            sweep(folder / CHECKPOINTS)
+
+
+def _defaults(settings: Any) -> dict[str, Any]:
+    """What a settings dataclass has where nothing is given, as `plain` tells it."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        if field.default_factory is not dataclasses.MISSING:
+            values |= plain(field.default_factory())
+        elif field.default is not dataclasses.MISSING:
+            plural = isinstance(field.default, tuple)
+            values[field.name] = [*field.default] if plural else field.default
+    return values
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """A settings dataclass as YAML knows values, flags of nested ones beside the others."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            values |= plain(value)
+        elif isinstance(value, tuple):
+            values[field.name] = list(value)
+        else:
+            values[field.name] = value
+    return values

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.attention import attend
-from roformer_tf.kernels.documents import PackedMask
+from roformer_tf.kernels.attention import PackedMask, attend
 from roformer_tf.layers.masks import seen_from, visible_documents, visible_keys
 
 IDS = np.array(  # documents, one in pieces, one of a token, padding before, between and behind

@@ -13,12 +13,10 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cross_entropy import cross_entropy
+from roformer_tf.kernels.dense import affine, gelu, layer_norm, product_with_rows
 from roformer_tf.kernels.dropout import add_dropped, dropped, kept
 from roformer_tf.kernels.forms import attention_by, attention_form, fast, plain_forms
-from roformer_tf.kernels.gelu import gelu
-from roformer_tf.kernels.layer_norm import layer_norm
 from roformer_tf.kernels.local_attention import attend_locally
-from roformer_tf.kernels.matmul import affine, product_with_rows
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 
 RATE = 0.3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.documents import PackedMask
+from roformer_tf.kernels.attention import PackedMask
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.self_attention import FUSED_OPTIONS, RoFormerSelfAttention
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import RoFormerConfig, RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.kernels import flash
+from roformer_tf.kernels import attention
 from roformer_tf.models import encoder
 
 if keras.backend.backend() != "jax":
@@ -56,7 +56,7 @@ def losses_and_gradients(model, inputs, real):
 def segments(monkeypatch):
     """segments(): from now on attention goes by segments, float32 too; counts its calls."""
     calls = []
-    attend = flash.attend_in_segments
+    attend = attention.attend_in_segments
 
     def counted(query, *others):
         calls.append(query.shape)
@@ -66,8 +66,8 @@ def segments(monkeypatch):
         return query.shape[2] == LENGTH and documents.ranks is None and not rate
 
     def take():
-        monkeypatch.setattr(flash, "attend_in_segments", counted)
-        monkeypatch.setattr(flash, "takes_segments", takes)
+        monkeypatch.setattr(attention, "attend_in_segments", counted)
+        monkeypatch.setattr(attention, "takes_segments", takes)
         monkeypatch.setattr(encoder, "attention_form", lambda: "segments")
         return calls
 

@@ -13,7 +13,7 @@ from roformer_tf.kernels import forms
 from roformer_tf.pretraining import command
 from roformer_tf.pretraining.initialization import initializer
 from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
-from roformer_tf.runs.run_folder import plain
+from roformer_tf.runs.run_files import plain
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 

@@ -520,7 +520,7 @@ def test_files_that_cannot_be_are_refused(tmp_path, flag, name, said):
 def test_it_reads_what_the_commands_write(tmp_path):
     from roformer_tf.finetuning.settings import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
-    from roformer_tf.runs import run_folder as runs
+    from roformer_tf.runs import run_files as runs
     from roformer_tf.runs.callbacks import MetricsFile
 
     pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"

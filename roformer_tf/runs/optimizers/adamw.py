@@ -1,6 +1,7 @@
-"""AdamW with averaged weights, and with a learning rate of its own for each weight."""
+"""AdamW and LAMB with an average of the weights, and AdamW with a learning rate for each weight."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ from keras import ops
 
 from roformer_tf.internals import index_of
 from roformer_tf.kernels.adam import AdamW
+from roformer_tf.runs.devices import sync
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -90,3 +92,53 @@ class LayerwiseAdamW(EmaAdamW):
             if self._use_weight_decay(variable):
                 rate = self.learning_rate * self.scales[index_of(self, variable)]
                 self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class Lamb(EmaAdamW):
+    """Adam whose step on a matrix is as long, in proportion, as the matrix (arXiv 1904.00962).
+
+    Algorithm 2 with φ(z) = z: x ← x − η · ‖x‖ / ‖r + λx‖ · (r + λx) for Adam's step r, the ratio
+    being 1 where either length is 0. Decay stands inside the ratio; Keras' own LAMB has it outside.
+    Norms and biases, which do not decay, take Adam's step as it is, as in the authors' code.
+    """
+
+    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight and its two moments."""
+        first, second, steps = self.update_moments(gradient, variable)
+        mean, square = first / (1 - self.beta_1**steps), second / (1 - self.beta_2**steps)
+        moved = mean / (ops.sqrt(square) + self.epsilon)
+        if self._use_weight_decay(variable):
+            value = ops.cast(variable, first.dtype)
+            moved = moved + self.weight_decay * value
+            # flat: of three axes, such as attention's kernels have, Keras knows no norm
+            lengths = [ops.norm(ops.reshape(x, (-1,))) for x in (value, moved)]
+            some = (lengths[0] > 0) & (lengths[1] > 0)
+            moved = moved * ops.where(some, lengths[0] / ops.where(some, lengths[1], 1.0), 1.0)
+        self.assign_sub(variable, ops.cast(learning_rate, first.dtype) * moved)
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """It is part of the step."""
+
+
+@contextmanager
+def ema_weights(model: keras.Model) -> Iterator[None]:
+    """Give a compiled model its averaged weights for a while, where its optimizer keeps any.
+
+    With `accumulate` or without, on both backends, in `fit` (after a step) or outside.
+    """
+    swap_ema_weights(model)
+    try:
+        yield
+    finally:
+        swap_ema_weights(model)
+
+
+def swap_ema_weights(model: keras.Model) -> None:
+    """Put a compiled model's averaged weights in the place of its weights, and these in theirs."""
+    sync(model)
+    averages = getattr(model.optimizer, "ema_weights", [])
+    for one, other in zip(model.trainable_variables, averages, strict=False):  # all, or none
+        value = ops.copy(one)
+        one.assign(other)
+        other.assign(value)

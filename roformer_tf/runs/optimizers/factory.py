@@ -9,8 +9,7 @@ import keras
 from roformer_tf.errors import InputError
 from roformer_tf.internals import schedule_of
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
-from roformer_tf.runs.optimizers.lamb import Lamb
+from roformer_tf.runs.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
 from roformer_tf.runs.optimizers.muon import Muon
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
 from roformer_tf.runs.schedules import AdjustableDecay, WarmupDecay

@@ -12,7 +12,7 @@ from roformer_tf.finetuning.settings import LossConfig
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.runs.callbacks import learning_rate
 from roformer_tf.runs.checkpointing import RunState, restore_checkpoint, save_checkpoint
-from roformer_tf.runs.ema import ema_weights
+from roformer_tf.runs.optimizers.adamw import ema_weights
 from roformer_tf.runs.optimizers.factory import layer_scales, make_finetune_optimizer
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 

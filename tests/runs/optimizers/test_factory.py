@@ -7,9 +7,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.kernels.adam import AdamW
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForTokenClassification
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
-from roformer_tf.runs.optimizers.adamw import EmaAdamW, LayerwiseAdamW
+from roformer_tf.runs.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
 from roformer_tf.runs.optimizers.factory import make_finetune_optimizer, make_optimizer
-from roformer_tf.runs.optimizers.lamb import Lamb
 from roformer_tf.runs.optimizers.muon import Muon
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
 

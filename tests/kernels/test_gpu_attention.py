@@ -5,9 +5,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.attention import attend_plainly
-from roformer_tf.kernels.documents import PackedMask
-from roformer_tf.kernels.flash import attend, attend_in_segments, may_flash, takes_segments
+from roformer_tf.kernels.attention import (
+    PackedMask,
+    attend,
+    attend_in_segments,
+    attend_plainly,
+    may_flash,
+    takes_segments,
+)
 
 on_jax = pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="JAX alone has flash attention"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.gelu import gelu
+from roformer_tf.kernels.dense import gelu
 
 X = np.linspace(-12, 12, 2001)
 CUMULATIVE = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in X])  # Φ(x)
