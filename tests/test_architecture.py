@@ -23,7 +23,8 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "errors": (),
     "files": ("errors",),
     "config": ("errors", "files"),
-    "flags": ("errors",),
+    "recipes": ("errors",),
+    "flags": ("errors", "recipes"),
     "terminal": (),  # progress, and what TensorFlow says unasked
     "companions": (),  # what Keras is imported without
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
