@@ -37,6 +37,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, locked, remove, write_text
 from roformer_tf.flags import check_names, parsed, with_yaml
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
+from roformer_tf.recipes import find_recipe
 from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.optimizers.settings import OptimizerConfig
 from roformer_tf.runs.run_files import (
@@ -52,7 +53,6 @@ from roformer_tf.runs.run_files import (
 )
 from roformer_tf.runs.settings import Precision
 
-DEMO = Path(__file__).parents[1] / "pretrain/configs/demo.json"
 PROGRAM = "python -m benchmarks.positions"
 
 PositionName: TypeAlias = Literal["rotary", "partial-rotary", "learned", "sinusoidal", "t5", "none"]
@@ -82,8 +82,8 @@ class ComparisonConfig(PreparationConfig):
     """Number of seeds: each kind is trained once with each of 0, 1, …"""
     steps: int = 1000
     """Steps of each run."""
-    architecture: str = str(DEMO)
-    """A bert_config.json. Default: the demo's, 2 layers of 256."""
+    architecture: str = "demo"
+    """A bert_config.json, or the name of a recipe's. Default: the demo's, 2 layers of 256."""
     objective: ObjectiveName = "masked"
     """Training objective: "masked" words or "causal" (next token)."""
     vocab_size: int | None = 20_000
@@ -147,7 +147,9 @@ def _run_config(
     config: ComparisonConfig, name: PositionName, seed: int, rows: Path
 ) -> PretrainConfig:
     """The settings of one run. Writes its architecture."""
-    architecture = RoFormerConfig.from_file(config.architecture).replace(**CHANGES[name])
+    architecture = RoFormerConfig.from_file(find_recipe(config.architecture, ".json")).replace(
+        **CHANGES[name]
+    )
     masking = config.masking
     if config.objective == "causal":
         architecture = architecture.replace(attention_type="causal")

@@ -1,6 +1,6 @@
 """`roformer-tf pretrain` for people who work from a clone.
 
-python pretrain/run_mlm.py --config pretrain/configs/base.yaml --corpus 'data/*.jsonl'
+python pretrain/run_mlm.py --config base --corpus 'data/*.jsonl'
 """
 
 import sys

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from roformer_tf.errors import InputError
+from roformer_tf.recipes import find_recipe
 
 
 def parsed(settings: Any, flags: Sequence[str], program: str) -> Any:
@@ -30,15 +31,15 @@ def given_names(flags: Sequence[str]) -> set[str]:
     for place, word in enumerate(typed):
         if _flag_name(word) == "config":
             file = word.partition("=")[2] or "".join(typed[place + 1 : place + 2])
-            names |= _yaml_keys(Path(file))
+            names |= _yaml_keys(file)
     return names
 
 
-def _yaml_keys(path: Path) -> set[str]:
+def _yaml_keys(name: str) -> set[str]:
     import yaml
 
-    with suppress(OSError, ValueError, yaml.YAMLError):
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError, yaml.YAMLError, InputError):
+        values = yaml.safe_load(find_recipe(name).read_text(encoding="utf-8"))
         return set(map(_dashed, values)) if isinstance(values, dict) else set()
     return set()
 
@@ -110,8 +111,8 @@ def with_yaml(flags: list[str], settings: type) -> list[str]:
     elif place + 1 < len(flags):
         file, rest = flags[place + 1], flags[:place] + flags[place + 2 :]
     else:
-        raise InputError("--config needs a YAML file.")
-    return [*yaml_flags(Path(file), settings), *rest]
+        raise InputError("--config needs a YAML file, or the name of a recipe such as base.")
+    return [*yaml_flags(find_recipe(file), settings), *rest]
 
 
 def yaml_flags(path: Path, settings: type) -> list[str]:

@@ -23,7 +23,8 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "errors": (),
     "files": ("errors",),
     "config": ("errors", "files"),
-    "flags": ("errors",),
+    "recipes": ("errors",),
+    "flags": ("errors", "recipes"),
     "translation": (),
     "templates": ("translation",),
     "terminal": (),  # progress of long tasks, tables

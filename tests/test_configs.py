@@ -1,4 +1,4 @@
-"""Every settings file that is shipped can be used as it is."""
+"""Every recipe can be used by its name."""
 
 import json
 import math
@@ -9,12 +9,12 @@ import yaml
 
 from roformer_tf import cli
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.recipes import FOLDER, find_recipe
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "pretrain" / "configs"
-FINETUNING = sorted((ROOT / "finetune" / "configs").glob("*.yaml"))
-NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
-QUICK = {"base.yaml", "gpt.yaml", "paper.yaml"}
+NAMES = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
+FINETUNING = ["cail2019_scm", "entities", "few_examples", "long_documents", "reviews"]
+QUICK = {"base", "gpt", "paper"}
 """One of each kind, and the stages; that the others can be read at all is a quick test, too."""
 
 
@@ -41,19 +41,33 @@ def parsed(monkeypatch):
     return parse
 
 
-def test_the_promised_files_are_there():
-    promised = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
-    assert [f"{name}.yaml" for name in promised] == NAMES
+def test_every_file_is_a_recipe_of_one_of_the_commands():
+    assert sorted([*NAMES, *FINETUNING]) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+def test_a_name_that_no_recipe_has_is_refused_with_those_there_are(capsys):
+    assert cli.main(["pretrain", "--config", "bas", "--output", "x"]) == 2
+    error = capsys.readouterr().err
+    assert "there is no recipe 'bas'" in error
+    assert "base, " in error
+
+
+def test_a_file_of_the_users_goes_before_a_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("base") == FOLDER / "base.yaml"
+    assert find_recipe("my/base.yaml") == Path("my/base.yaml")
+    (tmp_path / "base").touch()
+    assert find_recipe("base") == Path("base")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_settings_file_needs_only_text_and_a_folder(parsed, name):
-    more = {"demo.yaml": ["--vocab-size", 1000], "continue.yaml": ["--init-from", "x.zip"]}
+    more = {"demo": ["--vocab-size", 1000], "continue": ["--init-from", "x.zip"]}
     needed = ["--corpus", "x.txt", "--output", "run", *more.get(name, [])]
-    settings = parsed("pretrain", "--config", FOLDER / name, *needed)
+    settings = parsed("pretrain", "--config", name, *needed)
     assert settings.corpus == ("x.txt",)
     if settings.architecture:
-        architecture = RoFormerConfig.from_file(settings.architecture)
+        architecture = RoFormerConfig.from_file(find_recipe(settings.architecture, ".json"))
         assert architecture.head_size == 64
         assert not architecture.unknown
 
@@ -70,9 +84,8 @@ def toy(released, write_corpus, tmp_path):
         given = SHORT | {"corpus": write_corpus(tmp_path / "corpus.txt", 150), "workers": 1}
         if "architecture" in recipe:
             small = tmp_path / "architecture.json"
-            small.write_text(
-                json.dumps(json.loads((ROOT / recipe["architecture"]).read_text()) | TOY)
-            )
+            shape = json.loads((FOLDER / f"{recipe['architecture']}.json").read_text())
+            small.write_text(json.dumps(shape | TOY))
             given |= {"architecture": small, "vocab-size": 300}
         else:
             given |= {"init-from": released("word")}
@@ -93,9 +106,9 @@ def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 
     monkeypatch.chdir(ROOT)
-    recipe = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     run = tmp_path / "run"
-    words = ["--config", f"pretrain/configs/{name}", *toy(recipe), "--output", str(run)]
+    words = ["--config", name, *toy(recipe), "--output", str(run)]
     assert cli.main(["pretrain", *words]) == 0
 
     used = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
@@ -108,7 +121,7 @@ def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_
     causal = recipe.get("objective") == "causal"
     model = (RoFormerForCausalLM if causal else RoFormerForMaskedLM).from_pretrained(run / "model")
     assert (model.config.attention_type == "causal") == causal
-    assert model.config.is_v2 == (name == "v2.yaml")
+    assert model.config.is_v2 == (name == "v2")
     assert model.tokenizer.tokenization == recipe.get("tokenization", "word")
 
 
@@ -127,10 +140,10 @@ def test_the_released_sizes_are_those_of_the_releases():
     assert sizes == [(12, 768, 12, 50_000), (6, 384, 6, 50_000)]
 
 
-@pytest.mark.parametrize("path", FINETUNING, ids=lambda path: path.name)
-def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed, path):
+@pytest.mark.parametrize("name", FINETUNING)
+def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed, name):
     needed = ["--checkpoint", "x.zip", "--train", "x.tsv", "--output", "run"]
-    assert parsed("finetune", "--config", path, *needed).epochs >= 4
+    assert parsed("finetune", "--config", name, *needed).epochs >= 4
 
 
 def test_the_config_of_cail2019_is_the_released_script(parsed):
@@ -138,7 +151,7 @@ def test_the_config_of_cail2019_is_the_released_script(parsed):
     from roformer_tf.models.heads import RoFormerForSequenceClassification
     from roformer_tf.runs.optimizers.factory import make_finetune_optimizer
 
-    path = ROOT / "finetune" / "configs" / "cail2019_scm.yaml"
+    path = FOLDER / "cail2019_scm.yaml"
     needed = ["--checkpoint", "x.zip", "--train", "x.jsonl", "--output", "run"]
     settings = parsed("finetune", "--config", path, *needed)
     assert (settings.task, settings.pooling, settings.max_length) == ("ranking", "mean", 1024)
@@ -167,17 +180,17 @@ def prepared(recipe, tmp_path, write_corpus, *more):
     return tmp_path / "rows"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "paper.yaml"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "paper"])
 def test_a_settings_file_goes_with_rows_that_are_prepared_so(
     parsed, name, tmp_path, write_corpus, released
 ):
     from roformer_tf.pretraining.settings import with_rows_settled
 
-    recipe = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     rows = prepared(recipe, tmp_path, write_corpus)
-    more = ["--init-from", "x.zip"] if name == "continue.yaml" else []
+    more = ["--init-from", "x.zip"] if name == "continue" else []
     needed = ["--rows", rows, "--output", "run", *more]
-    settings = with_rows_settled(parsed("pretrain", "--config", FOLDER / name, *needed), {})
+    settings = with_rows_settled(parsed("pretrain", "--config", name, *needed), {})
     assert settings.length == 512
     assert settings.tokenization == recipe.get("tokenization", "word")
     assert settings.whole_words == recipe.get("whole-words", False)
@@ -196,7 +209,7 @@ def test_a_recipe_is_trained_on_rows_as_the_readme_shows(
     monkeypatch.setattr(PretrainingModel, "fit", fit)
     monkeypatch.chdir(ROOT)
     rows, run = prepared({}, tmp_path, write_corpus, "--held-out", 0), tmp_path / "run"
-    shown = ["--config", "pretrain/configs/base.yaml", "--rows", str(rows)]
+    shown = ["--config", "base", "--rows", str(rows)]
     shown += [
         "--corpus-weights",
         "news",

@@ -41,7 +41,7 @@ ARCHITECTURE = ("--architecture", Path(__file__).with_name("architecture.json"))
 """That of stages: half as wide as the demo's, with two fifths of its words."""
 WORDS = ("--vocab-size", 8_000)
 RECIPE = (
-    *("--config", "pretrain/configs/demo.yaml", *ARCHITECTURE, *WORDS),
+    *("--config", "demo", *ARCHITECTURE, *WORDS),
     *("--held-out", HELD_OUT),
 )
 STAGES = {
@@ -157,7 +157,7 @@ def _start_of_long_texts(config: PaperConfig, data: Path) -> Path:
         data.mkdir(parents=True, exist_ok=True)
         write_start_corpus(corpus(config), text)
     command(
-        *("pretrain", "--config", "pretrain/configs/demo.yaml", "--corpus", text, "--output", run),
+        *("pretrain", "--config", "demo", "--corpus", text, "--output", run),
         *("--architecture", Path(__file__).with_name("long_texts.json"), "--vocab-size", 20_000),
         *("--length", 128, "--steps", 60, "--held-out", HELD_OUT, "--evaluation-rows", 64),
     )

@@ -53,7 +53,7 @@ class Demo:
     """What is prepared and trained, and where the files are."""
 
     output: Path = Path("runs/demo")
-    config: Path = Path(__file__).parent.parent / "configs" / "demo.yaml"
+    config: str = "demo"
     """Flags of `pretrain`."""
     vocab_size: int = 20_000
     length: int = 64

@@ -21,6 +21,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, write_text
 from roformer_tf.flags import parsed, yaml_flags
 from roformer_tf.pretraining.settings import Stage
+from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.tokenizer import check_length
 
 DAY = 86_400  # seconds
@@ -29,7 +30,7 @@ HOURS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class CostConfig:
-    """Estimate what pretraining by recipes costs, such as those in pretrain/configs/.
+    """Estimate what pretraining by recipes costs, such as `base`.
 
     The time is what the operations take at a share of the devices' best: an estimate, no
     measurement. `mfu` in a run's metrics.jsonl is the share that it reaches.
@@ -40,10 +41,10 @@ class CostConfig:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="CONFIG [CONFIG ...]", help_behavior_hint="(required)"),
     ]
-    """YAML files that `pretrain --config` takes."""
+    """Recipes of `pretrain`: names, or paths to YAML files."""
     architecture: Path | None = None
-    """A bert_config.json, for recipes that name no architecture since they continue from a
-    checkpoint."""
+    """A bert_config.json or the name of a recipe's architecture, for recipes that continue from a
+    checkpoint and have none."""
     peak_flops: float = 989e12
     """Floating-point operations a second of one device at its best; an H100's in bfloat16."""
     utilisation: float = 0.4
@@ -59,7 +60,7 @@ class CostConfig:
 
     def __post_init__(self) -> None:
         if not self.recipe:
-            raise InputError("give recipes, such as pretrain/configs/base.yaml.")
+            raise InputError("give recipes, such as base or my_recipe.yaml.")
         if not self.peak_flops > 0:
             raise InputError(
                 f"peak_flops is {self.peak_flops:g}, but must be above 0, such as 312e12."
@@ -119,6 +120,7 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
     from roformer_tf.pretraining.initialization import SMALL
     from roformer_tf.pretraining.settings import PretrainConfig
 
+    path = find_recipe(path)
     flags = yaml_flags(path, PretrainConfig)
     source = "--corpus" if "--vocab" in flags else "--rows"
     open_ones = ["--output", "-", *([] if {"--corpus", "--rows"} & {*flags} else [source, "-"])]
@@ -131,13 +133,14 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
             raise InputError(f"{path}: {error}") from None
     name, shape = path.stem, SMALL
     if settings.architecture:
-        shape = RoFormerConfig.from_file(settings.architecture)
+        shape = RoFormerConfig.from_file(find_recipe(settings.architecture, ".json"))
     elif architecture:
-        shape, name = RoFormerConfig.from_file(architecture), f"{name} ({architecture.stem})"
+        shape = RoFormerConfig.from_file(find_recipe(architecture, ".json"))
+        name = f"{name} ({architecture.stem})"
     elif settings.init_from or not settings.vocab_size:
         raise InputError(
             f"{path} names no architecture: that of its checkpoint counts. Give the "
-            "bert_config.json with --architecture, such as pretrain/configs/base.json."
+            "bert_config.json with --architecture, such as --architecture base."
         )
     return name, settings, shape.replace(vocab_size=settings.vocab_size or shape.vocab_size)
 

@@ -19,6 +19,7 @@ from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.settings import InitializationConfig
+from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
@@ -121,7 +122,7 @@ def initializer(
         changes["attention_type"] = "causal"
     if config.init_from is None:
         given = config.architecture
-        architecture = RoFormerConfig.from_file(given) if given else SMALL
+        architecture = RoFormerConfig.from_file(find_recipe(given, ".json")) if given else SMALL
         _check_sees_both_sides(architecture, config.objective, given)
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)

@@ -111,7 +111,8 @@ class InitializationConfig:
     """With --init-from, a file of words, one a line, to be appended to the vocabulary, each with
     the mean embedding of the tokens that stood for it so far."""
     architecture: str | None = None
-    """Instead of --init-from: a bert_config.json; its vocabulary size is replaced."""
+    """Instead of --init-from: a bert_config.json, or base, small, v2. Its vocabulary size is
+    replaced by that of the data."""
     embeddings: Literal["random", "neighbours"] = "random"
     """Initial word embeddings of a new model: random ones, or those that tell which
     tokens stand side by side in the corpus, which spares a small one thousands of steps."""

@@ -91,9 +91,7 @@ def checked_documents(
     names = config.text_columns or ("text",)
 
     def opened() -> Table:
-        return open_named(
-            path, config.encoding, names, config.first_line, config.sheet, labelled=False
-        )
+        return open_named(path, config.encoding, names, config.first_line, config.sheet)
 
     table = opened()
     texts, _ = find_texts_to_predict(path, table, names, config.first_line)

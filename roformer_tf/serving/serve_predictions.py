@@ -112,7 +112,7 @@ def create_task_app(
     health |= {name: getattr(task, name) for name in names}
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
     columns = len(task.text_columns)
-    request_type: Any = TextsRequest[ITEMS[columns]]
+    request_type: Any = TextsRequest[ITEMS[columns]]  # type: ignore[valid-type]
     sample = SAMPLE if columns == 1 else [SAMPLE] * columns
 
     @app.post(

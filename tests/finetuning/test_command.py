@@ -1,7 +1,6 @@
 """What `finetune` makes of its settings before anything is trained."""
 
 import dataclasses
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -24,10 +23,11 @@ from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.recipes import FOLDER
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.table import TASKS
 
-DEMO = Path(__file__).parents[2] / "pretrain" / "configs" / "demo.json"
+DEMO = FOLDER / "demo.json"
 
 
 @pytest.mark.parametrize(
