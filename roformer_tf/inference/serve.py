@@ -178,10 +178,12 @@ def open_service(config: ServeConfig) -> tuple[str, "FastAPI"]:
     size = config.batch_size
     if config.index is None and (config.hybrid or config.rerank):
         raise InputError("--hybrid and --rerank are about --index: give that, too.")
-    with open_model(config.model) as files:
-        is_finetuned = files.is_finetuned
-        only_vectors = not is_finetuned and files.has_embedding_file and not files.generates
-    if config.index is not None or config.pooling is not None or only_vectors:
+    is_finetuned, for_vectors = False, config.index is not None or config.pooling is not None
+    if not for_vectors:
+        with open_model(config.model) as files:
+            is_finetuned = files.is_finetuned
+            for_vectors = not is_finetuned and files.has_embedding_file and not files.generates
+    if for_vectors:
         if config.top_k is not None:
             raise InputError(
                 "--top-k lists labels; of a search each request may have a top of its own."
