@@ -252,7 +252,7 @@ def nearest_of(
     return chosen
 
 
-def embedder_of(model: "RoFormerForSentenceSimilarity", name: str) -> TextEmbedder:
+def embedder_of(model: "RoFormerForSentenceSimilarity", name: str = "the model") -> TextEmbedder:
     """A sim model's own vectors, in the precision that it generates in."""
     from roformer_tf.models.sentence_embedding import SentenceEmbedder
 

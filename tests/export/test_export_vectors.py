@@ -70,7 +70,7 @@ def test_int8_is_measured_on_texts(released, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS) + "\n", "utf-8")
     config = {"model": str(released("sim_char")), "to": "int8", "output": tmp_path / "out"}
-    with pytest.raises(InputError, match="written only where that is measured"):
+    with pytest.raises(InputError, match="which has to be measured"):
         export_model(ExportConfig(**config))
     assert not (tmp_path / "out").exists()
     export_model(ExportConfig(**config, data=str(texts)))

@@ -461,7 +461,7 @@ def test_what_is_served_is_told_by_the_source(model, folder, finetuned, tmp_path
     assert paths(model=str(finetuned("classification")))[1] == {"/predict"}
     zipped = shutil.make_archive(str(tmp_path / "poems"), "zip", folder.parent, folder.name)
     assert paths(model=zipped) == ("poems", {"/generate"})
-    for source, said in ((masked, "fills masks and writes nothing"), (empty, "no checkpoint")):
+    for source, said in ((masked, "fills masks and cannot generate"), (empty, "no checkpoint")):
         with pytest.raises(InputError, match=said):
             serve(ServeConfig(model=str(source), port=0))
     assert paths(model=str(masked), attention_type="causal")[1] == {"/generate"}

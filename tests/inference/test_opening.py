@@ -1,0 +1,116 @@
+"""A model is opened once: no file is read twice, and what is missing is named in one way."""
+
+import shutil
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.inference.opening import open_model
+from roformer_tf.tokenizers.tokenizer import missing_vocabulary
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+watched: list[list[str]] = []
+
+
+def _record(event, arguments):
+    """An audit hook, which cannot be removed again."""
+    if watched and event == "open" and isinstance(arguments[0], str):
+        watched[-1].append(arguments[0])
+
+
+sys.addaudithook(_record)
+
+
+@contextmanager
+def reads_of(folder):
+    """Counter of how often each file of a folder is opened by Python."""
+    reads = Counter()
+    watched.append([])
+    try:
+        yield reads
+    finally:
+        root = Path(folder).resolve()
+        paths = [Path(path).resolve() for path in watched.pop()]
+        reads.update(path.name for path in paths if path.parent == root and path.is_file())
+
+
+def commands(tmp_path):
+    """Command → its flags after the model."""
+    (tmp_path / "texts.txt").write_text("今天\n天气\n", encoding="utf-8")
+    (tmp_path / "labelled.tsv").write_text("text\tlabel\n今天\t好\n天气\t坏\n", encoding="utf-8")
+    texts, labelled, out = tmp_path / "texts.txt", tmp_path / "labelled.tsv", tmp_path / "out"
+    return {
+        "predict": ["--input", texts, "--output", f"{out}.tsv"],
+        "evaluate": ["--data", labelled],
+        "export": ["--to", "onnx", "--output", out],
+        "embed": ["--input", texts, "--output", f"{out}.npy"],
+        "similarity": ["今天", "天气"],
+        "fill-mask": ["今天[MASK]"],
+        "generate": ["今天", "--max-tokens", 2],
+        "search": ["--documents", texts, "--queries", "天"],
+    }
+
+
+KINDS = {
+    **dict.fromkeys(("predict", "evaluate", "export"), "classification"),
+    **dict.fromkeys(("embed", "similarity", "search", "fill-mask"), "char"),
+    "generate": "gpt_char",
+}
+
+
+@pytest.fixture
+def folder_of(finetuned, unpacked, tmp_path):
+    """folder_of("predict") → a folder that the command can open."""
+
+    def make(command):
+        kind = KINDS[command]
+        if kind == "classification":
+            return shutil.copytree(finetuned(kind), tmp_path / "model")
+        return unpacked(kind).rename(tmp_path / f"chinese_roformer-{kind.replace('_', '-')}")
+
+    return make
+
+
+@pytest.mark.parametrize("command", KINDS)
+def test_no_file_is_read_twice(command, folder_of, tmp_path):
+    if command == "export":
+        pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
+    folder = folder_of(command)
+    with reads_of(folder) as reads:
+        flags = commands(tmp_path)[command]
+        assert main([command, "--model", str(folder), *map(str, flags)]) == 0
+    assert reads["vocab.txt"] == 1
+    assert {name: count for name, count in reads.items() if count > 1} == {}
+
+
+@pytest.mark.parametrize("name", ["classification", "tagging"])
+def test_load_reads_no_file_twice(name, finetuned):
+    with reads_of(finetuned(name)) as reads:
+        roformer_tf.load(finetuned(name))
+    assert reads == dict.fromkeys(
+        ("task.json", "config.json", "vocab.txt", "tokenizer_config.json"), 1
+    )
+
+
+@pytest.mark.parametrize("command", KINDS)
+def test_every_command_names_a_missing_vocabulary_in_one_way(command, folder_of, tmp_path, capsys):
+    folder = folder_of(command)
+    (folder / "vocab.txt").unlink()
+    typed = [command, "--model", str(folder), *map(str, commands(tmp_path)[command])]
+    assert main(typed) == 2
+    assert missing_vocabulary(str(folder)) in capsys.readouterr().err
+
+
+def test_what_is_open_says_what_it_is(finetuned, released):
+    with open_model(finetuned("classification")) as opened:
+        assert opened.is_finetuned
+        assert not opened.has_embedding_file
+    with open_model(released("sim_char")) as opened:
+        assert (opened.task, opened.generates, opened.is_masked_lm) == (None, True, False)
+    with open_model(released("char")) as opened:
+        assert (opened.attention, opened.is_masked_lm) == ("bidirectional", True)
