@@ -106,11 +106,12 @@ def open_service(config: ServeConfig, part: "WorkerPart | None" = None) -> Servi
     part: of one of several processes. Raises InputError for a model that cannot be served.
     """
     size, limits = config.batch_size, config.limits
+    if config.index is not None or config.pooling is not None:
+        return _open_vectors(config)
     with open_model(config.model) as opened:
         finetuned = opened.is_finetuned
-        only_vectors = not finetuned and opened.has_embedding_file and not opened.generates
-    if config.index is not None or config.pooling is not None or only_vectors:
-        return _open_vectors(config)
+        if not finetuned and opened.has_embedding_file and not opened.generates:
+            return _open_vectors(config)
     if finetuned:
         from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
 

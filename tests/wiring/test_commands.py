@@ -10,8 +10,8 @@ import roformer_tf
 from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
-from roformer_tf.inference import serve as serving
 from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.serving import command as serving
 from roformer_tf.serving.serve_generation import (
     GenerationJob,
     generate_batch,
@@ -143,7 +143,7 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
             model(texts)
         elif name == "serve":
             config = serving.ServeConfig(model=str(models.vectors), batch_size=size)
-            _, app = serving.open_service(config)
+            app = serving.open_service(config).app
             largest()
             post(app, ("/embed", {"texts": texts}))
         elif name == "whiten":

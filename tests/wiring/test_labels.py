@@ -19,9 +19,9 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.finetuning.datasets import LabelledDataset
-from roformer_tf.inference import serve as serving
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
+from roformer_tf.serving import command as serving
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
@@ -260,7 +260,7 @@ def served(made, folder, engine, workers=1, **_):
         model=str(folder), engine=engine, precision=exact(folder), workers=workers
     )
     texts = [list(one.texts) if len(one.texts) > 1 else one.texts[0] for one in made.examples]
-    _, app = serving.open_service(config)
+    app = serving.open_service(config).app
     (found,) = post(app, ("/predict", {"texts": texts}))
     return found["predictions"]
 
