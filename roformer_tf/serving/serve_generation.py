@@ -214,7 +214,7 @@ def create_generation_app(
         if results is None:
             return Response(status_code=CLIENT_CLOSED)
         generations = [[text._asdict() for text in texts] for texts in results]
-        return Generations(generations=generations, seed=seed)  # type: ignore[arg-type]
+        return Generations(generations=generations, seed=seed)
 
     return app
 

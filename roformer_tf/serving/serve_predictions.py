@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from fastapi import Body, FastAPI, Response
 
@@ -113,7 +113,7 @@ def create_task_app(
     health |= {name: getattr(task, name) for name in names}
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
     columns = len(task.text_columns)
-    request_type: Any = TextsRequest[ITEMS[columns]]
+    item = ITEMS[columns]
     sample = SAMPLE if columns == 1 else [SAMPLE] * columns
 
     @app.post(
@@ -123,7 +123,7 @@ def create_task_app(
         responses=FAILURES,
     )
     async def predict_texts(
-        body: Annotated[request_type, Body(examples=[{"text": sample}])],
+        body: Annotated[TextsRequest[item], Body(examples=[{"text": sample}])],  # type: ignore[valid-type]
     ) -> Response:
         check_texts(body.items, limits)
         texts = [[item] if isinstance(item, str) else item for item in body.items]

@@ -79,7 +79,7 @@ class ServedVectors(NamedTuple):
 
     name: str
     embedder: TextEmbedder
-    index: Index | None = None
+    documents: Index | None = None
 
 
 class VectorQuery(NamedTuple):
@@ -139,16 +139,16 @@ def create_vector_app(
     batcher = vector_batcher(served, metrics, batch_size, limits)
     health = {
         "task": "embedding",
-        "title": TITLE if served.index is None else SEARCH_TITLE,
+        "title": TITLE if served.documents is None else SEARCH_TITLE,
         "pooling": served.embedder.config.pooling,
         "size": served.embedder.size,
-        "documents": None if served.index is None else len(served.index),
+        "documents": None if served.documents is None else len(served.documents),
         "limits": asdict(limits),
     }
     app = create_app(served.name, health, "vectors.js", metrics, [batcher], limits)
     add_embed(app, batcher, limits)
-    if served.index is not None:
-        _add_search(app, served.index, batcher, limits)
+    if served.documents is not None:
+        _add_search(app, served.documents, batcher, limits)
     return app
 
 
@@ -164,9 +164,9 @@ def vector_batcher(
         for i, vector in zip(plain, vectors, strict=True):
             results[i] = vector
         searched = [(i, query.text, query.top) for i, query in enumerate(batch) if query.top]
-        if searched and served.index is not None:
+        if searched and served.documents is not None:
             top = max(top for _, _, top in searched)
-            answers = served.index.search([text for _, text, _ in searched], top)
+            answers = served.documents.search([text for _, text, _ in searched], top)
             for (i, _, top), each in zip(searched, answers, strict=True):
                 results[i] = each[:top]
         return results

@@ -169,7 +169,7 @@ class LongDocuments:
 def test_a_response_has_a_size_limit(sim, running, ask):
     """128 short queries would return 615 MB; the service stops reading documents before that."""
     index = LongDocuments()
-    served = load_served_vectors(sim, pooling="mean")._replace(index=index)
+    served = load_served_vectors(sim, pooling="mean")._replace(documents=index)
     app = create_vector_app(served, limits=Limits(max_answer_megabytes=10))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好", "top": 100})[0] == 200
