@@ -19,7 +19,8 @@ from roformer_tf.models.generation_config import GenerationConfig
 SAMPLE = "今天天气很好，我们去公园。"
 """A text for examples, and for the first prediction when the service starts."""
 MAX_KEYS = 32
-"""More keys than that are refused at once: a list of 500,000 errors would block the service."""
+"""More keys are refused at once. A list of 500,000 errors would block the service for seconds; for
+the same reason lists stop at the first error (`fail_fast`)."""
 MAX_STOPS, MAX_STOP_LENGTH = 16, 32
 """Limits of stop texts: each is searched for after every token."""
 
@@ -35,11 +36,8 @@ def _readable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_readable)]
-Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
-Triple = Annotated[list[Text], Field(min_length=3, max_length=3)]
-ITEMS: dict[int, Any] = {1: Text, 2: Pair, 3: Triple}
-"""JSON of one example, by its number of texts."""
-
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2, fail_fast=True)]
+Triple = Annotated[list[Text], Field(min_length=3, max_length=3, fail_fast=True)]
 Item = TypeVar("Item")
 
 _DEFAULTS = GenerationConfig()
@@ -51,7 +49,7 @@ class TextsRequest(BaseModel, Generic[Item]):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: Item | None = None
-    texts: Annotated[list[Item], Field(min_length=1)] | None = None
+    texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -70,6 +68,22 @@ class TextsRequest(BaseModel, Generic[Item]):
     def items(self) -> list[Item]:
         """The texts, or the only one."""
         return self.texts or [self.text]  # type: ignore[list-item]
+
+
+class TextRequest(TextsRequest[Text]):
+    """A text, or several."""
+
+
+class PairRequest(TextsRequest[Pair]):
+    """A pair of texts, or several pairs."""
+
+
+class TripleRequest(TextsRequest[Triple]):
+    """Three texts to rank, or several triples."""
+
+
+REQUESTS: dict[int, type[TextsRequest[Any]]] = {1: TextRequest, 2: PairRequest, 3: TripleRequest}
+"""Request for predictions, by the number of texts of an example."""
 
 
 class SearchRequest(TextsRequest[Text]):
@@ -95,7 +109,7 @@ class GenerateRequest(TextsRequest[Text]):
         None, ge=-10, le=10, description="Beams are compared by log-probability / length^penalty."
     )
     stop: list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] = Field(
-        [], max_length=MAX_STOPS, description="Texts that end a generated text."
+        [], max_length=MAX_STOPS, fail_fast=True, description="Texts that end a generated text."
     )
     seed: StrictInt | None = Field(None, description="Default: a new one, which is returned.")
     paraphrases: int = Field(

@@ -15,7 +15,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -208,7 +208,11 @@ def create_generation_app(
             raise HTTPException(422, str(error)) from None
         seed = jobs[0].config.seed
         if body.stream:
-            events = _stream(served, batcher, jobs[0])
+            tokens = asyncio.Queue[int | None]()
+            job = replace(jobs[0], on_token=_put_from_thread(tokens))
+            results = submit(batcher, [job])
+            results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
+            events = _events(served, tokens, results, job)
             return StreamingResponse(events, headers=NO_BUFFERING, media_type="text/event-stream")
         results = await _unless_disconnected(request, submit(batcher, jobs), jobs[0].cancelled)
         if results is None:
@@ -313,23 +317,15 @@ async def _unless_disconnected(
         results.cancel()  # a request that still waits never starts
 
 
-def _stream(
-    served: ServedGenerator,
-    batcher: Batcher[GenerationJob, list[WrittenText]],
-    job: GenerationJob,
-) -> AsyncIterator[str]:
-    """Queue a job, and return its server-sent events. Raises status 503 as `submit` does."""
+def _put_from_thread(tokens: "asyncio.Queue[int | None]") -> Callable[[int], None]:
+    """A function for the model's thread that puts tokens into a queue of the running loop."""
     loop = asyncio.get_running_loop()
-    tokens = asyncio.Queue[int | None]()
 
-    def put(token: int) -> None:  # called by the model's thread
+    def put(token: int) -> None:
         with suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(tokens.put_nowait, token)
 
-    listening = GenerationJob(**vars(job) | {"on_token": put})
-    results = submit(batcher, [listening])
-    results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
-    return _events(served, tokens, results, listening)
+    return put
 
 
 async def _events(

@@ -11,14 +11,11 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import Body, FastAPI, Response
 
-from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.index import SearchIndex
 from roformer_tf.inference.reranking import report_reranking
@@ -37,12 +34,11 @@ from roformer_tf.serving.schemas import (
     SAMPLE,
     SearchRequest,
     SearchResults,
-    Text,
-    TextsRequest,
+    TextRequest,
     Vectors,
 )
 from roformer_tf.serving.serve_predictions import model_name
-from roformer_tf.serving.settings import Limits
+from roformer_tf.serving.settings import Limits, ServeConfig
 
 TITLE, SEARCH_TITLE = "句向量 · Sentence vectors", "检索 · Search"
 DECIMALS = 8
@@ -51,7 +47,7 @@ WARM_UP = ["好" * 20, "好" * 40]
 """Two lengths: TensorFlow's plan for the second serves all later ones."""
 
 
-class Index:
+class ServedIndex:
     """An open search index: everything that the service asks of it."""
 
     def __init__(self, retriever: Retriever) -> None:
@@ -79,7 +75,7 @@ class ServedVectors(NamedTuple):
 
     name: str
     embedder: TextEmbedder
-    documents: Index | None = None
+    documents: ServedIndex | None = None
 
 
 class VectorQuery(NamedTuple):
@@ -90,44 +86,39 @@ class VectorQuery(NamedTuple):
     """Number of documents to return; None for the vector itself."""
 
 
-def load_served_vectors(
-    source: str | Path,
-    index: Path | None = None,
-    *,
-    pooling: Pooling | None = None,
-    hybrid: bool = False,
-    rerank: str | None = None,
-    precision: Precision = "float32",
-    engine: Engine = "auto",
-    batch_size: int = BATCH_SIZE,
-) -> ServedVectors:
+def load_served_vectors(config: ServeConfig) -> ServedVectors:
     """Open a model for its vectors, and an index, and use both once.
 
     Raises InputError where either cannot be opened, and for an index of another model.
     """
-    if index is None:
-        embedder = open_embedder(source, pooling, precision=precision, engine=engine)
+    name, precision = model_name(config.model), config.precision or "float32"
+    if config.index is None:
+        embedder = open_embedder(
+            config.model, config.pooling, precision=precision, engine=config.engine
+        )
         embedder.embed(WARM_UP)
-        return ServedVectors(model_name(source), embedder)
-    opened = SearchIndex(index)
-    manifest = opened.manifest
+        return ServedVectors(name, embedder)
+    index = SearchIndex(config.index)
+    manifest = index.manifest
     embedder = open_embedder(
-        source,
-        pooling or manifest.pooling,
+        config.model,
+        config.pooling or manifest.pooling,
         manifest.dimensions,
         precision,
         manifest.max_length,
-        engine=engine,
+        engine=config.engine,
     )
-    opened.check_model(embedder)
-    reranker = None if rerank is None else load_reranker(rerank, precision)
-    retriever = Retriever(opened, embedder, hybrid, reranker=reranker, batch_size=batch_size)
-    if rerank is not None:
-        for line in report_reranking(rerank, retriever):
+    index.check_model(embedder)
+    reranker = None if config.rerank is None else load_reranker(config.rerank, precision)
+    retriever = Retriever(
+        index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
+    )
+    if config.rerank is not None:
+        for line in report_reranking(config.rerank, retriever):
             print(line, file=sys.stderr)
-    served = ServedVectors(model_name(source), embedder, Index(retriever))
-    Index(retriever).search(WARM_UP, 1)
-    return served
+    documents = ServedIndex(retriever)
+    documents.search(WARM_UP, 1)
+    return ServedVectors(name, embedder, documents)
 
 
 def create_vector_app(
@@ -189,7 +180,7 @@ def add_embed(app: FastAPI, batcher: Batcher[VectorQuery, Any], limits: Limits) 
         responses=FAILURES,
     )
     async def embed(
-        body: Annotated[TextsRequest[Text], Body(examples=[{"text": SAMPLE}])],
+        body: Annotated[TextRequest, Body(examples=[{"text": SAMPLE}])],
     ) -> Response:
         check_texts(body.items, limits)
         vectors = await submit(batcher, list(map(VectorQuery, body.items)))
@@ -202,7 +193,7 @@ def _numbers(vectors: Sequence[np.ndarray]) -> Iterator[list[float]]:
 
 
 def _add_search(
-    app: FastAPI, index: Index, batcher: Batcher[VectorQuery, Any], limits: Limits
+    app: FastAPI, index: ServedIndex, batcher: Batcher[VectorQuery, Any], limits: Limits
 ) -> None:
     @app.post(
         "/search",

@@ -214,7 +214,7 @@ def test_the_service_documents_its_requests_and_responses(running):
             assert statuses == {"200", "400", "408", "413", "422", "500", "503"}
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             assert ask(at, body=json.dumps(schema["examples"][0]))[0] == 200
-            (model,) = (x for x in described["components"]["schemas"] if "TextsRequest" in x)
+            (model,) = (x for x in described["components"]["schemas"] if "Request" in x)
             properties = described["components"]["schemas"][model]["properties"]
             assert set(properties) == {"text", "texts"}
 

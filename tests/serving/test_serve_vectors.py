@@ -48,7 +48,7 @@ def index(sim, tmp_path_factory, eagerly):
 @pytest.fixture(scope="module")
 def address(sim, index, running, eagerly):
     with eagerly():
-        served = load_served_vectors(sim, index)
+        served = load_served_vectors(ServeConfig(model=sim, index=index))
         with running(create_vector_app(served, limits=Limits(max_texts=4))) as at:
             yield at
 
@@ -78,7 +78,7 @@ def test_search_answers_with_documents(address, sim, index, ask):
 
 
 def test_requests_of_one_batch_each_get_what_they_asked_for(sim, index):
-    served = load_served_vectors(sim, index)
+    served = load_served_vectors(ServeConfig(model=sim, index=index))
     batcher = vector_batcher(served, ServiceMetrics("name", "embedding"), 32, Limits())
     asked = [
         VectorQuery("公园", 1),
@@ -122,7 +122,7 @@ def test_what_is_served_is_told(address, ask):
 
 
 def test_without_an_index_there_is_no_search(sim, running, ask):
-    app = create_vector_app(load_served_vectors(sim, pooling="mean"))
+    app = create_vector_app(load_served_vectors(ServeConfig(model=sim, pooling="mean")))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好"})[0] == 404
         vectors = ask(at, "/embed", {"text": "好"})[1]["vectors"]
@@ -130,7 +130,9 @@ def test_without_an_index_there_is_no_search(sim, running, ask):
 
 
 def test_words_count_where_the_service_was_told_so(sim, index, running, ask):
-    with running(create_vector_app(load_served_vectors(sim, index, hybrid=True))) as at:
+    with running(
+        create_vector_app(load_served_vectors(ServeConfig(model=sim, index=index, hybrid=True)))
+    ) as at:
         (found,) = ask(at, "/search", {"text": "公园"})[1]["results"]
     assert found[0]["id"] == "park"
 
@@ -146,7 +148,7 @@ def test_a_sim_model_writes_and_embeds(sim, running, ask):
 
 def test_an_index_of_another_model_is_not_served(index, released):
     with pytest.raises(InputError, match="made with another model"):
-        load_served_vectors(released("sim_char_ft"), index)
+        load_served_vectors(ServeConfig(model=str(released("sim_char_ft")), index=index))
 
 
 class LongDocuments:
@@ -169,7 +171,7 @@ class LongDocuments:
 def test_a_response_has_a_size_limit(sim, running, ask):
     """128 short queries would return 615 MB; the service stops reading documents before that."""
     index = LongDocuments()
-    served = load_served_vectors(sim, pooling="mean")._replace(documents=index)
+    served = load_served_vectors(ServeConfig(model=sim, pooling="mean"))._replace(documents=index)
     app = create_vector_app(served, limits=Limits(max_answer_megabytes=10))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好", "top": 100})[0] == 200
