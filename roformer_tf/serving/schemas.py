@@ -46,6 +46,7 @@ _DEFAULTS = GenerationConfig()
 class TextsRequest(BaseModel, Generic[Item]):
     """One `text`, or several `texts`; of a pair, a text is a list of two texts."""
 
+    # strict: the number 1 is not the text "1". extra: a misspelt setting is not ignored.
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: Item | None = None
@@ -95,6 +96,8 @@ class SearchRequest(TextsRequest[Text]):
 class GenerateRequest(TextsRequest[Text]):
     """Prompts, and how to generate: the settings of `GenerationConfig`, by its names."""
 
+    # GenerationConfig checks the values. Bounds here keep numbers from overflowing, or texts that
+    # are searched for after every token from taking long.
     max_tokens: int = Field(_DEFAULTS.max_tokens, description="Maximum number of new tokens.")
     min_tokens: int = Field(_DEFAULTS.min_tokens, description="Minimum number of new tokens.")
     samples: int = Field(_DEFAULTS.samples, description="Number of sampled texts for each prompt.")

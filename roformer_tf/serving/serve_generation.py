@@ -247,7 +247,7 @@ def jobs_of(
     settings.setdefault("seed", secrets.randbelow(2**32))
     settings.setdefault("max_tokens", min(GenerationConfig.max_tokens, limits.max_text_tokens))
     settings["stop"] = tuple(settings.get("stop", ()))
-    config = GenerationConfig(**settings)
+    config = GenerationConfig(**settings)  # which checks the values
     model.check_stops(config)
     several = body.texts is not None or config.samples > 1 or config.beams > 1
     if body.stream and (several or body.paraphrases):
@@ -257,7 +257,7 @@ def jobs_of(
             raise InputError("paraphrases need a sim model: this one has no pooler for vectors.")
         if config.beams > 1:
             raise InputError("paraphrases are sampled, so they exclude beams. Give one of both.")
-        config = drawing(config, body.paraphrases)
+        config = drawing(config, body.paraphrases)  # with enough candidates to choose from
     _check_samples(config, body.paraphrases, limits)  # before the texts are tokenized
     check_prompts(model, body.items)
     prompts = [model.encode_prompt(text) for text in body.items]
@@ -288,6 +288,7 @@ def _check_tokens(
     prompts: list[list[int]], config: GenerationConfig, max_length: int, limits: GenerationLimits
 ) -> None:
     width = max(config.samples, config.beams)
+    # A text ends at the model's length, too.
     tokens = sum(width * min(config.max_tokens, max_length - len(prompt)) for prompt in prompts)
     if tokens > limits.max_request_tokens:
         raise InputError(
@@ -307,6 +308,7 @@ async def _unless_disconnected(
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
+    # Once the body is read, uvicorn reports nothing but the disconnection, and only to `receive`.
     leaving = asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({results, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -344,7 +346,7 @@ async def _events(
     pieces = TextPieces(served.model.tokenizer)
     try:
         while (token := await tokens.get()) is not None:
-            if piece := pieces.add(token):
+            if piece := pieces.add(token):  # a token may need the next one to become text
                 yield event(text=piece)
         if results.exception() is not None:
             yield event(error=FAILURE)
@@ -353,5 +355,5 @@ async def _events(
             yield event(text=rest)
         yield event(done=True, text=text, score=score, seed=job.config.seed)
     finally:  # also when the client disconnects
-        job.cancelled.set()
-        results.cancel()
+        job.cancelled.set()  # the batch drops it at its next token
+        results.cancel()  # if it still waits, it never starts

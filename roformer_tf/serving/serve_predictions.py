@@ -108,6 +108,7 @@ def create_task_app(
         width=lambda example: max(_characters(example), BATCH_TOKENS // batch_size),
         on_waiting=metrics.waiting.inc,
     )
+    # What the page needs to draw its form and the answer.
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
     health = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}

@@ -96,7 +96,7 @@ def load_served_vectors(config: ServeConfig) -> ServedVectors:
         embedder = open_embedder(
             config.model, config.pooling, precision=precision, engine=config.engine
         )
-        embedder.embed(WARM_UP)
+        embedder.embed(WARM_UP)  # so that the first request is not slow
         return ServedVectors(name, embedder)
     index = SearchIndex(config.index)
     manifest = index.manifest
@@ -149,6 +149,7 @@ def vector_batcher(
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery]) -> list[Any]:
+        # /embed and /search share the model, and so its batches.
         results: list[Any] = [None] * len(batch)
         plain = [i for i, query in enumerate(batch) if query.top is None]
         vectors = served.embedder.embed((batch[i].text for i in plain), batch_size)
@@ -156,6 +157,7 @@ def vector_batcher(
             results[i] = vector
         searched = [(i, query.text, query.top) for i, query in enumerate(batch) if query.top]
         if searched and served.documents is not None:
+            # One search for all: the best 10 are the first of the best 100.
             top = max(top for _, _, top in searched)
             answers = served.documents.search([text for _, text, _ in searched], top)
             for (i, _, top), each in zip(searched, answers, strict=True):
