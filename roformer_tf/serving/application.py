@@ -55,6 +55,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        # The server has finished its requests, so the batchers are idle.
         for batcher in batchers:
             await asyncio.to_thread(batcher.close)
 
@@ -64,6 +65,7 @@ def create_app(
         description=f"{health['title']}. A page to try it is at [/](/).",
         redoc_url=None,
         lifespan=lifespan,
+        # All errors have the same form, {"error": reason}; FastAPI's own have several.
         exception_handlers={
             StarletteHTTPException: _http_error,
             RequestValidationError: _invalid_request,
@@ -98,6 +100,7 @@ class JsonBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Servers give header names in lower case, as ASGI demands.
         headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
         scope["headers"] = [*headers, (b"content-type", b"application/json")]
         seconds = BODY_SECONDS
@@ -114,6 +117,7 @@ class JsonBodies:
             except asyncio.TimeoutError:  # the same as TimeoutError only since Python 3.11
                 complete = True
                 raise HTTPException(408, f"the body took longer than {seconds} seconds") from None
+            # Content-Length may be absent or wrong: what arrives is counted.
             size += len(message.get("body", b""))
             if size > self._max_bytes:
                 complete = True
@@ -138,6 +142,7 @@ async def _invalid_request(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": f"the body is not JSON: {first['ctx']['error']}"}, 400)
     if first["loc"] == ("body",) and first["type"] == "missing":
         return JSONResponse({"error": "the body is empty; send JSON"}, 400)
+    # Three are enough to correct a request, and a response stays short.
     reasons = []
     for mistake in mistakes[:3]:
         where = ".".join(map(str, mistake["loc"][1:]))  # the first is "body"

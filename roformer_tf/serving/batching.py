@@ -81,6 +81,7 @@ class Batcher(Generic[Item, Result]):
         batch = self._next_batch()
         if not batch:
             return
+        # The model sees one list of items; each index leads back to its request.
         owners = [(request, i) for request in batch for i in range(len(request.items))]
 
         def deliver(index: int, result: Result) -> None:

@@ -128,16 +128,7 @@ def _open_vectors(config: ServeConfig) -> Service:
 
     if config.top_k is not None:
         raise InputError("--top-k is about labels; a search request has its own `top`.")
-    vectors = load_served_vectors(
-        config.model,
-        config.index,
-        pooling=config.pooling,
-        hybrid=config.hybrid,
-        rerank=config.rerank,
-        precision=config.precision or "float32",
-        engine=config.engine,
-        batch_size=config.batch_size,
-    )
+    vectors = load_served_vectors(config)
     app = create_vector_app(vectors, config.batch_size, config.limits)
     return Service(vectors.name, app, vectors.embedder.choice)
 

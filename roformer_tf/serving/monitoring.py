@@ -30,13 +30,14 @@ class ServiceMetrics:
             "The served model; always 1.",
             ["model", "task"],
             registry=registry,
-            multiprocess_mode="max",
+            multiprocess_mode="max",  # of several processes: 1 as well, not their number
         )
         info.labels(model, task).set(1)
         self.waiting = Gauge(
             "roformer_waiting_requests",
             "Requests that wait for the model.",
             registry=registry,
+            # The last value of a process that was killed remains in the sum.
             multiprocess_mode="livesum",
         )
         self.generated_tokens = Counter(
@@ -72,6 +73,7 @@ class ServiceMetrics:
 
     def add_to(self, app: FastAPI) -> None:
         """Count the requests of an application, and add its route /metrics."""
+        # All paths without a route count as one, "none": else each would be a new series.
         Instrumentator(should_group_status_codes=False, registry=self.registry).instrument(
             app, metric_namespace="roformer", latency_lowr_buckets=SECONDS
         ).expose(app, summary="Requests, latency and batches for Prometheus")

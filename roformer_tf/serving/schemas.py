@@ -19,7 +19,8 @@ from roformer_tf.models.generation_config import GenerationConfig
 SAMPLE = "今天天气很好，我们去公园。"
 """A text for examples, and for the first prediction when the service starts."""
 MAX_KEYS = 32
-"""More keys than that are refused at once: a list of 500,000 errors would block the service."""
+"""More keys are refused at once. A list of 500,000 errors would block the service for seconds; for
+the same reason lists stop at the first error (`fail_fast`)."""
 MAX_STOPS, MAX_STOP_LENGTH = 16, 32
 """Limits of stop texts: each is searched for after every token."""
 
@@ -35,11 +36,8 @@ def _readable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_readable)]
-Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
-Triple = Annotated[list[Text], Field(min_length=3, max_length=3)]
-ITEMS: dict[int, Any] = {1: Text, 2: Pair, 3: Triple}
-"""JSON of one example, by its number of texts."""
-
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2, fail_fast=True)]
+Triple = Annotated[list[Text], Field(min_length=3, max_length=3, fail_fast=True)]
 Item = TypeVar("Item")
 
 _DEFAULTS = GenerationConfig()
@@ -48,10 +46,11 @@ _DEFAULTS = GenerationConfig()
 class TextsRequest(BaseModel, Generic[Item]):
     """One `text`, or several `texts`; of a pair, a text is a list of two texts."""
 
+    # strict: the number 1 is not the text "1". extra: a misspelt setting is not ignored.
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: Item | None = None
-    texts: Annotated[list[Item], Field(min_length=1)] | None = None
+    texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -72,6 +71,22 @@ class TextsRequest(BaseModel, Generic[Item]):
         return self.texts or [self.text]  # type: ignore[list-item]
 
 
+class TextRequest(TextsRequest[Text]):
+    """A text, or several."""
+
+
+class PairRequest(TextsRequest[Pair]):
+    """A pair of texts, or several pairs."""
+
+
+class TripleRequest(TextsRequest[Triple]):
+    """Three texts to rank, or several triples."""
+
+
+REQUESTS: dict[int, type[TextsRequest[Any]]] = {1: TextRequest, 2: PairRequest, 3: TripleRequest}
+"""Request for predictions, by the number of texts of an example."""
+
+
 class SearchRequest(TextsRequest[Text]):
     """Queries, and how many documents to return for each."""
 
@@ -84,6 +99,8 @@ class SearchRequest(TextsRequest[Text]):
 class GenerateRequest(TextsRequest[Text]):
     """Prompts, and how to generate: the settings of `GenerationConfig`, by its names."""
 
+    # GenerationConfig checks the values. Bounds here keep numbers from overflowing, or texts that
+    # are searched for after every token from taking long.
     max_tokens: int = Field(_DEFAULTS.max_tokens, description="Maximum number of new tokens.")
     min_tokens: int = Field(_DEFAULTS.min_tokens, description="Minimum number of new tokens.")
     samples: int = Field(_DEFAULTS.samples, description="Number of sampled texts for each prompt.")
@@ -98,7 +115,7 @@ class GenerateRequest(TextsRequest[Text]):
         None, ge=-10, le=10, description="Beams are compared by log-probability / length^penalty."
     )
     stop: list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] = Field(
-        [], max_length=MAX_STOPS, description="Texts that end a generated text."
+        [], max_length=MAX_STOPS, fail_fast=True, description="Texts that end a generated text."
     )
     seed: StrictInt | None = Field(None, description="Default: a new one, which is returned.")
     paraphrases: int = Field(
@@ -115,8 +132,8 @@ class Predictions(BaseModel):
     predictions: list[dict[str, Any]]
 
 
-class Vectors(BaseModel):
-    """Vectors of length 1 in the order of the texts: a dot product is a cosine."""
+class TextVectors(BaseModel):
+    """TextVectors of length 1 in the order of the texts: a dot product is a cosine."""
 
     vectors: list[list[float]]
 

@@ -15,7 +15,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -207,7 +207,11 @@ def create_generation_app(
             raise HTTPException(422, str(error)) from None
         seed = jobs[0].config.seed
         if body.stream:
-            events = _stream(served, batcher, jobs[0])
+            tokens = asyncio.Queue[int | None]()
+            job = replace(jobs[0], on_token=_put_from_thread(tokens))
+            results = submit(batcher, [job])
+            results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
+            events = _events(served, tokens, results, job)
             return StreamingResponse(events, headers=NO_BUFFERING, media_type="text/event-stream")
         results = await _unless_disconnected(request, submit(batcher, jobs), jobs[0].cancelled)
         if results is None:
@@ -232,7 +236,7 @@ def jobs_of(
     settings.setdefault("seed", secrets.randbelow(2**32))
     settings.setdefault("max_tokens", min(GenerationConfig.max_tokens, limits.max_text_tokens))
     settings["stop"] = tuple(settings.get("stop", ()))
-    config = GenerationConfig(**settings)
+    config = GenerationConfig(**settings)  # which checks the values
     model.check_stops(config)
     several = body.texts is not None or config.samples > 1 or config.beams > 1
     if body.stream and (several or body.paraphrases):
@@ -242,7 +246,7 @@ def jobs_of(
             raise InputError("paraphrases need a sim model: this one has no pooler for vectors.")
         if config.beams > 1:
             raise InputError("paraphrases are sampled, so they exclude beams. Give one of both.")
-        config = drawing(config, body.paraphrases)
+        config = drawing(config, body.paraphrases)  # with enough candidates to choose from
     _check_samples(config, body.paraphrases, limits)  # before the texts are tokenized
     check_prompts(model, body.items)
     prompts = [model.encode_prompt(text) for text in body.items]
@@ -273,6 +277,7 @@ def _check_tokens(
     prompts: list[list[int]], config: GenerationConfig, max_length: int, limits: GenerationLimits
 ) -> None:
     width = max(config.samples, config.beams)
+    # A text ends at the model's length, too.
     tokens = sum(width * min(config.max_tokens, max_length - len(prompt)) for prompt in prompts)
     if tokens > limits.max_request_tokens:
         raise InputError(
@@ -292,6 +297,7 @@ async def _unless_disconnected(
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
+    # Once the body is read, uvicorn reports nothing but the disconnection, and only to `receive`.
     leaving = asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({results, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -302,23 +308,15 @@ async def _unless_disconnected(
         results.cancel()  # a request that still waits never starts
 
 
-def _stream(
-    served: ServedGenerator,
-    batcher: Batcher[GenerationJob, list[WrittenText]],
-    job: GenerationJob,
-) -> AsyncIterator[str]:
-    """Queue a job, and return its server-sent events. Raises status 503 as `submit` does."""
+def _put_from_thread(tokens: "asyncio.Queue[int | None]") -> Callable[[int], None]:
+    """A function for the model's thread that puts tokens into a queue of the running loop."""
     loop = asyncio.get_running_loop()
-    tokens = asyncio.Queue[int | None]()
 
-    def put(token: int) -> None:  # called by the model's thread
+    def put(token: int) -> None:
         with suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(tokens.put_nowait, token)
 
-    listening = GenerationJob(**vars(job) | {"on_token": put})
-    results = submit(batcher, [listening])
-    results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
-    return _events(served, tokens, results, listening)
+    return put
 
 
 async def _events(
@@ -337,7 +335,7 @@ async def _events(
     pieces = TextPieces(served.model.tokenizer)
     try:
         while (token := await tokens.get()) is not None:
-            if piece := pieces.add(token):
+            if piece := pieces.add(token):  # a token may need the next one to become text
                 yield event(text=piece)
         if results.exception() is not None:
             yield event(error=FAILURE)
@@ -346,5 +344,5 @@ async def _events(
             yield event(text=rest)
         yield event(done=True, text=text, score=score, seed=job.config.seed)
     finally:  # also when the client disconnects
-        job.cancelled.set()
-        results.cancel()
+        job.cancelled.set()  # the batch drops it at its next token
+        results.cancel()  # if it still waits, it never starts

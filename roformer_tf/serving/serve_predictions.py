@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from fastapi import Body, FastAPI, Response
 
@@ -27,7 +27,7 @@ from roformer_tf.serving.application import (
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.schemas import ITEMS, SAMPLE, Predictions, TextsRequest
+from roformer_tf.serving.schemas import REQUESTS, SAMPLE, Predictions
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
 
@@ -107,12 +107,13 @@ def create_task_app(
         width=lambda example: max(_characters(example), BATCH_TOKENS // batch_size),
         on_waiting=metrics.waiting.inc,
     )
+    # What the page needs to draw its form and the answer.
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
     health = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
     columns = len(task.text_columns)
-    request_type: Any = TextsRequest[ITEMS[columns]]  # type: ignore[valid-type]
+    request_type = REQUESTS[columns]
     sample = SAMPLE if columns == 1 else [SAMPLE] * columns
 
     @app.post(
@@ -122,10 +123,11 @@ def create_task_app(
         responses=FAILURES,
     )
     async def predict_texts(
-        body: Annotated[request_type, Body(examples=[{"text": sample}])],
+        body: Annotated[request_type, Body(examples=[{"text": sample}])],  # type: ignore[valid-type]
     ) -> Response:
-        check_texts(body.items, limits)
-        texts = [[item] if isinstance(item, str) else item for item in body.items]
+        items = body.items  # type: ignore[attr-defined]
+        check_texts(items, limits)
+        texts = [[item] if isinstance(item, str) else item for item in items]
         examples = [as_example(each, task) for each in texts]
         predictions = await submit(batcher, examples)
         answers = map(task.as_json, examples, predictions)

@@ -11,14 +11,11 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import Body, FastAPI, HTTPException, Response
 
-from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.models.rows import BATCH_SIZE
@@ -38,12 +35,11 @@ from roformer_tf.serving.schemas import (
     SAMPLE,
     SearchRequest,
     SearchResults,
-    Text,
-    TextsRequest,
-    Vectors,
+    TextRequest,
+    TextVectors,
 )
 from roformer_tf.serving.serve_predictions import model_name
-from roformer_tf.serving.settings import Limits
+from roformer_tf.serving.settings import Limits, ServeConfig
 
 TITLE, SEARCH_TITLE = "句向量 · Sentence vectors", "检索 · Search"
 DECIMALS = 8
@@ -79,43 +75,38 @@ class VectorQuery(NamedTuple):
     """A condition on the metadata of documents."""
 
 
-def load_served_vectors(
-    source: str | Path,
-    index: Path | None = None,
-    *,
-    pooling: Pooling | None = None,
-    hybrid: bool = False,
-    rerank: str | None = None,
-    precision: Precision = "float32",
-    engine: Engine = "auto",
-    batch_size: int = BATCH_SIZE,
-) -> ServedVectors:
+def load_served_vectors(config: ServeConfig) -> ServedVectors:
     """Open a model for its vectors, and an index, and use both once.
 
     Raises InputError where either cannot be opened, and for an index of another model.
     """
-    if index is None:
-        embedder = open_embedder(source, pooling, precision=precision, engine=engine)
-        embedder.embed(WARM_UP)
-        return ServedVectors(model_name(source), embedder)
-    opened = SearchIndex(index)
-    manifest = opened.manifest
+    name, precision = model_name(config.model), config.precision or "float32"
+    if config.index is None:
+        embedder = open_embedder(
+            config.model, config.pooling, precision=precision, engine=config.engine
+        )
+        embedder.embed(WARM_UP)  # so that the first request is not slow
+        return ServedVectors(name, embedder)
+    index = SearchIndex(config.index)
+    manifest = index.manifest
     embedder = open_embedder(
-        source,
-        pooling or manifest.pooling,
+        config.model,
+        config.pooling or manifest.pooling,
         manifest.dimensions,
         precision,
         manifest.max_length,
-        engine=engine,
+        engine=config.engine,
     )
-    opened.check_model(embedder)
-    reranker = None if rerank is None else load_reranker(rerank, precision)
-    retriever = Retriever(opened, embedder, hybrid, reranker=reranker, batch_size=batch_size)
-    if rerank is not None:
-        for line in report_reranking(rerank, retriever):
+    index.check_model(embedder)
+    reranker = None if config.rerank is None else load_reranker(config.rerank, precision)
+    retriever = Retriever(
+        index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
+    )
+    if config.rerank is not None:
+        for line in report_reranking(config.rerank, retriever):
             print(line, file=sys.stderr)
     list(retriever.answers(WARM_UP, 1))
-    return ServedVectors(model_name(source), embedder, retriever)
+    return ServedVectors(name, embedder, retriever)
 
 
 def create_vector_app(
@@ -146,6 +137,7 @@ def vector_batcher(
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery]) -> list[Any]:
+        # /embed and /search share the model, and so its batches.
         results: list[Any] = [None] * len(batch)
         plain = [i for i, query in enumerate(batch) if query.top is None]
         vectors = served.embedder.embed((batch[i].text for i in plain), batch_size)
@@ -178,11 +170,11 @@ def add_embed(app: FastAPI, batcher: Batcher[VectorQuery, Any], limits: Limits) 
     @app.post(
         "/embed",
         summary="Vectors of one text, or several",
-        response_model=Vectors,
+        response_model=TextVectors,
         responses=FAILURES,
     )
     async def embed(
-        body: Annotated[TextsRequest[Text], Body(examples=[{"text": SAMPLE}])],
+        body: Annotated[TextRequest, Body(examples=[{"text": SAMPLE}])],
     ) -> Response:
         check_texts(body.items, limits)
         vectors = await submit(batcher, list(map(VectorQuery, body.items)))

@@ -251,7 +251,7 @@ TABLES = {
                 "--max-answer-megabytes 1",
                 "vectors",
                 has("413"),
-                base=f"{SERVE_VECTORS} --max-texts 5000",
+                base=f"{SERVE_VECTORS} --max-texts 8000",
             ),
             Row("--max-text-tokens 2", "generate", base=SERVE_WRITER),
             Row("--max-request-tokens 40", "generate", has("422"), base=SERVE_WRITER),

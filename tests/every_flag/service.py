@@ -33,7 +33,7 @@ def ask_all(address):
         "long": ask(predict, {"text": "天气" * 50}),
         "large": ask(predict, b'{"text": "ab"' + b" " * 1_200_000 + b"}"),
         "embed": ask("/embed", {"texts": TEXTS}),
-        "vectors": ask("/embed", {"texts": ["天"] * 5000})[:3],
+        "vectors": ask("/embed", {"texts": ["天"] * 8000})[:3],
         "search": ask("/search", {"text": "天气", "top": 5}),
         "generate": ask("/generate", {"text": "天气", "seed": 1}),
         "samples": ask("/generate", {"text": "天气", "seed": 1, "samples": 3, "max_tokens": 4}),

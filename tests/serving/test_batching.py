@@ -12,7 +12,7 @@ TASK = Classification(labels=("坏", "好"))
 EXAMPLE = Example(("好",), None, "the test")
 
 
-def test_too_many_waiting_requests_are_asked_to_come_later():
+def test_too_many_waiting_requests_are_refused():
     go = threading.Event()
 
     def blocked(examples):
@@ -40,7 +40,7 @@ def test_too_many_waiting_requests_are_asked_to_come_later():
 
 @pytest.fixture
 def held():
-    """What batches of numbers a Batcher made, the first of which waits to be released."""
+    """The batches of a Batcher of numbers; the first one waits until it is released."""
     go, batches = threading.Event(), []
 
     def run(numbers, deliver):
@@ -56,7 +56,7 @@ def held():
     batcher.close()
 
 
-def test_a_batch_holds_as_many_requests_as_fit_by_the_width_of_their_questions(held):
+def test_a_batch_takes_requests_until_their_widths_fill_it(held):
     batcher, batches, go = held
     asked_first = batcher.submit([1])
     while batcher.waiting():
@@ -71,7 +71,7 @@ def test_a_batch_holds_as_many_requests_as_fit_by_the_width_of_their_questions(h
     assert batches == [[1], [3, 2, 2, 1], [9], [1]]
 
 
-def test_a_request_is_answered_before_the_rest_of_its_batch():
+def test_a_request_completes_before_the_rest_of_its_batch():
     go, heard = threading.Event(), threading.Event()
 
     def run(numbers, deliver):

@@ -1,4 +1,4 @@
-"""What the service tells Prometheus, read by Prometheus' own parser."""
+"""The metrics of the service, read by Prometheus' own parser."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ def answer(examples):
 
 
 def get(address, path, method="GET", body=None):
-    """One request: its status, its content type, its body."""
+    """Send a request; its status, content type and body."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(method, path, body)
@@ -76,7 +76,7 @@ def test_requests_latency_and_batches_are_counted(running):
     assert found["roformer_model_info", "classification", "酒店"] == 1
 
 
-def test_requests_that_wait_are_seen(running):
+def test_waiting_requests_are_counted(running):
     go, inside = threading.Event(), threading.Event()
 
     def blocked(examples):
@@ -100,7 +100,7 @@ def test_requests_that_wait_are_seen(running):
         assert measured(at)["roformer_waiting_requests",] == 0
 
 
-def test_two_services_in_one_process_count_for_themselves(running):
+def test_two_services_in_one_process_have_separate_metrics(running):
     one, other = (create_task_app(ServedTask(name, TASK, answer)) for name in "ab")
     with running(one) as at, running(other) as elsewhere:
         get(at, "/health")

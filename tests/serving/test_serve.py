@@ -49,7 +49,7 @@ TAGGING = Tagging(labels=("O", "B-LOC", "I-LOC"))
 
 
 def by_length(examples):
-    """What a test's model answers: the longer a text, the better."""
+    """Predictions of the test's model: the longer a text, the better."""
     return [TASK.answer(np.array([0.0, len(e.texts[0]) / 10], "float32")) for e in examples]
 
 
@@ -58,7 +58,7 @@ def share(text):
 
 
 def ask(address, method="POST", path="/predict", body=None, **headers):
-    """One request: its status, and the JSON of the answer."""
+    """Send a request; its status and JSON."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(method, path, body, headers)
@@ -85,7 +85,7 @@ def predicted(address):
     return post
 
 
-def test_a_text_and_several_texts_are_answered_in_their_order(predicted):
+def test_predictions_are_in_the_order_of_the_texts(predicted):
     assert predicted({"text": "很好"}) == predicted({"texts": ["很好"]})
     texts = ["很" * n for n in (5, 1, 8, 3)]
     for text, answer in zip(texts, predicted({"texts": texts}), strict=True):
@@ -94,7 +94,7 @@ def test_a_text_and_several_texts_are_answered_in_their_order(predicted):
         assert sum(answer["probabilities"].values()) == pytest.approx(1)
 
 
-def test_health_says_what_is_served(address):
+def test_health_describes_the_model(address):
     status, health = ask(address, "GET", "/health")
     assert status == 200
     assert health["ready"] is True
@@ -131,7 +131,7 @@ def test_health_says_what_is_served(address):
         (b"1" * 5000, 400, "parsing the body"),
     ],
 )
-def test_a_bad_question_is_answered_with_a_reason(address, predicted, body, status, reason):
+def test_an_invalid_request_gets_a_reason(address, predicted, body, status, reason):
     got, answer = ask(address, body=body)
     assert got == status
     assert reason in answer["error"]
@@ -141,14 +141,14 @@ def test_a_bad_question_is_answered_with_a_reason(address, predicted, body, stat
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/predict", 405), ("POST", "/", 405), ("GET", "/x", 404)]
 )
-def test_other_addresses_are_answered_in_json(address, method, path, status):
+def test_other_paths_get_json(address, method, path, status):
     got, answer = ask(address, method, path)
     assert got == status
     assert answer["error"]
 
 
 def test_a_large_body_is_refused_before_it_is_read_whole(address, predicted):
-    """The reason arrives after little more than a megabyte of fifty was sent."""
+    """The response arrives after little more than one of fifty megabytes was sent."""
     with socket.create_connection(address, timeout=30) as connection:
         size = 50_000_000
         connection.sendall(
@@ -164,7 +164,7 @@ def test_a_large_body_is_refused_before_it_is_read_whole(address, predicted):
     assert predicted({"text": "好"})
 
 
-def test_requests_of_many_clients_share_batches_and_each_gets_its_own_answers(address, running):
+def test_requests_of_many_clients_share_batches(address, running):
     batches = []
 
     def slowly(examples):
@@ -214,13 +214,13 @@ def test_the_service_documents_its_requests_and_responses(running):
             assert statuses == {"200", "400", "408", "413", "422", "500", "503"}
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             assert ask(at, body=json.dumps(schema["examples"][0]))[0] == 200
-            (model,) = (x for x in described["components"]["schemas"] if "TextsRequest" in x)
+            (model,) = (x for x in described["components"]["schemas"] if "Request" in x)
             properties = described["components"]["schemas"][model]["properties"]
             assert set(properties) == {"text", "texts"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
-def test_the_line_of_the_readme_is_answered(address, name):
+def test_the_request_of_the_readme_works(address, name):
     readme = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
     (path, body) = re.search(r"curl localhost:8000(/\w+) --data '(.*)'", readme).groups()
     form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl sends it
@@ -229,7 +229,7 @@ def test_the_line_of_the_readme_is_answered(address, name):
     assert [one["label"] for one in answer["predictions"]] == ["好"] * 2
 
 
-def test_the_page_of_the_description_loads_nothing_from_elsewhere(address):
+def test_the_api_documentation_loads_nothing_from_other_hosts(address):
     connection = http.client.HTTPConnection(*address, timeout=60)
     connection.request("GET", "/docs")
     page = connection.getresponse().read().decode()
@@ -244,8 +244,8 @@ def test_the_page_of_the_description_loads_nothing_from_elsewhere(address):
     assert "/openapi.json" in page
 
 
-def test_a_thousand_requests_of_sixteen_clients_are_answered(model, running):
-    """Each as if it had come alone, whatever it shared a batch with."""
+def test_a_thousand_requests_of_sixteen_clients(model, running):
+    """Each gets the same as alone, whatever is in its batch."""
     chance = np.random.default_rng(0)
     texts = ["".join(chance.choice(list(LETTERS), n)) for n in chance.integers(1, 120, 1000)]
 
@@ -276,7 +276,7 @@ def wait_until(holds, seconds=30):
         time.sleep(0.005)
 
 
-def test_an_overloaded_service_says_503_and_recovers(running):
+def test_an_overloaded_service_returns_503_and_recovers(running):
     go, inside = threading.Event(), threading.Event()
 
     def blocked(examples):
@@ -300,7 +300,7 @@ def test_an_overloaded_service_says_503_and_recovers(running):
         assert ask(at, body=body)[0] == 200
 
 
-def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(running):
+def test_a_bug_gives_status_500_and_the_service_continues(running):
     def fails(examples):
         if examples[0].texts == ("坏",):
             raise ZeroDivisionError("secret")
@@ -313,7 +313,7 @@ def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(running):
         assert ask(at, body=json.dumps({"text": "好"}))[0] == 200
 
 
-def test_requests_begun_are_finished_when_the_service_ends(running):
+def test_running_requests_finish_when_the_service_stops(running):
     inside = threading.Event()
     before = set(threading.enumerate())
 
@@ -330,8 +330,8 @@ def test_requests_begun_are_finished_when_the_service_ends(running):
     assert set(threading.enumerate()) <= before
 
 
-def test_a_client_that_sends_nothing_more_is_not_waited_for(running, monkeypatch):
-    """Neither while the service runs nor when it ends."""
+def test_a_slow_body_gets_408(running, monkeypatch):
+    """It delays the service neither while it runs nor when it stops."""
     monkeypatch.setattr(application, "BODY_SECONDS", 1)
     begun = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
     with running(create_task_app(ServedTask("m", TASK, by_length))) as at:
@@ -432,7 +432,7 @@ def test_a_server_closes_no_log_of_the_program(running, tmp_path):
     handler.close()
 
 
-def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):
+def test_encoding_a_long_response_does_not_block_others(running, monkeypatch):
     go, inside = threading.Event(), threading.Event()
     written = type(TASK).as_json
 
@@ -478,7 +478,7 @@ def test_an_example_has_as_many_texts_as_the_task(task, right, wrong, running):
             assert ask(at, body=json.dumps(body))[0] == 422
 
 
-def test_answers_of_each_task_as_json():
+def test_predictions_of_each_task_as_json():
     def answer(task, texts, logits):
         example = as_example(texts, task)
         found = task.as_json(example, task.answer(np.array(logits, "float32")))
@@ -514,7 +514,7 @@ def test_answers_of_each_task_as_json():
     }
 
 
-def test_the_page_loads_nothing_from_elsewhere(address):
+def test_the_page_loads_nothing_from_other_hosts(address):
     connection = http.client.HTTPConnection(*address, timeout=30)
     connection.request("GET", "/")
     response = connection.getresponse()
@@ -526,15 +526,15 @@ def test_the_page_loads_nothing_from_elsewhere(address):
     assert "innerHTML" not in page
 
 
-def test_answers_leave_at_once():
-    """Held back until their head is confirmed, they come 40 ms later."""
+def test_responses_are_sent_at_once():
+    """Without TCP_NODELAY a body waits 40 ms until its head is confirmed."""
     with listening("127.0.0.1", 0) as at, socket.create_connection(at.getsockname()):
         accepted, _ = at.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path):
+def test_a_port_in_use_is_reported_before_the_model_is_loaded(tmp_path):
     with listening("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
@@ -546,17 +546,17 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("host", "port"), [("no.such.host.invalid", 0), ("127.0.0.1", 70_000), ("192.0.2.1", 0)]
 )
-def test_an_address_that_is_none_of_ours_is_said(host, port):
+def test_a_foreign_address_is_refused(host, port):
     with pytest.raises(InputError, match=r"[^.]\. Give another --host or --port"):
         listening(host, port)
 
 
-def test_a_folder_without_a_model_is_said(tmp_path):
+def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no checkpoint"):
         serve(ServeConfig(model=str(tmp_path), port=0))
 
 
-def test_missing_packages_are_said(tmp_path, monkeypatch):
+def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=r"needs fastapi, .*, uvicorn: `pip install 'roformer-tf\["
@@ -565,7 +565,7 @@ def test_missing_packages_are_said(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # TensorFlow starts anew
-def test_the_command_serves_until_it_is_told_to_end(typed, finetuned):
+def test_the_command_serves_until_sigterm(typed, finetuned):
     process = typed("roformer-tf", "serve", finetuned("classification"), "--port", 0)
     try:
         said = process.stdout.readline()
@@ -595,8 +595,8 @@ def test_loopback():
 
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("kind", ["labels", "writer", "vectors"])
-def test_what_is_set_decides_on_what_is_served(kind, finetuned, released, running):
-    """Beside that, which models are served so: tests/wiring."""
+def test_settings_reach_the_application(kind, finetuned, released, running):
+    """For the models that are served, see tests/wiring."""
     settings = {
         "labels": {"model": finetuned("classification"), "top_k": 1},
         "writer": {"model": released("char"), "attention_type": "causal"},
@@ -627,8 +627,8 @@ def test_what_is_set_decides_on_what_is_served(kind, finetuned, released, runnin
         assert health["pooling"] == "cls"
 
 
-def test_a_service_that_listens_says_where(monkeypatch, finetuned, capsys):
-    """And what it has loaded is left out of garbage collection."""
+def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
+    """And exempts what it has loaded from garbage collection."""
     seen, kept = [], gc.get_freeze_count()
     server = SimpleNamespace(run=lambda sockets: seen.append(gc.get_freeze_count()))
     monkeypatch.setattr(command, "make_server", lambda app, limits: server)
@@ -641,6 +641,6 @@ def test_a_service_that_listens_says_where(monkeypatch, finetuned, capsys):
 @pytest.mark.parametrize(
     "wrong", [{"hybrid": True}, {"rerank": "pairs"}, {"pooling": "cls", "top_k": 2}]
 )
-def test_flags_that_do_not_go_together_are_refused(wrong):
+def test_contradicting_flags_are_refused(wrong):
     with pytest.raises(InputError, match=r"require --index|--top-k is about labels"):
         serve(ServeConfig(model="name", port=0, **wrong))

@@ -1,4 +1,4 @@
-"""The service of a model that writes, over real sockets, with a tiny random model."""
+"""The service of a causal language model, over real sockets, with a tiny random model."""
 
 import http.client
 import json
@@ -60,7 +60,7 @@ def address(model, running):
 
 
 def ask(address, question, path="/generate", method="POST"):
-    """One request: its status, and the JSON of the answer."""
+    """Send a request; its status and JSON."""
     with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
         body = question if isinstance(question, bytes) else json.dumps(question)
         connection.request(method, path, body)
@@ -69,14 +69,14 @@ def ask(address, question, path="/generate", method="POST"):
 
 
 def written(model, texts, **settings):
-    """What the model itself writes, as the service tells it."""
+    """What the model itself generates, in the format of the service."""
     prompts = [model.encode_prompt(text) for text in texts]
     found = model.generate_ids(prompts, GenerationConfig(**settings))
     return [[{"text": one.text, "score": one.score} for one in each] for each in found]
 
 
 def same(got, want):
-    """Whether texts are equal, and scores as nearly as a batch's other rows leave them."""
+    """Assert equal texts, and scores that differ only by the rounding of another batch."""
     texts, scores = ([[x[key] for x in each] for each in got] for key in ("text", "score"))
     assert texts == [[x["text"] for x in each] for each in want]
     for each, expected in zip(scores, want, strict=True):
@@ -84,7 +84,7 @@ def same(got, want):
 
 
 def begun(address, question):
-    """A connection on which a request was sent."""
+    """A connection with a request sent."""
     connection = socket.create_connection(address, timeout=60)
     body = json.dumps(question).encode()
     head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -93,7 +93,7 @@ def begun(address, question):
 
 
 def events(connection):
-    """The head of an answer, and then the events of its stream, as they come."""
+    """The response, then the events of its stream as they arrive."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     yield response
@@ -112,7 +112,7 @@ def wait_until(holds, seconds=30):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """The decoder, held: how many batches it began and tokens it added, and who lets it go on."""
+    """A decoder that waits before each token: counts of batches and tokens, and its release."""
 
     class Steps:
         batches = tokens = 0
@@ -153,7 +153,7 @@ def steps(monkeypatch):
     ],
     ids=str,
 )
-def test_what_is_written_is_what_the_model_writes(model, address, settings):
+def test_generations_equal_those_of_the_model(model, address, settings):
     texts = ["今天", "公园学习", "今天"]
     settings = {"max_tokens": 20} | settings
     status, answer = ask(address, {"texts": texts} | settings)
@@ -164,7 +164,7 @@ def test_what_is_written_is_what_the_model_writes(model, address, settings):
     same(one["generations"], answer["generations"][1:2])
 
 
-def test_a_seed_that_is_not_given_is_told_and_each_time_another(address):
+def test_without_a_seed_each_request_draws_and_returns_one(address):
     question = {"text": "今天", "temperature": 5.0, "max_tokens": 20, "min_tokens": 20}
     (_, one), (_, other) = (ask(address, question) for _ in range(2))
     assert one["seed"] != other["seed"]
@@ -212,18 +212,18 @@ def test_a_seed_that_is_not_given_is_told_and_each_time_another(address):
     ],
     ids=lambda x: str(x)[:40],
 )
-def test_a_bad_question_is_answered_with_a_reason(address, question, reason):
+def test_an_invalid_request_gets_a_reason(address, question, reason):
     status, answer = ask(address, question)
     assert status == (400 if reason == "not JSON" else 422)
     assert reason in answer["error"]
 
 
-def test_what_the_vocabulary_lacks_fills_no_log(address, capsys):
+def test_unknown_characters_fill_no_log(address, capsys):
     assert ask(address, {"text": "天龘", "max_tokens": 1})[0] == 200
     assert capsys.readouterr().err == ""
 
 
-def test_health_says_what_is_served(address):
+def test_health_describes_the_model(address):
     status, health = ask(address, b"", "/health", "GET")
     assert status == 200
     assert (health["model"], health["task"]) == ("诗", "generation")
@@ -234,10 +234,8 @@ def test_health_says_what_is_served(address):
     assert ask(address, {"text": "天"}, "/predict")[0] == 404
 
 
-def test_several_clients_are_answered_in_one_batch_and_each_gets_what_it_gets_alone(
-    model, running, steps
-):
-    """Whatever the settings of each; equal questions get equal texts."""
+def test_clients_share_a_batch_without_influence_on_each_other(model, running, steps):
+    """Whatever their settings; equal requests get equal texts."""
     sampled = {"temperature": 3.0, "samples": 2, "seed": 9, "max_tokens": 12}
     questions = [
         *[{"texts": [text]} | sampled for text in ("今天", "今天", "公园学习")],
@@ -265,7 +263,7 @@ def test_several_clients_are_answered_in_one_batch_and_each_gets_what_it_gets_al
 
 
 def metric(address, line):
-    """A figure of /metrics."""
+    """A value of /metrics."""
     with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
@@ -292,7 +290,7 @@ def test_requests_and_tokens_are_counted(model, running):
         assert metric(at, 'model_info{model="诗",task="generation"}') == 1
 
 
-def test_a_stream_tells_each_piece_as_it_is_written(model, address, steps):
+def test_a_stream_sends_each_piece_at_once(model, address, steps):
     question = {"text": "今天", "max_tokens": 12, "min_tokens": 12, "seed": 7}
     with closing(begun(address, question | {"stream": True})) as connection:
         told = events(connection)
@@ -316,7 +314,7 @@ LONG = {"text": "今天", "max_tokens": 200, "min_tokens": 200}
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_ends_its_text_and_no_other(model, running, steps, stream):
+def test_a_client_that_disconnects_ends_only_its_own_text(model, running, steps, stream):
     short = {"texts": ["公园"], "max_tokens": 40, "min_tokens": 40}
     with (
         running(create_generation_app(ServedGenerator("m", model))) as at,
@@ -346,7 +344,7 @@ def requests_of(status):
     return f'http_requests_total{{handler="/generate",method="POST",status="{status}"}}'
 
 
-def test_a_client_that_goes_away_before_its_turn_costs_nothing(model, running, steps):
+def test_a_client_that_disconnects_in_the_queue_costs_nothing(model, running, steps):
     with (
         running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(1) as pool,
@@ -362,7 +360,7 @@ def test_a_client_that_goes_away_before_its_turn_costs_nothing(model, running, s
     assert (steps.batches, steps.tokens) == (1, 2)
 
 
-def test_a_short_text_is_answered_before_the_long_one_that_shares_its_batch(model, running, steps):
+def test_a_short_text_completes_before_a_long_one_of_its_batch(model, running, steps):
     with (
         running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(3) as pool,
@@ -380,7 +378,7 @@ def test_a_short_text_is_answered_before_the_long_one_that_shares_its_batch(mode
     assert steps.batches == 2
 
 
-def test_an_overloaded_service_says_503(model, running, steps):
+def test_an_overloaded_service_returns_503(model, running, steps):
     app = create_generation_app(ServedGenerator("m", model), 1, Limits(max_waiting=1))
     question = {"text": "天", "max_tokens": 2, "min_tokens": 2}
     with running(app) as at, ThreadPoolExecutor(2) as pool:
@@ -394,7 +392,7 @@ def test_an_overloaded_service_says_503(model, running, steps):
         assert first.result()[0] == second.result()[0] == 200
 
 
-def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(model, running, monkeypatch):
+def test_a_bug_gives_status_500_and_the_service_continues(model, running, monkeypatch):
     append = IncrementalDecoder.append
     monkeypatch.setattr(IncrementalDecoder, "append", lambda *_: 1 / 0)
     question = {"text": "今天", "max_tokens": 9, "min_tokens": 9}
@@ -407,7 +405,7 @@ def test_our_own_mistake_is_told_as_such_and_the_service_goes_on(model, running,
         assert ask(at, question)[0] == 200
 
 
-def test_paraphrases_are_those_nearest_of_what_was_drawn(sim, running):
+def test_paraphrases_are_the_nearest_candidates(sim, running):
     texts = ["今天天气很好", "我们去公园"]
     question = {"texts": texts, "paraphrases": 3, "max_tokens": 6, "temperature": 2.0, "seed": 8}
     with running(create_generation_app(sim)) as at:
@@ -447,7 +445,7 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
     assert set(responses) == {"200", "400", "408", "413", "422", "500", "503"}
 
 
-def test_what_is_served_is_told_by_the_source(model, folder, finetuned, tmp_path):
+def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
     masked, empty = tmp_path / "masked", tmp_path / "empty"
     empty.mkdir()
     fills = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=model.config.vocab_size))
@@ -484,7 +482,7 @@ def other_language(model):
     return made
 
 
-def test_the_page_loads_nothing_from_elsewhere(address):
+def test_the_page_loads_nothing_from_other_hosts(address):
     with closing(http.client.HTTPConnection(*address, timeout=30)) as connection:
         connection.request("GET", "/")
         page = connection.getresponse().read().decode()

@@ -1,4 +1,4 @@
-"""The page of a model that writes, in a real browser, as `test_serve_browser` has it."""
+"""The page of a causal language model in a real browser."""
 
 import threading
 
@@ -20,7 +20,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Lets the decoder go on, so many tokens at a time."""
+    """Releases the decoder, so many tokens at a time."""
     go, append = threading.Semaphore(0), IncrementalDecoder.append
 
     def appending(decoder, ids):
@@ -42,7 +42,7 @@ def page(browser, running, model, steps):
 
 
 def begin(page, text, **settings):
-    """Type, and send."""
+    """Fill the form and send it."""
     (area,) = page.areas()
     area.clear()
     area.send_keys(text)
@@ -62,7 +62,7 @@ def whole(model, text, **settings):
     return model.generate([text], **settings)[0]
 
 
-def test_a_text_appears_while_it_is_written(page, model, steps):
+def test_a_text_appears_while_it_is_generated(page, model, steps):
     assert page.text("#task") == "文本生成"
     settings = {"max_tokens": 12, "min_tokens": 12}
     begin(page, "今天", **settings)
@@ -81,7 +81,7 @@ def test_a_text_appears_while_it_is_written(page, model, steps):
     assert page.browser.get_log("browser") == []
 
 
-def test_what_is_stopped_stays_and_the_service_is_free_again(page, model, steps):
+def test_a_stopped_text_stays_and_frees_the_service(page, model, steps):
     begin(page, "今天", max_tokens=300, min_tokens=300)
     steps.release(5)
     page.wait.until(lambda _: len("".join(shown(page))) > 4)

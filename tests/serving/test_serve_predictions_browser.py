@@ -43,7 +43,7 @@ def page(browser, running):
 TASK = Classification(labels=("坏", "好"))
 
 
-def test_a_text_is_answered_with_bars(page):
+def test_probabilities_are_shown_as_bars(page):
     shown = page(TASK, [0, 2])
     assert shown.text("h1") == "酒店"
     assert shown.text("#task") == "文本分类"
@@ -52,7 +52,7 @@ def test_a_text_is_answered_with_bars(page):
     assert fill.size["width"] / track.size["width"] == pytest.approx(0.881, abs=0.02)
 
 
-def test_the_keyboard_is_enough(page):
+def test_the_keyboard_suffices(page):
     from selenium.webdriver.common.keys import Keys
 
     shown = page(TASK, [0, 2])
@@ -60,7 +60,7 @@ def test_the_keyboard_is_enough(page):
     assert shown.ask("好", key=(Keys.CONTROL, Keys.ENTER))[0] == "好"
 
 
-def test_texts_and_labels_are_never_read_as_html(page):
+def test_texts_and_labels_are_never_parsed_as_html(page):
     entity = Tagging(labels=("O", f"B-{HOSTILE}"))
     shown = page(entity, [[0, 9]] + [[9, 0]] * 100)
     assert shown.ask(HOSTILE) == [f"<{HOSTILE}{HOSTILE[1:]}"]
@@ -87,8 +87,8 @@ def test_numbers_and_several_labels(page):
     assert page(many, range(30)).ask("好")[-1] == "另有 25 个标签"
 
 
-def test_entities_stand_in_their_text(page):
-    """Places are counted in characters: one outside the basic plane before them moves nothing."""
+def test_entities_are_marked_in_their_text(page):
+    """Positions count characters: one outside the basic plane before them shifts nothing."""
     task = Tagging(labels=("O", "B-LOC", "I-LOC"))
     logits = 9 * np.eye(3)[[0, 0, 1, 2, 0]]
     shown = page(task, logits)
@@ -103,7 +103,7 @@ def test_entities_stand_in_their_text(page):
     assert shown.ask("我们 去") == ["我们n 去v"]
 
 
-def test_what_is_wrong_is_said_and_can_be_put_right(page):
+def test_errors_are_shown_and_can_be_corrected(page):
     shown = page(TASK, [0, 2], max_characters=5)
     refused = "服务没有接受这个请求：text 1 has 6 characters, but at most 5 are allowed"
     assert shown.ask("一二三四五六") == [refused]
@@ -112,15 +112,15 @@ def test_what_is_wrong_is_said_and_can_be_put_right(page):
     assert not shown.find("#error")[0].is_displayed()
 
 
-def test_a_service_that_has_gone_is_said(page, browser, running):
+def test_an_unreachable_service_is_reported(page, browser, running):
     with running(create_task_app(ServedTask("m", TASK, lambda examples: []))) as (host, port):
         browser.get(f"http://{host}:{port}/")
         shown = Page(browser)
     assert shown.ask("好") == ["连接不上服务。"]
 
 
-def test_the_page_speaks_both_languages_and_keeps_what_was_typed_and_answered(page):
-    """The browser's at first, then the one that was chosen, also on the next visit."""
+def test_changing_the_language_keeps_texts_and_answers(page):
+    """The browser's language at first, then the chosen one, also on the next visit."""
     shown = page(Multilabel(labels=("甲", "乙")), [-5, -5])
     assert shown.ask("很好")[0] == "没有标签"
     chinese = shown.text("body")
@@ -141,7 +141,7 @@ def test_the_page_speaks_both_languages_and_keeps_what_was_typed_and_answered(pa
     assert shown.text("body") == chinese
 
 
-def test_the_description_of_the_interface_opens_from_the_page(page):
+def test_the_api_documentation_opens_from_the_page(page):
     shown = page(TASK, [0, 2])
     shown.browser.get_log("browser")  # of the tests before
     shown.find("#docs")[0].click()

@@ -48,13 +48,13 @@ def index(sim, tmp_path_factory, eagerly):
 @pytest.fixture(scope="module")
 def address(sim, index, running, eagerly):
     with eagerly():
-        served = load_served_vectors(sim, index)
+        served = load_served_vectors(ServeConfig(model=sim, index=index))
         with running(create_vector_app(served, limits=Limits(max_texts=4))) as at:
             yield at
 
 
 @pytest.mark.parametrize("texts", [QUERIES, ["好"]])
-def test_embed_answers_with_vectors(texts, address, sim, ask):
+def test_embed_returns_vectors(texts, address, sim, ask):
     status, answer = ask(address, "/embed", {"texts": texts})
     assert status == 200
     want = open_embedder(sim).embed(texts)
@@ -62,7 +62,7 @@ def test_embed_answers_with_vectors(texts, address, sim, ask):
     assert ask(address, "/embed", {"text": texts[0]})[1]["vectors"] == answer["vectors"][:1]
 
 
-def test_search_answers_with_documents(address, sim, index, ask):
+def test_search_returns_documents(address, sim, index, ask):
     retriever = Retriever(SearchIndex(index), open_embedder(sim))
     status, answer = ask(address, "/search", {"texts": QUERIES, "top": 2})
     assert status == 200
@@ -76,8 +76,8 @@ def test_search_answers_with_documents(address, sim, index, ask):
     assert len(all_of_them) == len(DOCUMENTS)
 
 
-def test_requests_of_one_batch_each_get_what_they_asked_for(sim, index):
-    served = load_served_vectors(sim, index)
+def test_each_request_of_a_batch_gets_its_own_results(sim, index):
+    served = load_served_vectors(ServeConfig(model=sim, index=index))
     batcher = vector_batcher(served, ServiceMetrics("name", "embedding"), 32, Limits())
     asked = [
         VectorQuery("公园", 1),
@@ -103,13 +103,13 @@ def test_requests_of_one_batch_each_get_what_they_asked_for(sim, index):
         ("/search", {}, "give either text or texts"),
     ],
 )
-def test_what_is_no_question_is_said(path, question, said, address, ask):
+def test_an_invalid_request_gets_a_reason(path, question, said, address, ask):
     status, answer = ask(address, path, question)
     assert status == 422
     assert said in answer["error"]
 
 
-def test_what_is_served_is_told(address, ask):
+def test_health_describes_model_and_index(address, ask):
     status, health = ask(address, "/health")
     assert (status, health["task"], health["size"], health["documents"]) == (
         200,
@@ -121,20 +121,22 @@ def test_what_is_served_is_told(address, ask):
 
 
 def test_without_an_index_there_is_no_search(sim, running, ask):
-    app = create_vector_app(load_served_vectors(sim, pooling="mean"))
+    app = create_vector_app(load_served_vectors(ServeConfig(model=sim, pooling="mean")))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好"})[0] == 404
         vectors = ask(at, "/embed", {"text": "好"})[1]["vectors"]
     np.testing.assert_allclose(vectors, open_embedder(sim, "mean").embed(["好"]), atol=1e-6)
 
 
-def test_words_count_where_the_service_was_told_so(sim, index, running, ask):
-    with running(create_vector_app(load_served_vectors(sim, index, hybrid=True))) as at:
+def test_a_hybrid_service_searches_by_words(sim, index, running, ask):
+    with running(
+        create_vector_app(load_served_vectors(ServeConfig(model=sim, index=index, hybrid=True)))
+    ) as at:
         (found,) = ask(at, "/search", {"text": "公园"})[1]["results"]
     assert found[0]["id"] == "park"
 
 
-def test_a_sim_model_writes_and_embeds(sim, running, ask):
+def test_a_sim_model_generates_and_embeds(sim, running, ask):
     name, app, _ = open_service(ServeConfig(model=sim))
     assert name.startswith("chinese_roformer-sim-char")
     with running(app) as at:
@@ -145,7 +147,7 @@ def test_a_sim_model_writes_and_embeds(sim, running, ask):
 
 def test_an_index_of_another_model_is_not_served(index, released):
     with pytest.raises(InputError, match="made with another model"):
-        load_served_vectors(released("sim_char_ft"), index)
+        load_served_vectors(ServeConfig(model=str(released("sim_char_ft")), index=index))
 
 
 class LongDocuments:
@@ -168,7 +170,7 @@ class LongDocuments:
 def test_a_response_has_a_size_limit(sim, running, ask):
     """128 short queries would return 615 MB; the service stops reading documents before that."""
     index = LongDocuments()
-    served = load_served_vectors(sim, pooling="mean")._replace(index=index)
+    served = load_served_vectors(ServeConfig(model=sim, pooling="mean"))._replace(documents=index)
     app = create_vector_app(served, limits=Limits(max_answer_megabytes=10))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好", "top": 100})[0] == 200

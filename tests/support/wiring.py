@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from numbers import Number
 
@@ -81,13 +80,3 @@ def post(app, *questions):
             return await asyncio.gather(*(ask(*one) for one in questions))
 
     return asyncio.run(ask_all())
-
-
-class WorkersInThisProcess:
-    """In the place of `ServiceWorkers`: it opens models from what a process would be sent."""
-
-    def __init__(self, open_model, count):
-        self.answer = pickle.loads(pickle.dumps(open_model))()
-
-    def close(self):
-        pass

@@ -11,12 +11,13 @@ from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.serving import command as serving
+from roformer_tf.serving.command import open_service
 from roformer_tf.serving.serve_generation import (
     GenerationJob,
     generate_batch,
     load_served_generator,
 )
+from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
 from tests.support.random_model import random_writer, save_random_models
 from tests.support.wiring import assert_wired, post
@@ -142,8 +143,8 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
             largest()
             model(texts)
         elif name == "serve":
-            config = serving.ServeConfig(model=str(models.vectors), batch_size=size)
-            app = serving.open_service(config).app
+            config = ServeConfig(model=str(models.vectors), batch_size=size)
+            app = open_service(config).app
             largest()
             post(app, ("/embed", {"texts": texts}))
         elif name == "whiten":

@@ -17,11 +17,15 @@ import pytest
 
 import roformer_tf
 from roformer_tf.cli import main
+from roformer_tf.engines.choice import Choice
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.finetuning.datasets import LabelledDataset
+from roformer_tf.inference.engines import share_weights
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving import command as serving
+from roformer_tf.serving.command import open_service
+from roformer_tf.serving.serve_predictions import WorkerPart
+from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.pair import Pair
@@ -30,7 +34,7 @@ from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from tests.support.random_model import LETTERS, random_model
-from tests.support.wiring import WorkersInThisProcess, assert_wired, post
+from tests.support.wiring import assert_wired, post
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 
@@ -255,12 +259,14 @@ def predicted(made, folder, engine, tmp_path, **_):
     return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
 
-def served(made, folder, engine, workers=1, **_):
-    config = serving.ServeConfig(
-        model=str(folder), engine=engine, precision=exact(folder), workers=workers
-    )
+def served(made, folder, engine, tmp_path, workers=1, **_):
+    config = ServeConfig(model=str(folder), engine=engine, precision=exact(folder))
+    part = None
+    if workers > 1:  # as one of them opens the model
+        shared = share_weights(folder, Choice(engine, "float32"), tmp_path)
+        part = WorkerPart(1, shared)
     texts = [list(one.texts) if len(one.texts) > 1 else one.texts[0] for one in made.examples]
-    app = serving.open_service(config).app
+    app = open_service(config, part).app
     (found,) = post(app, ("/predict", {"texts": texts}))
     return found["predictions"]
 
@@ -321,9 +327,8 @@ TABLE = [
 @pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_with_a_model_decides_on_its_answers(
-    case, way, engine, exported, made, tmp_path, monkeypatch
+    case, way, engine, exported, made, tmp_path
 ):
-    monkeypatch.setattr(serving, "ServiceWorkers", WorkersInThisProcess)
     one = made(case)
     folder = one.folder
     if exported:

@@ -25,7 +25,8 @@ from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
-from roformer_tf.serving import command as serving
+from roformer_tf.serving.command import open_service
+from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.regression import Regression
 from tests.support.random_model import LETTERS, TINY, random_model, tokenizer_of
@@ -190,7 +191,7 @@ def embedded(made, engine, tmp_path, **_):
 
 
 def served(made, engine, **_):
-    app = serving.open_service(serving.ServeConfig(model=str(made.folder), engine=engine)).app
+    app = open_service(ServeConfig(model=str(made.folder), engine=engine)).app
     (found,) = post(app, ("/embed", {"texts": QUERIES}))
     return np.array(found["vectors"])
 
@@ -249,7 +250,7 @@ def search(folder, tmp_path, *flags):
 
 def serve(**settings):
     """{query: {document: score}} by the service."""
-    app = serving.open_service(serving.ServeConfig(**settings)).app
+    app = open_service(ServeConfig(**settings)).app
     (found,) = post(app, ("/search", {"texts": QUERIES}))
     return {
         query: {one["document"]: one["score"] for one in results}

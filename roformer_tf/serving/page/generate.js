@@ -1,31 +1,31 @@
-// Of a model that writes: a text to begin from, how to write, and what is written as it comes.
+// Causal language models: a prompt, the settings, and the text as it is generated.
 Object.assign(WORDS, {
-  ask: ["生成", "Write"],
-  prompt: ["开头", "Text to begin from"],
-  source: ["原句", "Sentence to say in other words"],
+  ask: ["生成", "Generate"],
+  prompt: ["开头", "Prompt"],
+  source: ["原句", "Sentence to paraphrase"],
   settings: ["生成设置", "Settings"],
   unset: ["不设", "not set"],
   fresh: ["每次不同", "new each time"],
   stopped: ["已停止", "stopped"],
   score: ["平均对数概率", "mean log-probability"],
   cosine: ["余弦相似度", "cosine"],
-  nothing: ["（没有写出内容）", "(nothing was written)"],
+  nothing: ["（没有写出内容）", "(no text)"],
 });
-const SETTINGS = {  // by the names of the interface; all but `stop` are numbers
-  max_tokens: ["最多词元数", "Most tokens"],
-  min_tokens: ["最少词元数", "Fewest tokens"],
+const SETTINGS = {  // by their names in the API; all except `stop` are numbers
+  max_tokens: ["最多词元数", "Maximum tokens"],
+  min_tokens: ["最少词元数", "Minimum tokens"],
   temperature: ["温度", "Temperature"],
   top_k: ["top-k", "Top-k"],
   top_p: ["top-p", "Top-p"],
   repetition_penalty: ["重复惩罚", "Repetition penalty"],
   samples: ["采样条数", "Samples"],
   beams: ["束宽", "Beams"],
-  length_penalty: ["束搜索长度惩罚", "Length penalty of beams"],
+  length_penalty: ["束搜索长度惩罚", "Length penalty (beams)"],
   seed: ["随机种子", "Seed"],
-  stop: ["停止符（空格分隔）", "End at (spaces between)"],
+  stop: ["停止符（空格分隔）", "Stop at (separated by spaces)"],
   paraphrases: ["同义句条数", "Paraphrases"],
 };
-let underway = null;  // what ends the request that is being answered
+let underway = null;  // cancels the current request
 
 function build() {
   at("texts").append(...field(service.attention_type === "unilm" ? "source" : "prompt", 0));
@@ -45,10 +45,10 @@ function build() {
     grid.append(cell);
   }
   at("texts").append(details);
-  at("form").noValidate = true;  // the service checks; a browser could not show where, if folded
+  at("form").noValidate = true;  // the service validates: a browser cannot point into the folded settings
 }
 
-function translated() {  // placeholders, in the chosen language: what holds for an empty field
+function translated() {  // placeholders in the chosen language: the defaults
   for (const name of Object.keys(SETTINGS)) {
     const input = at(`setting-${name}`);
     if (!input) continue;
@@ -57,12 +57,12 @@ function translated() {  // placeholders, in the chosen language: what holds for
   }
 }
 
-function chosen() {  // the settings that were filled in
+function chosen() {  // the settings that the user has set
   const settings = {};
   for (const [name, words] of Object.entries(SETTINGS)) {
     const input = at(`setting-${name}`);
     if (!input) continue;
-    if (input.validity.badInput) throw new Refusal([`${words[CHINESE]}：不是数字`, `${words[ENGLISH]}: no number`]);
+    if (input.validity.badInput) throw new Refusal([`${words[CHINESE]}：不是数字`, `${words[ENGLISH]}: not a number`]);
     if (input.value.trim() === "") continue;
     settings[name] = name === "stop" ? input.value.trim().split(/\s+/) : Number(input.value);
   }
@@ -82,7 +82,7 @@ function read({ prompt, texts, measure = "score", running, stopped, seed }) {
   return [...shown, make("p", notes.join(" · "), "score")];
 }
 
-async function* events(response) {  // of a stream: the JSON behind each "data: "
+async function* events(response) {  // the JSON after each "data: " of a stream
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
@@ -95,11 +95,11 @@ async function* events(response) {  // of a stream: the JSON behind each "data: 
   }
 }
 
-async function follow(response, prompt) {  // show each piece as it comes
+async function follow(response, prompt) {  // show each piece as it arrives
   const one = { text: "" };
   last = { prompt, texts: [one], running: true };
   show();
-  const words = () => at("result").querySelector(".written").lastChild;  // made anew by a change of language
+  const words = () => at("result").querySelector(".written").lastChild;  // a change of language replaces the element
   for await (const event of events(response)) {
     if (event.error) throw new Refusal(REFUSALS[500]);
     if (event.done) {
@@ -109,7 +109,7 @@ async function follow(response, prompt) {  // show each piece as it comes
     one.text += event.text;
     words().textContent = one.text;
   }
-  throw new Refusal(WORDS.unreachable);  // it ended before its end
+  throw new Refusal(WORDS.unreachable);  // the stream ended without "done"
 }
 
 async function write(prompt, signal) {
@@ -126,7 +126,7 @@ async function answer() {
   underway = new AbortController();
   at("ask").disabled = true;
   at("stop").hidden = false;
-  at("result").ariaBusy = "true";  // to be read out when it is whole
+  at("result").ariaBusy = "true";  // screen readers read the complete text
   last = null;
   at("error").hidden = at("result").hidden = true;
   try {

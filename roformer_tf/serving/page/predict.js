@@ -1,4 +1,4 @@
-// Of a fine-tuned model: a text, or those of a pair, and the answer with its probabilities.
+// Fine-tuned models: a text, or a pair, and the prediction with its probabilities.
 Object.assign(WORDS, {
   ask: ["预测", "Predict"],
   noEntity: ["没有找到实体", "No entity found"],
@@ -7,7 +7,7 @@ Object.assign(WORDS, {
 });
 const NAMES = {
   1: [["文本", "Text"]],
-  spaced: [["文本（词与词之间用空格隔开）", "Words, with spaces between"]],
+  spaced: [["文本（词与词之间用空格隔开）", "Words, separated by spaces"]],
   2: [["第一段文本", "First text"], ["第二段文本", "Second text"]],
   3: [["文本 A", "Text A"], ["文本 B", "Text B"], ["文本 C", "Text C"]],
 };
@@ -19,7 +19,7 @@ function build() {
   at("texts").className = names.length > 1 ? "several" : "";
 }
 
-function translated() { /* labels are all there is */ }
+function translated() { /* the form has only labels */ }
 
 function bars(probabilities, chosen) {
   const list = make("dl", "", "bars");
@@ -53,7 +53,7 @@ function marked(text, label) {
 
 function tagged(text, answer) {
   const whole = make("div", "", "tagged");
-  const characters = Array.from(text);  // places count characters, not UTF-16 units
+  const characters = Array.from(text);  // positions count characters, not UTF-16 units
   let end = 0;
   if (!answer.entities) {
     for (const tag of answer.tags) whole.append(marked(tag.unit, tag.label), " ");

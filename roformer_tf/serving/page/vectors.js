@@ -1,4 +1,4 @@
-// Of a model that gives vectors: two texts and their cosine; with an index, a query and its documents.
+// Sentence vectors: two texts and their cosine; with an index, a query and its documents.
 Object.assign(WORDS, {
   cosine: ["余弦相似度", "Cosine"],
   nothing: ["没有找到文档", "No document found"],
@@ -14,7 +14,7 @@ function build() {
   at("texts").className = names.length > 1 ? "several" : "";
 }
 
-function translated() { /* labels are all there is */ }
+function translated() { /* the form has only labels */ }
 
 function read({ results, vectors }) {
   if (vectors) {
