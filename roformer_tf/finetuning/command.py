@@ -33,7 +33,7 @@ from roformer_tf.finetuning.losses import (
 from roformer_tf.finetuning.rates import MOST_EPOCHS, spelled, usual_epochs, usual_rate
 from roformer_tf.finetuning.report.analysis import analyse, write_report
 from roformer_tf.finetuning.report.card import model_card
-from roformer_tf.finetuning.results import Results, say
+from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import Start
@@ -139,7 +139,7 @@ def _finetune(config: FinetuneConfig) -> None:
         )
     )
     write_report(output, report, language)
-    say(output, report)
+    print_summary(output, report)
     for to in config.export:
         export(output / "model", output / "export" / to, to, results.examples)
 

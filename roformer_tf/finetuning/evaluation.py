@@ -12,8 +12,8 @@ from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, write_text
 from roformer_tf.finetuning.report.analysis import (
-    Answers,
     EvaluatedSet,
+    LabelledPredictions,
     describe_set,
     with_intervals,
 )
@@ -175,7 +175,7 @@ def judge(
         "long_texts": task.long_texts,
         "data": [describe_set(JUDGED, judged, task)],
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
-        **with_intervals(task, {JUDGED: Answers(judged.gold, predictions)}),
+        **with_intervals(task, {JUDGED: LabelledPredictions(judged.gold, predictions)}),
         **task.details(examples, predictions),
     }
     return report | {"warnings": evaluation_warnings(report, Translator("en"))}

@@ -14,6 +14,7 @@ from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import InputError
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.models.rows import batches, check_finite, runner
+from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 
@@ -201,8 +202,6 @@ def _likeliest(
     logits: np.ndarray, allowed: np.ndarray, tokenizer: RoFormerTokenizer, top: int
 ) -> list[Candidate]:
     """The most probable of the allowed ids: softmax in float64."""
-    from scipy.special import softmax
-
-    shares = softmax(np.where(allowed, logits.astype("float64"), -np.inf))
+    shares = softmax(np.where(allowed, logits, -np.inf), np.float64)
     best = np.argsort(-shares, kind="stable")[: min(top, int(allowed.sum()))]
     return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roformer_tf.tasks.probabilities import softmax
+
 NEVER = -1e9
 """Score of what may not be: finite, so that there is an answer where every one is illegal."""
 TOGETHER = 1 << 20
@@ -141,8 +143,6 @@ def _prefix_sums(scores: np.ndarray, chain: Chain) -> np.ndarray:
 
 def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:
     """Probabilities (N, T, C) float32; anything behind a text's end."""
-    from scipy.special import softmax
-
     longest = scores.shape[1]
     forward, backward = np.zeros_like(scores), np.zeros_like(scores)
     for t in range(longest):
@@ -160,4 +160,4 @@ def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> 
             goes_on = (t + 1 < lengths)[:, None]
             backward[:, t] = np.where(goes_on, np.logaddexp.reduce(behind, axis=2), chain.end)
     both = forward + backward
-    return np.asarray(softmax(both, axis=-1), np.float32)
+    return softmax(both)

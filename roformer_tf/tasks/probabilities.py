@@ -18,18 +18,17 @@ NUMBERS_TO_FIT = 5_000_000
 """Probabilities that a temperature is fitted to at most."""
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, computed in float64, returned as float32."""
-    from scipy import special
-
-    return np.asarray(special.softmax(logits.astype(np.float64), axis=-1), np.float32)
+# In NumPy, because importing scipy.special takes 0.15 s: a fifth of the time in which `predict`
+# starts with an ONNX graph.
+def softmax(logits: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    """Over the last axis, computed in float64."""
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(dtype)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """1 / (1 + e⁻ˣ), computed in float64, returned as float32."""
-    from scipy import special
-
-    return np.asarray(special.expit(logits.astype(np.float64)), np.float32)
+    return (0.5 * (1 + np.tanh(logits.astype(np.float64) / 2))).astype(np.float32)
 
 
 def fit_temperature(labels: np.ndarray, probabilities: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from roformer_tf.finetuning.report.figures import Report
+from roformer_tf.finetuning.report.figures import Report, metric_of
 from roformer_tf.finetuning.report.pages import report_templates, task_name
 from roformer_tf.finetuning.report.warnings import warnings
 from roformer_tf.runs.run_files import MODEL
@@ -40,7 +40,7 @@ def model_card(
     """
     chosen = {"max_length": report["max_length"]}  # what "auto" was replaced by
     return markdown(
-        report_templates(language, type(task)),
+        report_templates(report, language),
         "card.md.jinja",
         report=report,
         task=task,
@@ -61,7 +61,7 @@ def front_matter(report: Report) -> dict[str, Any]:
     figures = {name: value for name, value in report[judged].items() if value is not None}
     metrics = {name: HUB_METRICS.get(name, name) for name in figures}
     results = [
-        {"type": kind, "name": str(task.metric(name).title), "value": round(figures[name], 4)}
+        {"type": kind, "name": str(metric_of(report, name).title), "value": round(figures[name], 4)}
         for name, kind in metrics.items()
     ]
     name = _file_name(report, "test" if judged == "test" else "valid")

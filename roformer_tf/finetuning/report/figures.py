@@ -74,9 +74,14 @@ class Comparison(NamedTuple):
     """Hardly: the model's interval contains the baseline's figure, or there is no interval."""
 
 
+def metric_of(report: Report, name: str) -> Metric:
+    """A metric of the report's task by its name."""
+    return TASKS[report["task"]].metric(name)
+
+
 def main_metric(report: Report) -> Metric:
-    """The one that the best weights were chosen by."""
-    return TASKS[report["task"]].metric(report["metric"])
+    """The one that selected the best weights."""
+    return metric_of(report, report["metric"])
 
 
 def newest(report: Report) -> str:

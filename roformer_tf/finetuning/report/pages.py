@@ -16,6 +16,7 @@ from roformer_tf.finetuning.report.figures import (
     interval,
     lowest_f1,
     main_metric,
+    metric_of,
     newest,
     reasons,
     set_name,
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
 
 def markdown_page(report: Report, language: Language = "en") -> str:
     """report.md: tables and mistakes, no pictures."""
-    templates = report_templates(language, TASKS[report["task"]])
+    templates = report_templates(report, language)
     return markdown(templates, "report.md.jinja", **_context(report, language))
 
 
 def html_page(report: Report, language: Language = "en") -> str:
     """report.html: needs no other file, since styles, pictures and the font are in it."""
-    templates = report_templates(language, TASKS[report["task"]], html=True)
+    templates = report_templates(report, language, html=True)
     page = templates.get_template("report.html.jinja").render(**_context(report, language))
     beyond_latin = {character for character in page if character > "\u02ff"}
     return page.replace("FONT", data_url(cut_font(beyond_latin), "font/woff"), 1) + "\n"
@@ -64,7 +65,7 @@ def _context(report: Report, language: Language) -> dict[str, Any]:
 
 
 def report_templates(
-    language: Language, task: type[Task], html: bool = False
+    report: Report, language: Language, html: bool = False
 ) -> "jinja2.Environment":
     """The templates of this folder, with the functions that write figures and names."""
     _ = Translator(language)
@@ -82,7 +83,7 @@ def report_templates(
         "interval": interval,
         "label": partial(label_text, _=_),
         "lowest_f1": lowest_f1,
-        "metric": task.metric,
+        "metric": partial(metric_of, report),
         "rate": spelled,
         "set_name": partial(set_name, _=_),
         "setting": partial(setting_text, _=_),

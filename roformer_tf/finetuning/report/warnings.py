@@ -8,9 +8,9 @@ from roformer_tf.finetuning.report.figures import (
     figure,
     interval,
     main_metric,
+    metric_of,
     set_name,
 )
-from roformer_tf.tasks.table import TASKS
 from roformer_tf.translation import Translator
 
 FEW_EXAMPLES = 300
@@ -87,12 +87,11 @@ def _no_test(report: Report, _: Translator) -> Iterator[str]:
 
 def _undefined(report: Report, _: Translator) -> Iterator[str]:
     """For each set the figures without a value; those with the same reason in one sentence."""
-    task = TASKS[report["task"]]
     for name, absent in report["undefined"].items():
         by_reason: dict[str, list[str]] = {}
         for metric, why in absent.items():
             if why["what"] == "value":
-                by_reason.setdefault(why[_.language], []).append(_(task.metric(metric).title))
+                by_reason.setdefault(why[_.language], []).append(_(metric_of(report, metric).title))
         for reason, metrics in by_reason.items():
             yield _(
                 "No value on the {set} for {metrics}: {reason}.",
