@@ -40,7 +40,7 @@ from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.windows import NO_WORD, WordedText, long_texts, windows
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, write_text
-from roformer_tf.models.rows import say_nothing_of_plans
+from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
 from roformer_tf.runs.comparison import FALLBACK, table
@@ -339,7 +339,7 @@ def judge(
     sizes = {length: max(1, TOKENS_AT_ONCE[objective] // length) for length in lengths}
     batches = {length: -(-len(rows[length]["labels"]) // sizes[length]) for length in lengths}
     total = sum(batches[length] * sizes[length] * length for length in lengths)
-    say_nothing_of_plans()  # each length has one, of each scaling
+    silence_retracing_warnings()  # each length has one, of each scaling
     with Progress(
         total=total, desc=f"evaluate {name}".strip(), unit=" tokens", unit_scale=True
     ) as bar:
