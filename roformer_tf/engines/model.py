@@ -1,4 +1,4 @@
-"""A network, or a graph on disk → a model that answers on this processor's cores."""
+"""A network, or a graph on disk → a model that runs on the CPU."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,48 +14,48 @@ from roformer_tf.errors import InputError
 from roformer_tf.machine import instructions, usable_cores
 
 TOKENS = 1024
-"""Of a batch, padding included: more of them leave the processor's caches."""
+"""Of a batch, with padding: more of them do not fit into the CPU's caches."""
 SOUND = (1, 22)
-"""ONNX Runtime from which on all masks are right: 1.20 and 1.21 leave out a bias of the scores."""
+"""The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores."""
 OPENVINO_STEP = 16
-"""OpenVINO compiles its products for every shape, and keeps them: with rows of any length a text
-alone took twice as long, and a service grew by 50 MB in a thousand requests."""
+"""OpenVINO compiles and caches its products for every shape: without a step a single text took
+twice as long, and a service grew by 50 MB in a thousand requests."""
 OPENVINO_KEPT = 512
-"""Compiled operations that a process keeps at most, of all shapes."""
+"""Maximum number of compiled operations in the cache."""
 GROUP = 32
-"""Features of a token that are rounded with one scale, where OpenVINO multiplies in int8."""
+"""Dimensions of a token that share a scale in int8 products of OpenVINO."""
 WITHOUT_OVERFLOW = ("avx_vnni", "avx512_vnni", "amx_int8")
-"""Instructions that multiply bytes and sum in 32 bits."""
+"""Instruction sets that multiply bytes and add in 32 bits."""
 
 
 @dataclass(frozen=True)
 class GraphModel:
-    """Rows of one shape → what the network gives for them.
+    """A graph as a function: {"token_ids", "segment_ids"} int32 (B, T) → an array.
 
-    {"token_ids", "segment_ids"} int32 (B, T) → an array, as `models.rows.Forward`.
+    It is a `models.rows.Forward`.
     """
 
     run: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     engine: Engine
     precision: Precision
     tokens: int = TOKENS
-    """Tokens of a batch. Where activations are rounded by the call, rows come alone: else a text's
-    answer would depend on its neighbours."""
+    """Tokens of a batch. Where the scale of activations is that of the whole batch, each text is a
+    batch: else its output would depend on the others."""
     step: int = 1
-    """Lengths of batches are multiples of it; 1: rows are padded to the longest, and no further."""
+    """Lengths of batches are multiples of it."""
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Answer rows."""
+        """Run a batch."""
         return self.run(rows)
 
 
 def graph_model(
     network: Network, engine: Engine, precision: Precision, threads: int | None = None
 ) -> GraphModel:
-    """Write a network down, and have an engine read it.
+    """Write a network as a graph of an engine, and load it.
 
-    threads: how many compute; unset, one for each core that the process may use. Raises InputError
-    for weights that are missing or unknown.
+    threads: default: one for each core that the process may use. Raises InputError for weights that
+    are missing or not supported.
     """
     if engine == "openvino":
         return _openvino(network, precision, threads)
@@ -65,8 +65,8 @@ def graph_model(
 def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
     """Write a network so that several processes share its weights: the graph's file.
 
-    As ONNX Runtime has optimized it for this processor, with kernels as its products want them:
-    whoever opens it maps them into memory, and is ready at once. It is for this machine alone.
+    It is optimized by ONNX Runtime for this CPU, with kernels packed for its products, which a
+    process only has to map into memory. It is for this machine alone.
     """
     import onnxruntime
 
@@ -101,11 +101,10 @@ def onnx_session(
     precision: Precision = "float32",
     threads: int | None = None,
 ) -> GraphModel:
-    """Open an ONNX model on the cores that the process may use, for one of its outputs.
+    """Open an ONNX model for one of its outputs.
 
-    Its precision is what the file says, or what is said here of one that says nothing.
-
-    Raises InputError where that cannot be done.
+    precision: of a file without that metadata. threads: default: one for each core that the process
+    may use. Raises InputError where it cannot be opened.
     """
     try:
         import onnxruntime
@@ -120,11 +119,11 @@ def onnx_session(
     options = session_options(threads)
     try:
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of many kinds, all its own, with no parent in common
+    except Exception as error:  # of several classes of its own, without a common base class
         if isinstance(graph, bytes):
             raise
         raise InputError(f"cannot read {graph}: {error}. Export it again.") from None
-    names = [one.name for one in session.get_inputs()]
+    names = [tensor.name for tensor in session.get_inputs()]
     if session.get_modelmeta().custom_metadata_map.get(PRECISION) == "int8":
         precision = "int8"
 
@@ -135,12 +134,12 @@ def onnx_session(
 
 
 def is_sound(onnxruntime: Any) -> bool:
-    """Whether this ONNX Runtime attends rightly under every mask."""
+    """Whether attention of this ONNX Runtime is correct for every mask."""
     return tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= SOUND
 
 
 def session_options(threads: int | None = None) -> Any:
-    """How an ONNX model is opened: one operation at a time, on the cores that may be used."""
+    """Options of a session: one operation at a time, on all cores that may be used."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -151,11 +150,11 @@ def session_options(threads: int | None = None) -> Any:
 
 @cache
 def _openvino_core() -> Any:
-    """OpenVINO, once for the process, and to its end.
+    """OpenVINO, created once for the process and never released.
 
-    Each plugin of it gives the thread a stack for its signals, and going, unmaps that and hands
-    back the one before, though that may be an older plugin's and unmapped already. The next signal
-    that Python receives, such as Ctrl+C, then ends the process without a word (2026.4).
+    Each plugin installs a signal stack for the thread, and restores the one before when it is
+    released, although that may be an older plugin's and unmapped already. The next signal that
+    Python receives, such as Ctrl+C, would then end the process without a message (2026.4).
     """
     import openvino
 
@@ -163,7 +162,7 @@ def _openvino_core() -> Any:
 
 
 def _openvino(network: Network, precision: Precision, threads: int | None) -> GraphModel:
-    """Compile for OpenVINO, all cores on one request."""
+    """Compile for OpenVINO, with all cores for one request."""
     from roformer_tf.engines.openvino_graph import openvino_model, rotation_tables
 
     settings: dict[str, Any] = {
@@ -172,10 +171,10 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "CPU_RUNTIME_CACHE_CAPACITY": OPENVINO_KEPT,
-        "ENABLE_CPU_PINNING": False,  # a tenth slower where others use the cores, too
+        "ENABLE_CPU_PINNING": False,  # a tenth slower where other processes use the cores, too
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP if precision == "int8" else 0,
     }
-    # without instructions for bytes the plugin multiplies in float32: nothing overflows
+    # without instructions for bytes the plugin multiplies in float32, where nothing overflows
     model = openvino_model(network, BYTE if precision == "int8" else None)
     request = _openvino_core().compile_model(model, "CPU", settings).create_infer_request()
     config = network.config
@@ -184,11 +183,11 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         length = rows["token_ids"].shape[1]
         if not tables or next(iter(tables.values())).shape[2] < length:
-            most = max(length, config.max_position_embeddings)
-            tables.update(rotation_tables(most, config.head_size, config.rotary_base))
+            size = max(length, config.max_position_embeddings)
+            tables.update(rotation_tables(size, config.head_size, config.rotary_base))
         inputs = {name: rows[name] for name in network.inputs}
-        places = {name: np.ascontiguousarray(x[:, :, :length]) for name, x in tables.items()}
-        # answers are copied: what is shared is written over by the next call
-        return np.array(request.infer({**inputs, **places}, share_inputs=True)[network.output])
+        angles = {name: np.ascontiguousarray(x[:, :, :length]) for name, x in tables.items()}
+        # a copy, since the next call overwrites the output
+        return np.array(request.infer({**inputs, **angles}, share_inputs=True)[network.output])
 
     return GraphModel(run, "openvino", precision, step=OPENVINO_STEP)

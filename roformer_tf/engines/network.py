@@ -1,8 +1,8 @@
-"""A checkpoint's arrays → the network of a model that answers, whatever writes it down.
+"""A checkpoint's arrays → the operations of a model, whatever graph they are written to.
 
-This is the one description of both families and of every head: `write` walks through it and asks a
-`Graph` for one operation after the other. `onnx_graph` and `openvino_graph` are such graphs. A new
-family, or a new head, is described here once; no Keras and no tracing has part in it.
+This is the one description of both families and of every head for inference: `write` goes through
+it and asks a `Graph` for one operation after another. `onnx_graph` and `openvino_graph` are such
+graphs. A new family, or a new head, is described here once, without Keras and without tracing.
 
 Axes: B rows, T tokens, P positions, E embedding, H hidden, N heads, K head size, V vocabulary,
 C labels, D numbers of a vector.
@@ -22,13 +22,13 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
 Node: TypeAlias = Any
-"""What a graph calls a tensor that is not known yet."""
+"""A graph's name or object for a tensor."""
 Array: TypeAlias = np.ndarray
 
 Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "written"]
-"""What a network gives: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B, D)
-of length 1, what pooling makes of each row (B, H), or the vocabulary's logits (B, P, V) at
-`masked_positions`, or, of a model that writes, (B, T, V) everywhere."""
+"""The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors
+(B, D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
+`masked_positions`, or (B, T, V) everywhere, to generate."""
 OUTPUTS: dict[Part, str] = {
     "hidden": "hidden_states",
     "classifier": "logits",
@@ -40,15 +40,15 @@ OUTPUTS: dict[Part, str] = {
 }
 """Name of that output."""
 PRECISION = "precision"
-"""Key of what an ONNX model of ours says of itself: float32 or int8."""
+"""Key in the metadata of our ONNX models: float32 or int8."""
 
 BYTE, SEVEN_BITS = 127, 63
-"""Largest of a kernel's numbers in int8. Some older processors add products of two full bytes in 16
-bits, which overflow: in 7 bits of 8 the answers are the same on all."""
+"""Largest number of a kernel in int8. Some older CPUs add products of two bytes in 16 bits, which
+overflow: with 7 of the 8 bits the results are the same on all."""
 
 
 class Meaning(NamedTuple):
-    """What a graph gives beside logits: what they mean, by one function of them."""
+    """An output of a graph next to the logits: their meaning, one function of them."""
 
     name: str
     function: Literal["softmax", "sigmoid", "linear"]
@@ -77,33 +77,33 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What is to be written: an architecture, its arrays by our names, and what it answers."""
+    """An architecture, its arrays by our names, and the output that is wanted."""
 
     config: RoFormerConfig
     arrays: Mapping[str, Array]
     part: Part = "hidden"
     meaning: Meaning | None = None
     pooling: Pooling = "mean"
-    """Of vectors."""
+    """For vectors."""
     whitening: Whitening | None = None
     dimensions: int | None = None
     """How many numbers of a vector are kept; None for all."""
     source: str = "the checkpoint"
-    """Where the arrays are from, for messages."""
+    """The source of the arrays, for messages."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what it is called with: int32 (B, T), and (B, P) of `masked_positions`."""
-        return ("token_ids", "segment_ids", *["masked_positions"] * (self.part == "masked"))
+        """Names of its inputs: int32 (B, T), and (B, P) of `masked_positions`."""
+        return (*INPUTS, *(["masked_positions"] if self.part == "masked" else []))
 
     @property
     def output(self) -> str:
-        """Name of what it gives."""
+        """Name of its output."""
         return OUTPUTS[self.part]
 
 
 class Graph(ABC):
-    """The operations that a network is made of; a node is the answer of an earlier one."""
+    """The operations of a network; a node is the output of an earlier one."""
 
     @abstractmethod
     def input(self, name: str) -> Node:
@@ -111,9 +111,9 @@ class Graph(ABC):
 
     @abstractmethod
     def visible(self, attention_type: str | None, token_ids: Node, segment_ids: Node) -> Node:
-        """Which token may look at which, as `layers.masks.visible_keys` has it.
+        """The attention mask, as of `layers.masks.visible_keys`.
 
-        A row is one document, token 0 is padding, and the first token always counts.
+        A sequence is one document, token 0 is padding, and the first token is always visible.
         """
 
     @abstractmethod
@@ -145,13 +145,13 @@ class Graph(ABC):
     ) -> Node:
         """Rotate query and key, (B, P, H) and (B, T, H), then weigh the values: (B, P, H).
 
-        Features m and m + K/2 of a head are a pair. `positions` (B, P): where the queries stand;
-        None, at all T places.
+        Dimensions m and m + K/2 of a head are a pair. `positions` (B, P) of the queries; None: all
+        T positions.
         """
 
     @abstractmethod
     def split(self, x: Node, parts: int) -> list[Node]:
-        """x in equal parts of its last axis."""
+        """x in equal parts along its last axis."""
 
     @abstractmethod
     def first(self) -> Node:
@@ -167,26 +167,26 @@ class Graph(ABC):
 
     @abstractmethod
     def mean_of_tokens(self, x: Node, token_ids: Node) -> Node:
-        """The mean over the tokens that are no padding: (B, T, H) → (B, H)."""
+        """The mean over the tokens that are not padding: (B, T, H) → (B, H)."""
 
     @abstractmethod
     def product_with_rows(self, name: str, x: Node, table: Array, bias: Array | None) -> Node:
-        """x (B, P, E) by the rows of a table (V, E) that is looked up in, too: (B, P, V)."""
+        """x (B, P, E) times the transpose of the embedding table (V, E): (B, P, V)."""
 
     @abstractmethod
     def unit(self, x: Node, whitening: Whitening | None, dimensions: int | None) -> Node:
-        """x (B, H) whitened, cut, and made one long: (B, D)."""
+        """x (B, H) whitened, cut and normalized: (B, D)."""
 
     @abstractmethod
     def meaning(self, x: Node, meaning: Meaning) -> Node:
-        """What logits mean."""
+        """Apply the function that gives logits a meaning."""
 
 
 def write(network: Network, graph: Graph) -> dict[str, Node]:
-    """Walk through the network: its outputs by name.
+    """Write all operations of a network into a graph: its outputs by name.
 
-    Raises InputError for weights that are missing, and for some of its parts that it knows nothing
-    of: a graph without them would answer something else.
+    Raises InputError for missing weights, and for weights of a used part that no operation uses: a
+    graph without them would compute something else.
     """
     arrays = _Asked(network.arrays, network.source)
     network = dataclasses.replace(network, arrays=arrays)
@@ -198,7 +198,7 @@ def write(network: Network, graph: Graph) -> dict[str, Node]:
 
 
 class _Asked(Mapping[str, Array]):
-    """Arrays that remember which of them were asked for."""
+    """Arrays that remember which of them were read."""
 
     def __init__(self, arrays: Mapping[str, Array], source: str) -> None:
         self._arrays, self._source = arrays, source
@@ -222,18 +222,17 @@ class _Asked(Mapping[str, Array]):
         return len(self._arrays)
 
     def check(self) -> None:
-        """Raise InputError for an array of a part that was used, if nobody asked for it."""
+        """Raise InputError for an array that was not read, of a part that was."""
         used = {name.split("/")[0] for name in self._asked}
         left = [n for n in self if n.split("/")[0] in used and n not in self._asked]
         if left:
             raise InputError(
-                f"{self._source} holds {left[0]}, of which no graph knows: it can be answered with "
-                "by Keras alone. Give --engine keras."
+                f"{self._source} holds {left[0]}, which graphs do not support. Give --engine keras."
             )
 
 
 def unsupported(config: RoFormerConfig) -> str:
-    """Why no graph can be written of an architecture; "" where it can."""
+    """Why no graph of an architecture can be written; "" if one can."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         known = KNOWN.get(field.name, (field.default,))
@@ -250,10 +249,10 @@ KNOWN: dict[str, tuple[Any, ...]] = {
             *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
             *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
             *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
-            # these say nothing without the fields that they belong to
+            # used only together with other fields
             *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
             "relative_attention_max_distance",
-            # and these are what the network's output is multiplied with later
+            # applied to the output of the network later
             *("label_mean", "label_deviation"),
         ),
         ANY,
@@ -266,8 +265,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "pooling": ("cls", "mean", "pooler"),
     "crf": (False, True),
 }
-"""What of a config this description knows. A field that came later is known at its default alone,
-so that no graph leaves out what a new architecture has."""
+"""The values of a config that are supported. Of a field that is not listed only the default is, so
+that a new field is not ignored."""
 
 
 def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> Node:
@@ -285,7 +284,7 @@ def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> No
         x = graph.dense(x, _dense(network, f"{where}/projection"))
     last = config.num_hidden_layers - 1
     for number in range(config.num_hidden_layers):
-        # Below the last layer every position is looked at; only what it gives may be left out.
+        # Only the last layer may skip positions: keys and values of all others are needed.
         needed = positions if number == last else None
         x = _layer(network, graph, f"encoder/layer_{number}", x, visible, needed)
     return x
@@ -298,7 +297,7 @@ def _layer(
     config = network.config
     layers = [_projection(network, f"{name}/attention", role) for role in ROLES]
     if positions is None:
-        # one product for all three: each by itself is too narrow to keep a processor busy
+        # one product for all three, since a narrow one does not use all cores
         parts = graph.split(graph.dense(x, _joined("qkv", layers)), 3)
     else:
         parts = graph.split(graph.dense(x, _joined("kv", layers[1:])), 2)
@@ -340,7 +339,7 @@ def _token_classifier(network: Network, graph: Graph) -> Node:
 
 
 def _pooled(network: Network, graph: Graph) -> Node:
-    """The pooler's answer, the mean of all tokens, or the first, of any length."""
+    """The pooler's output, the mean of all tokens, or the first token; not normalized."""
     if network.pooling == "mean":
         return graph.mean_of_tokens(_hidden(network, graph), graph.input("token_ids"))
     x = _hidden(network, graph, graph.first())
@@ -350,17 +349,17 @@ def _pooled(network: Network, graph: Graph) -> Node:
 
 
 def _vectors(network: Network, graph: Graph) -> Node:
-    """What pooling gives, whitened, cut, and of length 1."""
+    """Pooled hidden states, whitened, cut and normalized."""
     return graph.unit(_pooled(network, graph), network.whitening, network.dimensions)
 
 
 def _masked(network: Network, graph: Graph) -> Node:
-    """The vocabulary's logits at some positions."""
+    """The vocabulary's logits at the masked positions."""
     return _vocabulary(network, graph, _hidden(network, graph, graph.input("masked_positions")))
 
 
 def _written(network: Network, graph: Graph) -> Node:
-    """The same of every token."""
+    """The vocabulary's logits at every position."""
     return _vocabulary(network, graph, _hidden(network, graph))
 
 
@@ -385,19 +384,20 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "written": _written,
 }
 ROLES = ("query", "key", "value")
+INPUTS = ("token_ids", "segment_ids")
 
 
 def _dense(network: Network, name: str, activation: str | None = None) -> Linear:
-    """A layer by its name; RoFormerV2's have no bias, but those of its heads."""
+    """A layer by its name; those of RoFormerV2 have no bias, except in its heads."""
     bias = f"{name}/bias"
     arrays = network.arrays
     return Linear(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
 
 
 def _projection(network: Network, where: str, role: str) -> Linear:
-    """Queries', keys' or values' layer: (H, H); pairs of features are halves of a head.
+    """The layer of queries, keys or values, (H, H), with each pair of dimensions K/2 apart.
 
-    Scores are the same for any order of features that queries and keys share.
+    Scores do not depend on the order of dimensions, if queries and keys have the same.
     """
     layer, config = _dense(network, f"{where}/{role}"), network.config
     kernel, bias = layer.kernel, layer.bias  # (H, N, K) and (N, K)
@@ -410,7 +410,7 @@ def _projection(network: Network, where: str, role: str) -> Linear:
 
 
 def _joined(name: str, layers: Sequence[Linear]) -> Linear:
-    """Layers of one input side by side."""
+    """Layers with the same input as one layer."""
     biases = [layer.bias for layer in layers if layer.bias is not None]
     where = layers[0].name.rpartition("/")[0]
     kernel = np.concatenate([layer.kernel for layer in layers], axis=1)

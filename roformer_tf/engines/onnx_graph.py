@@ -1,9 +1,9 @@
 """A network as an ONNX model, in ONNX Runtime's fused operations.
 
-RotaryEmbedding, MultiHeadAttention, SkipLayerNormalization and BiasGelu (domain com.microsoft) do
-in one pass each what a traced graph spells out in dozens of nodes. In int8 the kernels of dense
-layers have 8 bits, a scale for each column, and activations are rounded as they come, with a scale
-for each call; embeddings, norms and biases are kept.
+RotaryEmbedding, MultiHeadAttention, SkipLayerNormalization and BiasGelu (domain com.microsoft) are
+one pass each, where a traced graph has dozens of nodes. In int8 the kernels of dense layers have 8
+bits and a scale for each column, and activations are quantized dynamically, with one scale for each
+call; embeddings, norms and biases stay float32.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from roformer_tf.engines.network import (
 )
 
 OPSET, IR_VERSION = 22, 10
-"""ONNX Runtime 1.20, which attends wrongly where there are fewer queries than keys, refuses 22."""
+"""ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22."""
 MICROSOFT = "com.microsoft"
 UNSEEN = -10_000.0
-"""Added to the score of a key that may not be seen: e to it is 0 in float32."""
+"""Added to the score of a masked key: its exponential is 0 in float32."""
 
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
@@ -38,10 +38,10 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
-    places = dict.fromkeys(("hidden", "token_classifier", "written"), "length")
-    places |= {"masked": "positions"}
-    shape = ["batch", *filter(None, [places.get(network.part)]), None]
-    made = helper.make_graph(
+    lengths = dict.fromkeys(("hidden", "token_classifier", "written"), "length")
+    lengths |= {"masked": "positions"}
+    shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
+    onnx_graph = helper.make_graph(
         graph.nodes,
         "roformer",
         [_value(name, TensorProto.INT32, _axes(name)) for name in network.inputs],
@@ -50,7 +50,7 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
     model = helper.make_model(
-        made, ir_version=IR_VERSION, opset_imports=opsets, producer_name="roformer_tf"
+        onnx_graph, ir_version=IR_VERSION, opset_imports=opsets, producer_name="roformer_tf"
     )
     helper.set_model_props(model, {PRECISION: "int8" if largest else "float32"})
     return model
@@ -88,14 +88,14 @@ class OnnxGraph(Graph):
         return self.node(kind, *inputs, domain=MICROSOFT, **attributes)
 
     def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
-        """A constant by its name, under which there is one value throughout."""
+        """A constant; a name always has the same value."""
         if name not in self.constants:
             array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
             self.constants[name] = numpy_helper.from_array(array, name)
         return name
 
     def optional(self, name: str, values: Array | None) -> str:
-        """A constant, or "", which stands for an input that is left out."""
+        """A constant; or "", ONNX' name of an absent input."""
         return "" if values is None else self.constant(name, values)
 
     def integers(self, *values: int) -> str:
@@ -103,11 +103,11 @@ class OnnxGraph(Graph):
         return self.constant(f"int64_{'_'.join(map(str, values))}", values, np.int64)
 
     def input(self, name: str) -> str:
-        """Inputs are called as the network calls them."""
+        """An input, by the network's name."""
         return name
 
     def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> "SeenKeys":
-        """Keys that are no padding; or, where more is hidden, a bias for all scores."""
+        """A mask of padding; or a bias of the scores, where more is masked."""
         counted = self._counted(token_ids)
         if attention_type not in ("causal", "unilm"):
             return SeenKeys(keys=self.node("Cast", counted, to=TensorProto.INT32))
@@ -115,7 +115,7 @@ class OnnxGraph(Graph):
         if attention_type == "causal":
             zeros = self.node("Mul", token_ids, self.scalar("0", 0))
             order = self.node("Add", zeros, self.scalar("1", 1))
-        rank = self.node("CumSum", order, self.scalar("1", 1))  # how many tokens or segments began
+        rank = self.node("CumSum", order, self.scalar("1", 1))  # of the token or the segment
         seen = self.node(
             "LessOrEqual",
             self.node("Unsqueeze", rank, self.integers(1)),
@@ -130,7 +130,7 @@ class OnnxGraph(Graph):
         return self.constant(f"int32_{name}", value, np.int32)
 
     def _counted(self, token_ids: str) -> str:
-        """Which tokens are no padding: (B, T) bool; the first one always counts."""
+        """Which tokens are not padding: (B, T) bool; the first token is always visible."""
         is_padding = self.node("Equal", token_ids, self.scalar("0", 0))
         place = self._places(token_ids)
         later = self.node("Greater", place, self.constant("first", 0, np.int64))
@@ -149,7 +149,7 @@ class OnnxGraph(Graph):
         return self.node("Gather", self.constant(f"{name}/embeddings", table), ids)
 
     def dense(self, x: str, layer: Linear) -> str:
-        """A product; bias and activation in one pass."""
+        """A product; then bias and activation in one pass."""
         name, act = layer.name, layer.activation
         gelu = {"gelu": "BiasGelu", "gelu_new": "FastGelu"}.get(act or "")
         if gelu:
@@ -160,7 +160,7 @@ class OnnxGraph(Graph):
         return self.node("Relu", y) if act == "relu" else y
 
     def _product(self, x: str, layer: Linear) -> str:
-        """x · kernel + bias; in int8 x is rounded as it comes."""
+        """x · kernel + bias; in int8 x is quantized dynamically."""
         name, kernel = layer.name, f"{layer.name}/kernel"
         bias = self.optional(f"{name}/bias", layer.bias)
         if self.largest is None:
@@ -181,7 +181,7 @@ class OnnxGraph(Graph):
         return self.fused(kind, x, y, *weights, bias_name, epsilon=norm.epsilon)
 
     def norm(self, name: str, x: str, norm: Norm) -> str:
-        """ONNX' own LayerNormalization; no head has RoFormerV2's."""
+        """ONNX' own LayerNormalization; no head has the norm of RoFormerV2."""
         return self.node("LayerNormalization", x, *self._weights(name, norm), epsilon=norm.epsilon)
 
     def _weights(self, name: str, norm: Norm) -> list[str]:
@@ -210,7 +210,7 @@ class OnnxGraph(Graph):
         if positions is None:
             query = self.fused("RotaryEmbedding", query, zero, *tables, num_heads=heads)
         elif positions != FIRST:  # whose angle is 0
-            # as rows of one token each: of more the operation takes no more than the table has
+            # as texts of one token each: the operation takes no more tokens than the table has
             places = self.node("Cast", positions, to=TensorProto.INT64)
             places = self.node("Reshape", places, self.integers(-1, 1))
             shape = self.node("Shape", query)
@@ -225,7 +225,7 @@ class OnnxGraph(Graph):
         return self.fused("MultiHeadAttention", *inputs, num_heads=heads)
 
     def _rotation(self, base: float) -> tuple[str, ...]:
-        """Cosines and sines of all angles (T, K/2): computed, so that no row is too long."""
+        """Cosines and sines of all angles (T, K/2), computed for any length."""
         if not self._tables:
             places = self.node("Cast", self._places("token_ids"), to=TensorProto.FLOAT)
             pairs = np.arange(0, self.head_size, 2) / self.head_size
@@ -242,7 +242,7 @@ class OnnxGraph(Graph):
         return names
 
     def first(self) -> str:
-        """No tensor: what is gathered there is a slice."""
+        """A marker instead of a tensor: there `gather` is a slice."""
         return FIRST
 
     def gather(self, x: str, positions: str) -> str:
@@ -258,7 +258,7 @@ class OnnxGraph(Graph):
         return self.node("Squeeze", x, self.integers(1))
 
     def mean_of_tokens(self, x: str, token_ids: str) -> str:
-        """Weights of 1 and 0, and their sum, which is 1 at least."""
+        """A weighted sum, with weights 1 and 0, over the sum of the weights."""
         weights = self.node("Cast", self._counted(token_ids), to=TensorProto.FLOAT)
         weights = self.node("Unsqueeze", weights, self.integers(2))
         total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
@@ -267,13 +267,13 @@ class OnnxGraph(Graph):
         )
 
     def product_with_rows(self, name: str, x: str, table: Array, bias: Array | None) -> str:
-        """The table as it is looked up in, its axes exchanged within the product."""
+        """The embedding table, transposed within the product."""
         words = self.constant(f"{name}/embeddings", table)
         y = self.fused("FusedMatMul", x, words, transB=1)
         return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
 
     def unit(self, x: str, whitening: Whitening | None, dimensions: int | None) -> str:
-        """A product at most, a slice at most, and one norm."""
+        """Whitening, a slice and one norm."""
         if whitening is not None:
             x = self.node("Sub", x, self.constant("whitening/mean", whitening.mean))
             x = self.node("MatMul", x, self.constant("whitening/matrix", whitening.matrix))
@@ -284,7 +284,7 @@ class OnnxGraph(Graph):
         return self.node("Div", x, self.node("Max", length, self.constant("shortest", 1e-12)))
 
     def meaning(self, x: str, meaning: Meaning) -> str:
-        """Softmax, Sigmoid, or a line."""
+        """Softmax, Sigmoid, or a linear function."""
         if meaning.function == "softmax":
             return self.node("Softmax", x, axis=-1)
         if meaning.function == "sigmoid":
@@ -294,11 +294,11 @@ class OnnxGraph(Graph):
 
 
 class SeenKeys(NamedTuple):
-    """What attention may look at: `keys` seen by all (B, T), or a `bias` for its scores."""
+    """A mask: `keys` that all queries see (B, T), or a `bias` of scores."""
 
     keys: str = ""
     bias: str = ""
 
 
 FIRST = "first"
-"""In the place of positions: the first token of each row."""
+"""Stands for the position of the first token of each text."""

@@ -17,10 +17,10 @@ from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.engines.network import Array, Graph, Linear, Meaning, Network, Norm, rounded, write
 
 COSINES, SINES = "cosines", "sines"
-"""Inputs beside those of the network: of all angles, (1, 1, T, K) float32. They are not computed in
-the graph: in bfloat16 that could not tell position 257 from 256."""
+"""Additional inputs, for all angles, (1, 1, T, K) float32. The graph does not compute them, since
+bfloat16 cannot distinguish position 257 from 256."""
 UNSEEN = -10_000.0
-"""Added to the score of a key that may not be seen: e to it is 0 in float32 and in bfloat16."""
+"""Added to the score of a masked key: its exponential is 0 in float32 and in bfloat16."""
 
 
 def openvino_model(network: Network, largest: int | None = None) -> ov.Model:
@@ -36,7 +36,7 @@ def openvino_model(network: Network, largest: int | None = None) -> ov.Model:
 
 
 def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array]:
-    """Cosines and sines of so many positions' angles, twice side by side."""
+    """Cosines and sines of the angles of all positions, each repeated for both halves."""
     frequencies = base ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
     angles = np.arange(length, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
     angles = np.tile(angles, 2)[None, None]
@@ -44,7 +44,7 @@ def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array
 
 
 class ScoreBias(NamedTuple):
-    """What is added to the scores of attention, (B, 1, 1 or T, T)."""
+    """A bias of attention scores, (B, 1, 1 or T, T)."""
 
     bias: Any
     of_queries: bool
@@ -64,7 +64,7 @@ class OpenVinoGraph(Graph):
         self._constants: dict[str, Any] = {}
 
     def constant(self, name: str, values: Any, dtype: Any = np.float32) -> Any:
-        """A constant by its name, under which there is one value throughout."""
+        """A constant; a name always has the same value."""
         if name not in self._constants:
             array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
             self._constants[name] = ops.constant(array, name=name)
@@ -94,14 +94,14 @@ class OpenVinoGraph(Graph):
             order = segment_ids
             if attention_type == "causal":
                 order = ops.add(ops.multiply(token_ids, self.scalar(0)), self.scalar(1))
-            rank = ops.cum_sum(order, self.axis(1))  # how many tokens or segments began
+            rank = ops.cum_sum(order, self.axis(1))  # of the token or the segment
             keys, queries = self._unsqueezed(rank, 1), self._unsqueezed(rank, 2)
             seen = ops.logical_and(seen, ops.less_equal(keys, queries))
         zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
         return ScoreBias(ops.select(seen, zero, unseen), ordered)
 
     def _counted(self, token_ids: Any) -> Any:
-        """Which tokens are no padding: (B, T) bool; the first one always counts."""
+        """Which tokens are not padding: (B, T) bool; the first token is always visible."""
         length = ops.gather(ops.shape_of(token_ids, "i32"), self.axis(1), self.axis(0))
         places = ops.range(self.scalar(0), length, self.scalar(1), "i32")
         first = ops.equal(places, self.scalar(0))
@@ -115,7 +115,7 @@ class OpenVinoGraph(Graph):
         return ops.gather(self.constant(f"{name}/embeddings", table), ids, self.axis(0))
 
     def dense(self, x: Any, layer: Linear) -> Any:
-        """A product with the kernel's transpose, as the plugin lays weights out, and the rest."""
+        """A product with the kernel's transpose, the plugin's layout, then bias and activation."""
         kernel = self._kernel(layer)
         y = ops.matmul(x, kernel, False, True)
         if layer.bias is not None:
@@ -136,7 +136,7 @@ class OpenVinoGraph(Graph):
         return ops.multiply(values, self.constant(f"{layer.name}/scales", scales[:, None]))
 
     def add_norm(self, name: str, x: Any, y: Any, norm: Norm, bias: Array | None = None) -> Any:
-        """Sums, which the plugin puts into the product before them, and the norm."""
+        """Sums, which the plugin fuses into the product before them, and the norm."""
         x = x if bias is None else ops.add(x, self.constant(f"{name}/bias", bias))
         return self.norm(name, ops.add(x, y), norm)
 
@@ -181,7 +181,7 @@ class OpenVinoGraph(Graph):
 
     def _rotated(self, x: Any, positions: Any | None) -> Any:
         """(a, b) → (a cos − b sin, b cos + a sin), a and b being halves of a head."""
-        # spelled as in GPT-NeoX, which the plugin knows as one operation
+        # written as in GPT-NeoX, which the plugin fuses into one operation
         cosines, sines = (self._table(name, positions) for name in (COSINES, SINES))
         half = self.head_size // 2
         a, b = ops.variadic_split(x, self.axis(3), self.integers(half, half)).outputs()
@@ -189,7 +189,7 @@ class OpenVinoGraph(Graph):
         return ops.add(ops.multiply(x, cosines), ops.multiply(turned, sines))
 
     def _table(self, name: str, positions: Any | None) -> Any:
-        """Of all places (1, 1, T, K), or of some (B, 1, P, K)."""
+        """At all positions (1, 1, T, K), or at some (B, 1, P, K)."""
         table = self.inputs[name]
         if positions is None:
             return table
@@ -201,7 +201,7 @@ class OpenVinoGraph(Graph):
         return list(ops.split(x, self.axis(-1), parts).outputs())
 
     def first(self) -> Any:
-        """No tensor: what is gathered there is a slice."""
+        """A marker instead of a tensor: there `gather` is a slice."""
         return FIRST
 
     def gather(self, x: Any, positions: Any) -> Any:
@@ -216,18 +216,18 @@ class OpenVinoGraph(Graph):
         return ops.squeeze(x, self.integers(1))
 
     def mean_of_tokens(self, x: Any, token_ids: Any) -> Any:
-        """Weights of 1 and 0, and their sum, which is 1 at least."""
+        """A weighted sum, with weights 1 and 0, over the sum of the weights."""
         weights = self._unsqueezed(ops.convert(self._counted(token_ids), "f32"), 2)
         total = ops.reduce_sum(ops.multiply(x, weights), self.integers(1))
         return ops.divide(total, ops.reduce_sum(weights, self.integers(1)))
 
     def product_with_rows(self, name: str, x: Any, table: Array, bias: Array | None) -> Any:
-        """The table as it is looked up in."""
+        """The embedding table."""
         y = ops.matmul(x, self.constant(f"{name}/embeddings", table), False, True)
         return y if bias is None else ops.add(y, self.constant("decoder/bias", bias))
 
     def unit(self, x: Any, whitening: Whitening | None, dimensions: int | None) -> Any:
-        """A product at most, a slice at most, and one norm."""
+        """Whitening, a slice and one norm."""
         if whitening is not None:
             x = ops.subtract(x, self.constant("whitening/mean", whitening.mean))
             x = ops.matmul(x, self.constant("whitening/matrix", whitening.matrix), False, False)
@@ -237,7 +237,7 @@ class OpenVinoGraph(Graph):
         return ops.normalize_l2(x, self.integers(1), 1e-24, "max")
 
     def meaning(self, x: Any, meaning: Meaning) -> Any:
-        """Softmax, sigmoid, or a line."""
+        """Softmax, sigmoid, or a linear function."""
         if meaning.function == "softmax":
             return ops.softmax(x, -1)
         if meaning.function == "sigmoid":
@@ -247,7 +247,7 @@ class OpenVinoGraph(Graph):
 
 
 class _First:
-    """In the place of positions: the first token of each row."""
+    """Stands for the position of the first token of each text."""
 
 
 FIRST = _First()

@@ -23,7 +23,7 @@ from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import onnx_session
-from roformer_tf.engines.network import SEVEN_BITS, Network, unsupported
+from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network, unsupported
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
 from roformer_tf.inference.opening import ONNX
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 Format = Literal["savedmodel", "onnx", "int8"]
 
-INPUTS = ("token_ids", "segment_ids")
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))
 """Batches and lengths for comparison: several, so that a size fixed by mistake fails."""
 LARGEST_DIFFERENCE = 1e-4

@@ -267,7 +267,9 @@ def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
     file cannot be written.
     """
     text: Any = {"encoding": encoding, "errors": "backslashreplace", "newline": ""}
-    if output == STANDARD:
+    if output == STANDARD and not hasattr(sys.stdout, "buffer"):  # a notebook's
+        yield sys.stdout
+    elif output == STANDARD:
         sys.stdout.flush()
         out = io.TextIOWrapper(sys.stdout.buffer, **text)
         try:
@@ -277,9 +279,9 @@ def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
             out.detach()  # closing it would close the standard output
-        return
-    with _written(output) as beside, beside.open("w", **text) as out:
-        yield out
+    else:
+        with _written(output) as beside, beside.open("w", **text) as out:
+            yield out
 
 
 @contextmanager

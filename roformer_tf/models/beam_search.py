@@ -1,6 +1,7 @@
-"""Beam search, by two rules that differ in what becomes of a text that ends early.
+"""Beam search, by two rules that differ in how they treat a text that ends early.
 
-bert4keras' rule is that of the released models' scripts; transformers' has a length penalty.
+The rule of bert4keras is that of the released models' scripts; that of transformers has a length
+penalty.
 NumPy alone. Axes: K beams, V vocabulary.
 """
 
@@ -15,10 +16,10 @@ Ints = npt.NDArray[np.integer[Any]]
 
 
 class Written(NamedTuple):
-    """What a beam has written."""
+    """The new tokens of a beam."""
 
     token_ids: tuple[int, ...]
-    """The end's token too, where it has ended."""
+    """With the token that ended it, if it has ended."""
     log_probability: float
     """The sum over all of its tokens."""
     ended: bool
@@ -26,13 +27,13 @@ class Written(NamedTuple):
 
 @dataclass
 class BeamSearch:
-    """The beams of one prompt; each step, `advance` says which of them go on, and with what.
+    """The beams of one prompt; `advance` makes one step.
 
-    Without a length penalty the search is bert4keras' `AutoRegressiveDecoder.beam_search`: once
-    the best of all candidates has ended, it is the answer, and until then other ended ones are
-    dropped, and their places with them. With one, it is transformers': ended candidates are kept
-    with log-probability / length^penalty, and the search goes on while a running beam may still
-    beat the worst of as many kept ones as there are beams.
+    Without a length penalty the search is bert4keras' `AutoRegressiveDecoder.beam_search`: when the
+    best of all candidates has ended, it is the answer; other candidates that end are dropped, and
+    reduce the number of beams. With one, it is that of transformers: ended candidates are kept with
+    log-probability / length^penalty, and the search continues while a running beam may still beat
+    the worst kept one.
     """
 
     beams: int
@@ -42,14 +43,14 @@ class BeamSearch:
     length_penalty: float | None = None
     running: list[Written] = field(default_factory=lambda: [Written((), 0.0, False)])
     kept: list[tuple[float, Written]] = field(default_factory=list)
-    """Ended ones with their scores, best first."""
+    """Ended candidates with their scores, best first."""
     answer: Written | None = None
 
     def advance(self, log_probabilities: Floats) -> tuple[Ints, Ints]:
-        """Take the log-probabilities (K, V) behind the running beams.
+        """Take the log-probabilities (K, V) of the next tokens of the running beams.
 
-        Returns, for the beams that run on, the number of the beam that each continues and the token
-        that it writes, (K',) each; none once there is an `answer`.
+        Returns, for the beams that continue, the numbers of their parents and their new tokens,
+        (K',) each; none once there is an `answer`.
         """
         sums = np.array([beam.log_probability for beam in self.running])[:, None]
         scores = (sums + log_probabilities).ravel()
@@ -62,15 +63,15 @@ class BeamSearch:
             written = Written(ids, float(scores[place]), token in self.ends)
             candidates.append((parent, written))
         step = self._keep_best if self.length_penalty is None else self._keep_ended
-        going_on = step(candidates)
+        continued = step(candidates)
         if self.answer is not None:
-            going_on = []
-        self.running = [written for _, written in going_on]
-        parents = np.array([parent for parent, _ in going_on], np.int64)
-        return parents, np.array([written.token_ids[-1] for _, written in going_on], np.int64)
+            continued = []
+        self.running = [written for _, written in continued]
+        parents = np.array([parent for parent, _ in continued], np.int64)
+        return parents, np.array([written.token_ids[-1] for _, written in continued], np.int64)
 
     def _keep_best(self, candidates: list[tuple[int, Written]]) -> list[tuple[int, Written]]:
-        """bert4keras' rule; candidates as many as beams, best first."""
+        """The rule of bert4keras; as many candidates as beams, best first."""
         best = candidates[0][1]
         running = [x for x in candidates if not x[1].ended]
         if best.ended:
@@ -81,23 +82,23 @@ class BeamSearch:
         return running
 
     def _keep_ended(self, candidates: list[tuple[int, Written]]) -> list[tuple[int, Written]]:
-        """transformers' rule (`early_stopping=False`); candidates at least twice as many."""
+        """The rule of transformers (`early_stopping=False`); at least twice as many candidates."""
         length = len(candidates[0][1].token_ids)
-        share = length ** float(self.length_penalty or 0)
+        divisor = length ** float(self.length_penalty or 0)
         full = length == self.max_tokens
-        for _, written in candidates[: self.beams]:  # the others only stand in for ended ones
+        for _, written in candidates[: self.beams]:  # the rest only replaces ended ones
             if written.ended or full:
-                self.kept.append((written.log_probability / share, written))
+                self.kept.append((written.log_probability / divisor, written))
         self.kept = sorted(self.kept, key=lambda x: -x[0])[: self.beams]
         running = [x for x in candidates if not x[1].ended][: self.beams]
         enough = len(self.kept) == self.beams
-        if full or (enough and running[0][1].log_probability / share <= self.kept[-1][0]):
+        if full or (enough and running[0][1].log_probability / divisor <= self.kept[-1][0]):
             self.answer = self.kept[0][1]
         return running
 
 
 def _largest(scores: Floats, count: int) -> Ints:
-    """Places of the largest scores, the largest first; of equal ones the earlier."""
+    """Indices of the largest scores, the largest first; of equal ones the lower index."""
     count = min(count, len(scores))
     places = np.sort(np.argpartition(-scores, count - 1)[:count])
     return places[np.argsort(-scores[places], kind="stable")]

@@ -1,8 +1,8 @@
-"""`model(inputs)` on TensorFlow, outside of any function: one compiled call in place of hundreds.
+"""`model(inputs)` on TensorFlow, outside of any function: one compiled call instead of hundreds.
 
-One operation after the other, a text of 32 tokens takes ten times as long as in one graph. Whatever
-may need more than the answer stays as it was: training, gradients, a call within another layer's,
-layers that others wrote.
+Executed one by one, the operations on a text of 32 tokens take ten times as long as in one graph.
+Keras' own call is used where more than the output may be needed: for training, for gradients,
+within another layer's call, and for layers from other packages.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,29 +17,29 @@ from roformer_tf.internals import all_layers, device_scope, is_called_alone
 from roformer_tf.kernels.forms import graph_of, is_known_integer, takes_plain_forms
 
 KNOWN = ("roformer_tf", "keras")
-"""Packages whose layers do nothing besides answering. Another's may print, or remember."""
+"""Packages whose layers have no side effects, such as printing or keeping state."""
 
 
 @dataclass
 class EagerCalls:
-    """The compiled calls of one model, by what they are called with."""
+    """The compiled calls of one model, by the kind of their inputs."""
 
     functions: dict[tuple[Any, ...], Callable[..., Any] | None] = field(default_factory=dict)
     """None where a layer is not of `KNOWN`."""
     kinds: set[tuple[Any, ...]] = field(default_factory=set)
-    """What the model was called with before."""
+    """Kinds of inputs that the model was called with before."""
     structure: list[Any] = field(default_factory=list)
-    """Layers, what each computes in and with, and variables, as they were when traced."""
+    """Layers, their dtype policies and functions, and variables, when the call was traced."""
 
     def function(
         self, model: keras.Model, inputs: Any, settings: Mapping[str, Any]
     ) -> Callable[..., Any] | None:
-        """What answers such inputs, of any batch and length; None where the plain call has to.
+        """The compiled call for such inputs, of any batch and length; None for Keras' own call.
 
-        The first call of a kind is plain: a trace takes as long as twenty. A model whose layers or
-        variables are no longer what they were, by `quantize` or `enable_lora`, is traced anew.
+        The first call of a kind is Keras' own: tracing takes as long as twenty calls. A model whose
+        layers or variables have changed, by `quantize` or `enable_lora`, is traced again.
         """
-        if not (_asks_for_answers(settings) and _is_known(inputs)):
+        if not (_is_inference(settings) and _is_known(inputs)):
             return None
         if not is_called_alone(keras) or model.run_eagerly or not _is_ours(model):
             return None
@@ -61,12 +61,12 @@ class EagerCalls:
         return self.functions[kind]
 
 
-def _asks_for_answers(settings: Mapping[str, Any]) -> bool:
+def _is_inference(settings: Mapping[str, Any]) -> bool:
     return not settings or (set(settings) == {"training"} and not settings["training"])
 
 
 def _is_known(inputs: Any) -> bool:
-    """Whether inputs are integers whose values are there, on TensorFlow."""
+    """Whether inputs are integers with values, on TensorFlow."""
     on_tensorflow = keras.backend.backend() == "tensorflow"
     if not on_tensorflow or not isinstance(inputs, Mapping):
         return False
@@ -80,11 +80,11 @@ def _is_ours(layer: Any) -> bool:
 def _structure(model: keras.Model) -> list[Any]:
     layers = list(all_layers(model))
     found = [*layers, *(layer.dtype_policy for layer in layers), *model.variables]
-    for name in ("call", "activation"):  # what people put in the place of a layer's own
+    for name in ("call", "activation"):  # what users may replace
         found += [vars(layer).get(name) for layer in layers]
     return found
 
 
-def _same(ones: list[Any], others: list[Any]) -> bool:
-    """Whether two lists hold the very same objects."""
-    return len(ones) == len(others) and all(map(is_, ones, others))
+def _same(first: list[Any], second: list[Any]) -> bool:
+    """Whether two lists hold the same objects."""
+    return len(first) == len(second) and all(map(is_, first, second))

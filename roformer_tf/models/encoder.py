@@ -1,4 +1,4 @@
-"""RoFormerEncoder: rows of tokens in, hidden states out."""
+"""RoFormerEncoder: tokens → hidden states."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,9 +23,9 @@ class RoFormerEncoder(PretrainedModel):
     `sequence_ids`: 0 for padding, 1, 2, … for the document a token belongs to. Absent, they
     are `token_ids != 0`, the first position always counted. Two tokens see each other only if
     their `sequence_ids` are equal and not 0, and as `config.attention_type` allows.
-    → hidden states (B, T, H) in the compute dtype; what a padded position gives is unspecified.
-    Given `positions` (B, P) int32 beside the dict, 0 to T − 1, those there alone (B, P, H): the
-    last layer does the work of no others.
+    → hidden states (B, T, H) in the compute dtype; those at padding are unspecified. Given
+    `positions` (B, P) int32 as well, 0 to T − 1, only those (B, P, H): the last layer computes no
+    others.
     """
 
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
@@ -38,9 +38,9 @@ class RoFormerEncoder(PretrainedModel):
             for i in range(config.num_hidden_layers)
         ]
         self.rematerialize = False
-        """Whether training keeps of a layer only what goes in, and computes the rest again for the
-        gradients: the same numbers in less memory and more time. To be set before `compile`."""
-        # Now, not at the first call: loading and optimizers need all weights, and no shape is open.
+        """Whether training keeps only the input of each layer, and computes the rest again for the
+        gradients: the same numbers in less memory and more time. Set it before `compile`."""
+        # Not at the first call: loading and optimizers need all weights, and all shapes are known.
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
@@ -70,26 +70,26 @@ class RoFormerEncoder(PretrainedModel):
         training: bool | None = None,
         positions: Tensor | None = None,
     ) -> list[Tensor]:
-        """Give L + 1 tensors (B, T, H): what the embeddings give, then each layer.
+        """Give L + 1 tensors (B, T, H): of the embeddings, then of each layer.
 
-        Of the last layer (B, P, H), where positions (B, P) are given.
+        Given positions (B, P), that of the last layer is (B, P, H).
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
         segment_ids = inputs.get("segment_ids")
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        # Once for all layers and heads: a layer has one of two views, of all or of what is near.
+        # Once for all layers and heads: a layer has one of two masks, of all or of near tokens.
         views = self._views(sequences(inputs), segment_ids)
         where = ops.arange(ops.shape(token_ids)[1])
         if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
-            where = places(sequences(inputs))  # in the documents that are packed into a row
+            where = places(sequences(inputs))  # positions within packed documents
         biases = self._biases(token_ids, views)
         states = [self.embeddings(token_ids, segment_ids, where, training=training)]
         for number, layer in enumerate(self.layer_stack):
             local = self.config.is_local(number)
             visible, bias = views[local], biases.get(local)
-            # Below the last layer every position is looked at; only what it gives may be left out.
+            # Only the last layer may skip positions: keys and values of all others are needed.
             needed = positions if layer is self.layer_stack[-1] else None
             if self.rematerialize and training:
                 states.append(recomputed(layer, states[-1], visible, needed, bias))
@@ -98,7 +98,7 @@ class RoFormerEncoder(PretrainedModel):
         return states
 
     def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Any]:
-        """What tokens see: of a layer that is local a band, of one that is not (B, T, T) bool.
+        """Masks: of a local layer a band, of another one (B, T, T) bool.
 
         For kernels that skip what nobody sees the latter is told as PackedMask.
         """
@@ -114,7 +114,7 @@ class RoFormerEncoder(PretrainedModel):
         return views
 
     def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:
-        """T5's bias for each of the views, if there is any: one table for all layers."""
+        """T5's bias for each of the masks, if there is one: one table for all layers."""
         if self.relative_attention_bias is None:
             return {}
         return {
@@ -133,25 +133,25 @@ class RoFormerEncoder(PretrainedModel):
         slot: Tensor,
         caches: Sequence[KeyValueCache],
     ) -> Tensor:
-        """Read T tokens more of every row, behind those that the caches of the layers hold.
+        """Read T more tokens of every text, after those in the caches of the layers.
 
-        token_ids, segment_ids, positions (B, T) int32, visible (B, T, S) bool: which of all S slots
-        each may look at; slot () int32: that of the first → last layer's hidden states (B, T, H).
+        token_ids, segment_ids, positions (B, T) int32; visible (B, T, S) bool: which of all S slots
+        each attends to; slot () int32: that of the first → last layer's hidden states (B, T, H).
         """
         x = self.embeddings(token_ids, segment_ids, positions)
-        # A row's tokens lie one behind the other: from the last one's slot and position follow
-        # those of all slots.
+        # The tokens of a text have consecutive slots and positions, so the last one's slot and
+        # position determine those of all slots.
         last = slot + ops.shape(token_ids)[1] - 1
         slots = ops.arange(ops.shape(visible)[2])[None] - last + positions[:, -1:]  # (B, S)
         bias = None
         if self.relative_attention_bias is not None:
             bias = self.relative_attention_bias.between(positions, slots)
-        near = visible
+        nearby = visible
         if self.config.local_attention:
-            away = ops.abs(positions[:, :, None] - slots[:, None])
-            near = visible & (away <= self.config.window)
+            distance = ops.abs(positions[:, :, None] - slots[:, None])
+            nearby = visible & (distance <= self.config.window)
         for number, (layer, cache) in enumerate(zip(self.layer_stack, caches, strict=True)):
-            seen = near if self.config.is_local(number) else visible
+            seen = nearby if self.config.is_local(number) else visible
             x = layer(x, seen, past=Past(cache, slot, positions), bias=bias)
         return x
 
@@ -162,10 +162,10 @@ def first_positions(inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def sequences(inputs: Mapping[str, Tensor]) -> Tensor:
-    """Which document each token is of, 0 for padding: (B, T) int32.
+    """The document of each token, 0 for padding: (B, T) int32.
 
-    Unless the inputs say so, a row is one document and token 0 is padding. As in bert4keras the
-    first position always counts, so that an empty row gives no NaN.
+    By default a row is one document and token 0 is padding. As in bert4keras the first position is
+    always visible, so that an empty row gives no NaN.
     """
     given = inputs.get("sequence_ids")
     if given is not None:

@@ -1,4 +1,4 @@
-"""Models that write: greedy, sampled or by beams, many prompts at once."""
+"""Text generation: greedy, sampled or by beam search, for many prompts at once."""
 
 from __future__ import annotations
 
@@ -29,32 +29,31 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 ROWS = 64
-"""Texts that are written side by side."""
+"""Texts that are generated at the same time."""
 SMALLEST = 1e-12
 """Added by bert4keras to probabilities, whose logarithms it sums."""
 
 OnToken: TypeAlias = Callable[[int, int, int], None]
-"""Told of every token that is written: the prompt's number, the sample's, the token's id."""
+"""Called with each new token: the number of the prompt, of the sample, and the token's id."""
 OnDone: TypeAlias = "Callable[[int, list[Continuation]], None]"
-"""Told of every prompt that is finished, at once: its number, and what was written behind it."""
+"""Called with each finished prompt: its number and its continuations."""
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What was written behind a prompt."""
+    """A continuation of a prompt."""
 
     token_ids: tuple[int, ...]
-    """Without the [SEP] that ended it, with the token of `stop` that did."""
+    """Without the [SEP] that ended it, but with a token of `stop` that did."""
     text: str
     score: float
-    """Mean log-probability of a token, in nats, by the model itself: of all that were written, and
-    of the [SEP]."""
+    """Mean log-probability in nats, without penalties, of all new tokens and the [SEP]."""
     ended: bool
-    """Whether the text ended of itself, before `max_tokens`."""
+    """Whether the model ended the text, before `max_tokens`."""
 
 
 class GenerationMixin:
-    """`generate`, for models whose logits at a position score the token behind it."""
+    """`generate`, for models whose logits at a position score the next token."""
 
     config: RoFormerConfig
     tokenizer: RoFormerTokenizer | None
@@ -66,22 +65,22 @@ class GenerationMixin:
     ) -> list[list[str]]:
         """Continue texts: for each a list of `samples` texts, without the prompt.
 
-        A causal model continues the text; a UniLM one (sim) writes another that means the same.
+        A causal model continues the text; a UniLM one (sim) paraphrases it.
         `settings` are those of `GenerationConfig`: max_tokens, min_tokens, samples, temperature,
         top_k, top_p, repetition_penalty, beams, length_penalty, stop, seed. Greedy unless one of
-        them says otherwise. rows: texts that are written side by side.
-        Raises InputError for settings out of their bounds, for what is no list of texts, a prompt
-        that leaves no room, and a model without a tokenizer or that sees what is to be written.
+        them says otherwise. rows: texts that are generated at the same time.
+        Raises InputError for settings out of bounds, for another type than a list of texts, for a
+        prompt that is too long, and for a model without a tokenizer or with a bidirectional mask.
         """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InputError(f"a list of texts is needed, not {str(texts)[:60]!r}. Give a list.")
         written = self.generate_ids(
             [self.encode_prompt(text) for text in texts], GenerationConfig(**settings), rows=rows
         )
-        return [[one.text for one in each] for each in written]
+        return [[text.text for text in each] for each in written]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """What the model reads before it writes: [CLS], the text and, of UniLM, [SEP]."""
+        """Token ids of a prompt: [CLS], the text and, for UniLM, [SEP]."""
         tokenizer = self.own_tokenizer
         ids, _ = tokenizer.encode(text)
         return ids if self.config.attention_type == "unilm" else ids[:-1]
@@ -99,11 +98,11 @@ class GenerationMixin:
     ) -> list[list[Continuation]]:
         """Continue rows of token ids, such as `encode_prompt` makes: a list for each.
 
-        One config for all, by default `GenerationConfig()`, or one each. `turns`: which of equal
-        prompts each is, by which they draw texts of their own; counted unless given. `on_token`
-        hears of each token as it is written, but of none of beams; `on_done` of each prompt as
-        soon as it is finished. `given_up`, asked of a prompt's number behind every token, ends
-        what is written behind that one alone. Prompts of like length are written together.
+        One config for all, by default `GenerationConfig()`, or one each. `turns`: the numbers of
+        equal prompts, so that each samples other texts; counted by default. `on_token` is called
+        with each token, but not in beam search; `on_done` with each finished prompt. `given_up` is
+        called with a prompt's number after every token; True ends that prompt alone. Prompts of
+        similar length form batches.
         Raises InputError as `generate` does.
         """
         if config is None or isinstance(config, GenerationConfig):
@@ -112,21 +111,20 @@ class GenerationMixin:
             self._check_fits(number, prompt)
         for each in dict.fromkeys(config):
             self.check_stops(each)
-        # Before anything is written: what is refused is refused of all.
         if self._generator is None:
             self._generator = _Generator(self)
-        asking = _Asking(on_token, on_done, given_up or (lambda _: False))
-        return self._generator.write(prompts, config, rows, turns or turns_of(prompts), asking)
+        callbacks = _Callbacks(on_token, on_done, given_up or (lambda _: False))
+        return self._generator.write(prompts, config, rows, turns or turns_of(prompts), callbacks)
 
     def check_stops(self, config: GenerationConfig) -> None:
-        """Raise InputError where beams are to stop at what is no token of the vocabulary."""
+        """Raise InputError where beams would stop at a text that is not a single token."""
         if config.beams == 1 or not config.stop:
             return
         for stop in config.stop:
             if stop not in self.own_tokenizer.vocabulary:
                 raise InputError(
-                    f"stop is {stop!r}, but beams end at single tokens, and the vocabulary has no "
-                    "such one. Leave beams out, or stop at another text."
+                    f"stop is {stop!r}, but beams end at single tokens, and the vocabulary lacks "
+                    "it. Omit beams, or stop at another text."
                 )
 
     def _check_fits(self, number: int, prompt: Sequence[int]) -> None:
@@ -136,14 +134,14 @@ class GenerationMixin:
         if len(prompt) >= most:
             raise InputError(
                 f"prompt {number} has {len(prompt):,} tokens, but the model was made for texts of "
-                f"{most:,}, with what it writes. Give a shorter one, or a model with a larger "
+                f"{most:,}, with the new tokens. Give a shorter one, or a model with a larger "
                 "max_position_embeddings."
             )
 
 
 @dataclass
 class _Row:
-    """One text that is being written."""
+    """A text that is being generated."""
 
     prompt: int
     sample: int
@@ -159,8 +157,8 @@ class _Row:
 
 
 @dataclass(frozen=True)
-class _Asking:
-    """What a caller wants to hear, and whether it still wants a prompt's texts."""
+class _Callbacks:
+    """The callbacks of `generate_ids`."""
 
     on_token: OnToken | None
     on_done: OnDone | None
@@ -168,7 +166,7 @@ class _Asking:
 
 
 class _Generator:
-    """Writes with one model, for one caller at a time."""
+    """Generates with one model, for one caller at a time."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -178,7 +176,7 @@ class _Generator:
         tokens = [] if tokenizer is None else list(tokenizer.tokens[:size])
         known = np.array([x is not None for x in tokens] + [not tokens] * (size - len(tokens)))
         self.holes = np.flatnonzero(~known)
-        """Ids of no token: checkpoints have more rows than their vocabulary, or gaps in it."""
+        """Ids without a token: a vocabulary may have fewer tokens than embeddings, or gaps."""
 
     def write(
         self,
@@ -186,22 +184,22 @@ class _Generator:
         configs: Sequence[GenerationConfig],
         rows: int,
         turns: Sequence[int],
-        asking: _Asking,
+        callbacks: _Callbacks,
     ) -> list[list[Continuation]]:
         """See `GenerationMixin.generate_ids`."""
         answers: list[list[Continuation]] = [[] for _ in prompts]
 
         def finish(number: int, written: list[Continuation]) -> None:
             answers[number] = written
-            if asking.on_done is not None:
-                asking.on_done(number, written)
+            if callbacks.on_done is not None:
+                callbacks.on_done(number, written)
 
         with self.lock:
             for chosen in _batches(prompts, configs, rows):
                 if configs[chosen[0]].beams > 1:
-                    self._search(prompts, configs, chosen, asking, finish)
+                    self._search(prompts, configs, chosen, callbacks, finish)
                 else:
-                    self._sample(prompts, configs, chosen, turns, asking, finish)
+                    self._sample(prompts, configs, chosen, turns, callbacks, finish)
             self.decoder.end()
         return answers
 
@@ -211,10 +209,10 @@ class _Generator:
         configs: Sequence[GenerationConfig],
         chosen: Sequence[int],
         turns: Sequence[int],
-        asking: _Asking,
+        callbacks: _Callbacks,
         finish: OnDone,
     ) -> None:
-        """Greedy, or drawn."""
+        """Greedy or sampled."""
         logits = self._begin([prompts[i] for i in chosen], [configs[i] for i in chosen])
         rows: list[_Row] = []
         for number in chosen:
@@ -237,16 +235,16 @@ class _Generator:
                 if row.done:
                     continue
                 self._put(row, token)
-                if asking.on_token is not None and not (row.ended and token == self._sep):
-                    asking.on_token(row.prompt, row.sample, token)
-                row.done = row.done or asking.given_up(row.prompt)
+                if callbacks.on_token is not None and not (row.ended and token == self._sep):
+                    callbacks.on_token(row.prompt, row.sample, token)
+                row.done = row.done or callbacks.given_up(row.prompt)
                 if row.done and all(other.done for other in texts[row.prompt]):
                     own = texts[row.prompt]
                     finish(row.prompt, [self._continuation(x) for x in own])
             live = [place for place, row in enumerate(running) if not row.done]
             if not live:
                 break
-            if 2 * len(live) <= len(running):  # fewer rows are faster, to leave some takes time
+            if 2 * len(live) <= len(running):  # to drop texts takes time
                 self.decoder.choose(live)
                 running, tokens = [running[place] for place in live], tokens[live]
             logits = self._known(self.decoder.append(tokens))
@@ -254,7 +252,7 @@ class _Generator:
     def _next_tokens(
         self, rows: Sequence[_Row], logits: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.int64]:
-        """The next token of each row (B,); rows of one config are looked at together."""
+        """The next token of each text (B,); texts with one config are processed together."""
         tokens = np.zeros(len(rows), np.int64)
         together: dict[GenerationConfig, list[int]] = {}
         for place, row in enumerate(rows):
@@ -270,8 +268,8 @@ class _Generator:
                 scores = scores.copy()
                 scores[early, self._sep] = -np.inf
             if config.sampled:
-                shares = distribution(scores, config.temperature or 1.0, config.top_k, config.top_p)
-                tokens[places] = draw(shares, np.array([row.random.random() for row in own]))
+                likely = distribution(scores, config.temperature or 1.0, config.top_k, config.top_p)
+                tokens[places] = draw(likely, np.array([row.random.random() for row in own]))
             else:
                 tokens[places] = scores.argmax(axis=1)
         for place, row in enumerate(rows):
@@ -281,7 +279,7 @@ class _Generator:
         return tokens
 
     def _put(self, row: _Row, token: int) -> None:
-        """Write a token, and see whether that was the last one."""
+        """Append a token, and decide whether it is the last one."""
         if token == self._sep:
             row.done = row.ended = True
             return
@@ -291,7 +289,7 @@ class _Generator:
         row.done = row.ended or len(row.ids) >= row.room
 
     def _stops(self, row: _Row) -> bool:
-        """Whether what was written ends in one of its texts to stop at: a token, or characters."""
+        """Whether the text ends in one of `stop`: a token, or several characters."""
         known = self.model.tokenizer.vocabulary
         if row.ids[-1] in {known[stop] for stop in row.config.stop if stop in known}:
             return True
@@ -303,10 +301,10 @@ class _Generator:
         prompts: Sequence[Sequence[int]],
         configs: Sequence[GenerationConfig],
         chosen: Sequence[int],
-        asking: _Asking,
+        callbacks: _Callbacks,
         finish: OnDone,
     ) -> None:
-        """By beams."""
+        """Beam search."""
         logits = self._begin([prompts[i] for i in chosen], [configs[i] for i in chosen])
         searches = {i: self._beams(prompts[i], configs[i]) for i in chosen}
         while True:
@@ -318,7 +316,7 @@ class _Generator:
                 parents, written = search.advance(
                     self._beam_scores(logits[start:stop], prompts[number], configs[number], search)
                 )
-                if search.answer is None and asking.given_up(number):
+                if search.answer is None and callbacks.given_up(number):
                     search.answer = search.running[0]
                 if search.answer is None:
                     rows += (parents + start).tolist()
@@ -342,7 +340,7 @@ class _Generator:
         config: GenerationConfig,
         search: BeamSearch,
     ) -> npt.NDArray[Any]:
-        """Log-probabilities (K, V) of the tokens after the running beams."""
+        """Log-probabilities (K, V) of the next tokens of the running beams."""
         from scipy.special import log_softmax, softmax
 
         written = [list(beam.token_ids) for beam in search.running]
@@ -364,7 +362,7 @@ class _Generator:
         return self._known(self.decoder.begin(prompts, room))
 
     def _known(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Logits (B, V) with −∞ for what no token is. Raises InputError if they are not finite."""
+        """Logits (B, V) with −∞ for ids without a token. Raises InputError unless finite."""
         check_finite(logits)
         if len(self.holes):
             logits = logits.copy()
@@ -372,7 +370,7 @@ class _Generator:
         return logits
 
     def _room(self, prompt: Sequence[int], config: GenerationConfig) -> int:
-        """Tokens that may be written behind a prompt."""
+        """Maximum number of new tokens after a prompt."""
         return min(config.max_tokens, self.model.config.max_position_embeddings - len(prompt))
 
     def _ends(self, config: GenerationConfig) -> tuple[int, ...]:
@@ -390,7 +388,7 @@ class _Generator:
         return Continuation(tuple(row.ids), self._text(row.ids), score, row.ended)
 
     def _found(self, best: Written) -> Continuation:
-        """The answer of beams."""
+        """The continuation of the best beam."""
         ids, total, ended = best
         score = total / max(len(ids), 1)
         ids = ids[:-1] if ended and ids[-1] == self._sep else ids
@@ -402,31 +400,31 @@ class _Generator:
 
 
 class TextPieces:
-    """Tokens that come one by one → pieces of their text, none of which a later token changes."""
+    """Tokens, one by one → parts of their text, which no later token changes."""
 
     def __init__(self, tokenizer: RoFormerTokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._told = 0
+        self._given = 0
 
     def add(self, token: int) -> str:
-        """What can be told now, which may be nothing."""
-        # A token may still change how the last one is read, as ##s does a word: it waits.
+        """The text that is certain now, which may be empty."""
+        # The next token may change the text of the last one, as ##s does of a word.
         certain = len(self._tokenizer.decode(self._ids))
         self._ids.append(token)
-        text = self._tokenizer.decode(self._ids)[: max(self._told, certain)]
-        piece, self._told = text[self._told :], len(text)
+        text = self._tokenizer.decode(self._ids)[: max(self._given, certain)]
+        piece, self._given = text[self._given :], len(text)
         return piece
 
     def rest(self, whole: str) -> str:
-        """What is left of the whole text."""
-        return whole[self._told :]
+        """The rest of the whole text."""
+        return whole[self._given :]
 
 
 def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Iterator[str]:
-    """Write one text behind a prompt, piece by piece: together they are its text.
+    """Generate one continuation of a prompt, in parts.
 
-    A thread writes; whoever stops reading ends it with the next token.
+    A thread generates; when the caller stops iterating, it ends after the next token.
     """
     queue: Queue[str | BaseException | None] = Queue()
     stopped = Event()
@@ -459,13 +457,13 @@ def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Itera
 
 
 TAIL = 32
-"""Tokens at a text's end in which a text to stop at is looked for."""
+"""Tokens at the end of a text in which texts of `stop` are searched for."""
 
 
 def _batches(
     prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig], rows: int
 ) -> Iterator[list[int]]:
-    """Numbers of the prompts that are written together: of like length, the longest first."""
+    """Numbers of the prompts of each batch: of similar length, the longest first."""
     order = sorted(range(len(prompts)), key=lambda i: (configs[i].beams > 1, -len(prompts[i])))
     batch: list[int] = []
     width = 0
@@ -483,17 +481,17 @@ def _batches(
 
 
 def turns_of(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """Which of equal prompts each is: 0 of the first, 1 of the second."""
-    met: Counter[tuple[int, ...]] = Counter()
+    """The number of each among equal prompts: 0 for the first, 1 for the second."""
+    seen: Counter[tuple[int, ...]] = Counter()
     turns = []
     for prompt in prompts:
-        turns.append(met[tuple(prompt)])
-        met[tuple(prompt)] += 1
+        turns.append(seen[tuple(prompt)])
+        seen[tuple(prompt)] += 1
     return turns
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    """Rows of ids, −1 behind the shorter ones."""
+    """Rows of ids, shorter ones padded with −1."""
     seen = np.full((len(rows), max(map(len, rows))), -1, np.int64)
     for number, row in enumerate(rows):
         seen[number, : len(row)] = row
@@ -501,6 +499,6 @@ def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
 
 
 def _log_probability(logits: npt.NDArray[np.float32], token: int) -> float:
-    """Of one token of a row (V,), in nats."""
+    """The log-probability of one token by logits (V,), in nats."""
     highest = logits.max()
     return float(logits[token] - highest - np.log(np.exp(logits - highest).sum(dtype=np.float64)))

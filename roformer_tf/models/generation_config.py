@@ -1,4 +1,4 @@
-"""How a text is written. No Keras here: flags of a command are made of it."""
+"""Settings of text generation. This module does not import Keras: commands make flags of it."""
 
 from dataclasses import dataclass
 
@@ -7,32 +7,31 @@ from roformer_tf.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """How a text is written: the likeliest token each time, unless one of these says otherwise."""
+    """Settings of text generation. Default: greedy, the likeliest token each time."""
 
     max_tokens: int = 128
-    """Most tokens to write."""
+    """Maximum number of new tokens."""
     min_tokens: int = 0
-    """Fewest tokens to write: [SEP] is not written before, and no --stop heeded."""
+    """Minimum number of new tokens: before them neither [SEP] nor --stop ends the text."""
     samples: int = 1
-    """Texts to draw for each prompt; more than one means sampling."""
+    """Texts to generate for each prompt; more than one means sampling."""
     temperature: float | None = None
-    """Sample, from what the model expects divided by this before the softmax: below 1 surer, above
-    1 bolder."""
+    """Sample from logits divided by this: below 1 closer to greedy, above 1 more diverse."""
     top_k: int | None = None
-    """Sample, from so many likeliest tokens."""
+    """Sample from so many likeliest tokens."""
     top_p: float | None = None
-    """Sample, from as few of the likeliest tokens as have this share of the probability."""
+    """Sample from the smallest set of likeliest tokens with this total probability."""
     repetition_penalty: float = 1.0
-    """Above 1, tokens that stand in the text already become less likely."""
+    """Above 1, tokens that are already in the text become less likely."""
     beams: int = 1
-    """Beam search with so many beams: a likelier text than the likeliest tokens make."""
+    """Beam search with so many beams."""
     length_penalty: float | None = None
-    """Compare texts of beams by log-probability / length^penalty, as transformers does; unset, by
+    """Compare beams by log-probability / length^penalty, as transformers does. Default: by
     log-probability, as bert4keras does."""
     stop: tuple[str, ...] = ()
-    """End a text behind one of these, such as 。, as well as at [SEP]."""
+    """Texts after which generation ends, such as 。, as well as at [SEP]."""
     seed: int = 0
-    """Of sampling: the same prompt, settings and seed give the same text."""
+    """Seed of sampling: the same prompt, settings and seed give the same text."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_tokens", 1), ("min_tokens", 0), ("samples", 1), ("beams", 1)):
@@ -51,22 +50,22 @@ class GenerationConfig:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(
                 f"top_p is {self.top_p}, but must be above 0 and at most 1, such as 0.95: the "
-                "share of the probability to sample from."
+                "total probability of the tokens to sample from."
             )
         if self.beams > 1 and self.sampled:
             raise InputError(
-                f"beams is {self.beams}, but samples, temperature, top_k and top_p draw at random, "
-                "which beam search does not. Give the one or the others."
+                f"beams is {self.beams}, but samples, temperature, top_k and top_p are about "
+                "sampling. Give beams or these, but not both."
             )
         if self.length_penalty is not None and self.beams == 1:
-            raise InputError("length_penalty compares the texts of beams: give beams as well.")
+            raise InputError("length_penalty is about beam search. Give beams, too.")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
         if not all(self.stop):
-            raise InputError("stop holds an empty text. Give what ends a text, such as 。.")
+            raise InputError("stop holds an empty text. Give a text such as 。.")
 
     @property
     def sampled(self) -> bool:
-        """Whether tokens are drawn at random."""
+        """Whether tokens are sampled."""
         given = (self.temperature, self.top_k, self.top_p)
         return self.samples > 1 or any(x is not None for x in given)

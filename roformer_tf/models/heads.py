@@ -1,4 +1,4 @@
-"""The RoFormerFor… models: an encoder and what stands on it."""
+"""The RoFormerFor… models: an encoder with a head."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -69,7 +69,7 @@ class MaskedLMHead(layers.Layer):
         )
 
     def transform(self, hidden: Tensor, training: bool | None = None) -> Tensor:
-        """What the decoder multiplies with: hidden (…, H) → (…, E)."""
+        """The input of the decoder: hidden (…, H) → (…, E)."""
         if self.drop is not None:
             return self.drop(hidden, training=training)
         return self.transform_norm(self.transform_dense(hidden))
@@ -128,7 +128,7 @@ class LanguageModel(PretrainedModel):
     def logits_or_losses(
         self, hidden: Tensor, inputs: Mapping[str, Tensor], training: bool | None = None
     ) -> Tensor:
-        """Logits of hidden (B, P, H) → (B, P, V); where the inputs hold `labels`, their losses."""
+        """Logits of hidden (B, P, H) → (B, P, V); or the losses, if the inputs have `labels`."""
         if "labels" not in inputs:
             return self.logits(hidden, training)
         words = self.encoder.embeddings.words()
@@ -137,7 +137,7 @@ class LanguageModel(PretrainedModel):
         return self.mlm.token_losses(hidden, words, labels, training, pieces)
 
     def _loss_pieces(self, shape: tuple[int | None, int | None]) -> int:
-        """In how many pieces the losses of labels (B, P) are made in training.
+        """The number of chunks in which losses of labels (B, P) are computed in training.
 
         By JAX as many as keep the logits within bounds, whatever the vocabulary; by TensorFlow all
         at once, which takes less time, unless memory is to be spared.
@@ -152,7 +152,7 @@ class LanguageModel(PretrainedModel):
 
 
 LOSS_PIECES = 8
-"""Pieces of the logits at least, one of which is in memory at a time, where memory is spared."""
+"""Minimum number of chunks of logits, of which one is in memory at a time, to save memory."""
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -174,7 +174,7 @@ class RoFormerForMaskedLM(LanguageModel):
         super().__init__(config, name, **kwargs)
 
     def checked(self, inputs: Any) -> dict[str, Any]:
-        """The inputs; raises InputError for a masked position outside of the rows, too."""
+        """The inputs; raises InputError also for a masked position out of range."""
         inputs = super().checked(inputs)
         positions, length = inputs.get("masked_positions"), inputs["token_ids"].shape[1]
         if positions is not None and length is not None:
@@ -191,7 +191,7 @@ class RoFormerForMaskedLM(LanguageModel):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerForCausalLM(GenerationMixin, LanguageModel):
-    """A language model that reads from left to right, such as the released gpt-char.
+    """A causal language model, such as the released gpt-char.
 
     Call: the encoder's dict → logits (B, T, V) float32; those at a position score the token
     after it. Given `labels` (B, T) int32 too, such as the next tokens, the cross-entropy of each in
@@ -203,7 +203,7 @@ class RoFormerForCausalLM(GenerationMixin, LanguageModel):
 
     def __init__(self, config: RoFormerConfig, name: str = "causal_lm", **kwargs: Any) -> None:
         super().__init__(_by_default(config, "causal"), name, **kwargs)
-        if self.config.attention_type != "causal":  # the one mask that transformers writes with
+        if self.config.attention_type != "causal":  # transformers generates with no other
             self.architecture = RoFormerForMaskedLM.architecture
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
@@ -265,9 +265,9 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
 
     @cached_property
     def embed_rows(self) -> Callable[..., list[np.ndarray]]:
-        """`run_rows` of an embedder that is made, and traced, once.
+        """`run_rows` of an embedder, which is made and traced once.
 
-        As a function: an attribute that is a layer would be a part of the model, and be saved.
+        It is a function, since an attribute that is a layer would be saved as a part of the model.
         """
         return partial(run_rows, SentenceEmbedder(self.encoder, self.pooler))
 
@@ -354,12 +354,12 @@ class RoFormerForTokenClassification(PretrainedModel):
             self.crf.build()
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder, the head, and the scores of labels behind each other if there are any."""
+        """The encoder, the head, and the transition scores if there are any."""
         found = {"encoder": self.encoder, "token_classifier": self.classifier}
         return found if self.crf is None else found | {"crf": self.crf}
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Score the labels of every token; with `labels`, how unlikely those are."""
+        """Score the labels of every token; given `labels`, their negative log-likelihood."""
         hidden = self.drop(
             self.encoder(encoder_inputs(inputs), training=training), training=training
         )
@@ -370,7 +370,7 @@ class RoFormerForTokenClassification(PretrainedModel):
 
 
 class ConditionalRandomField(layers.Layer):
-    """What labels score for standing behind each other: a linear chain, in float32.
+    """Transition scores of a linear-chain conditional random field, in float32.
 
     Weights: `start_transitions` (C,), `transitions` (C, C) from each label to each next one,
     `end_transitions` (C,). Call: logits (B, T, C), labels (B, T) → losses (B, T), as
@@ -382,14 +382,14 @@ class ConditionalRandomField(layers.Layer):
         self.num_labels = num_labels
 
     def build(self, input_shape: Any = None) -> None:
-        """Make the weights, all 0: no order is better than another one."""
+        """Make the weights, all 0: at first every order of labels is equally good."""
         count = self.num_labels
         self.start = self.add_weight((count,), "zeros", name="start_transitions")
         self.transitions = self.add_weight((count, count), "zeros", name="transitions")
         self.end = self.add_weight((count,), "zeros", name="end_transitions")
 
     def call(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Give the negative log-likelihood of each row's labels, shared out among its tokens."""
+        """Give the negative log-likelihood of each row's labels, divided among its tokens."""
         weights = (ops.convert_to_tensor(x) for x in (self.start, self.transitions, self.end))
         return sequence_losses(logits, labels, *weights)
 
@@ -425,14 +425,14 @@ class TextClassifier(layers.Layer):
 
 
 def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:
-    """The config with this mask, unless it has one already."""
+    """The config with this mask, unless it already has one."""
     if config.attention_type is not None:
         return config
     return config.replace(attention_type=attention_type)
 
 
 def _labelled(config: RoFormerConfig) -> RoFormerConfig:
-    """The config; raises InputError where it has no labels."""
+    """The config; raises InputError without a number of labels."""
     if not config.num_labels:
         raise InputError(
             "the checkpoint has no classification head that would tell the number of labels. "

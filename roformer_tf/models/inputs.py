@@ -1,4 +1,4 @@
-"""What a model is called with: a dict of integers (batch, length), checked before anything runs."""
+"""The inputs of models: a dict of integers (batch, length), checked before anything runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,22 +15,22 @@ OF_TRANSFORMERS = {
     "token_type_ids": "segment_ids",
     "attention_mask": "sequence_ids",
 }
-"""What transformers calls them."""
+"""Names of transformers → ours."""
 
 
 def encoder_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a model's inputs that its encoder takes."""
+    """The inputs of the encoder, among those of a model."""
     return {name: inputs[name] for name in ENCODER_INPUTS if name in inputs}
 
 
 def checked_inputs(
     inputs: Any, names: tuple[str, ...], config: RoFormerConfig, model: str
 ) -> dict[str, Any]:
-    """The inputs of a model, lists as arrays; `names` are the keys that it takes.
+    """The inputs of a model, with lists as arrays; `names` are the keys that it takes.
 
-    Raises InputError for what is no dict, for unknown keys and without `token_ids`, for arrays
-    that are not whole numbers (batch, length), all of one shape, and for ids out of their range
-    where values are known. They are not where a function is traced, as in `fit`.
+    Raises InputError for another type than a dict, for unknown keys or none of `token_ids`, for
+    arrays that are not integers (batch, length) of one shape, and for ids out of range. While a
+    function is traced, as in `fit`, the values are unknown and not checked.
     """
     takes = (
         f"{model} takes a dict of int32 arrays (batch, length): token_ids and, optionally, "
@@ -64,7 +64,7 @@ def _as_array(name: str, x: Any) -> Any:
                 f"{name} holds lists of different lengths. Pad them with 0 to the longest."
             ) from None
     dtype = getattr(x, "dtype", type(x))
-    dtype = getattr(dtype, "name", str(dtype))  # of NumPy and TensorFlow; JAX and Keras have words
+    dtype = getattr(dtype, "name", str(dtype))  # a string in Keras and JAX
     if "int" not in dtype and (name, dtype) != ("sequence_ids", "bool"):
         raise InputError(f"{name} is of dtype {dtype}, but must be whole numbers, such as int32.")
     return x
@@ -78,14 +78,18 @@ def _check_shape(name: str, x: Any, token_ids: Any) -> None:
             "of one."
         )
     if any(None not in (a, b) and a != b for a, b in zip(shape, wanted, strict=True)):
-        raise InputError(f"{name} has the shape {shape}, but token_ids {wanted}: make them equal.")
+        raise InputError(f"{name} has the shape {shape}, but token_ids {wanted}. Make them equal.")
 
 
 def _check_values(name: str, x: Any, end: int | None) -> None:
-    """Refuse values below 0 or from `end` on, where they are known."""
+    """Raise InputError for values below 0 or from `end` on, if they are known."""
     try:
         values = np.asarray(x)
-    except (RuntimeError, TypeError, ValueError):  # as TensorFlow, JAX and Keras say it
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # unknown while traced
         return
     if not values.size:
         return

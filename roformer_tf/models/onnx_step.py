@@ -1,10 +1,9 @@
-"""A language model's next token by ONNX Runtime, on a CPU: the fast form for any number of rows.
+"""A language model's next token by ONNX Runtime, on a CPU: the fast form for any batch.
 
-Its products read weights that were packed once, by all cores, at the memory's rate; TensorFlow's
-pack them anew for each token (docs/LOG.md). The plain form is the model itself:
-`RoFormerEncoder.continued`.
+Its weights are packed once; TensorFlow packs them again for each token (docs/LOG.md). The plain
+form is the model itself: `RoFormerEncoder.continued`.
 
-Axes: B rows, N heads, S slots, K head size, V vocabulary.
+Axes: B texts, N heads, S slots, K head size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from roformer_tf.internals import all_layers
 from roformer_tf.kernels.forms import fast
 
 if TYPE_CHECKING:
-    from roformer_tf.engines.onnx_step import StepSession
+    from roformer_tf.engines.step_session import StepSession
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Ints: TypeAlias = npt.NDArray[np.int32]
@@ -32,18 +31,18 @@ KeysAndValues: TypeAlias = tuple[Floats, Floats]
 """Of one layer, (B, N, S, K) each."""
 
 MULTIPLE = 8
-"""ONNX Runtime's attention to kept keys takes heads whose size is a multiple of it."""
+"""ONNX Runtime's attention to cached keys needs heads whose size is a multiple of it."""
 EMBEDDINGS = "encoder/embeddings"
 HIDDEN = np.float32(-1e9)
-"""Added to the score of a key that a row may not look at."""
+"""Added to the score of a masked key."""
 
 
 class OnnxStep:
-    """Reads a token of each row in one graph, which is made at the first and kept.
+    """Runs one decoding step in a graph, which is made for the first one and kept.
 
-    Kept with it are the weights that it was made of, packed as the products read them: half a
-    gigabyte for 12 layers of 768 and 50,000 words. The weights as they were are the model's own,
-    and no copy, until training changes them; then both go at the next `begin`.
+    The graph holds a packed copy of the weights: half a gigabyte for 12 layers of 768 and 50,000
+    words. The weights that it was made of share the memory of the model's. When training has
+    changed these, the next `begin` makes a new graph.
     """
 
     def __init__(self, model: Any) -> None:
@@ -54,23 +53,23 @@ class OnnxStep:
         self._frequencies = frequencies.astype("float32")  # as `layers.rotary.angles` has them
         self.caches: list[KeysAndValues] = []
         self.filled = 0
-        """How many slots of them hold something; the others are neither read nor copied."""
+        """Number of slots in use; the others are neither read nor copied."""
         self._session: StepSession | None = None
         self._packed: Mapping[str, Floats] = {}
 
     @staticmethod
     def can_read(model: Any) -> bool:
-        """Whether it gives the model's numbers: whole float32 weights, on TensorFlow and a CPU.
+        """Whether it computes the same as the model: float32 weights, on TensorFlow and a CPU.
 
-        And whether ONNX Runtime is there, and has operations for all of the network.
+        And whether ONNX Runtime is installed, and supports all of the network.
         """
         config = model.config
         names = {row.name for row in table(config)}
         readable = (
             fast()
-            and config.unusual_form() is None  # RoFormer's own rotation is all it knows
+            and config.unusual_form() is None  # only RoFormer's own rotation
             and model.compute_dtype == "float32"
-            and model.named_variables().keys() <= names  # no LoRA beside them
+            and model.named_variables().keys() <= names  # no LoRA
             and not any(layer.quantization_mode for layer in all_layers(model))
         )
         if not (readable and installed("onnx")):
@@ -81,42 +80,41 @@ class OnnxStep:
         return known and is_sound(onnxruntime)
 
     def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
-        """Go on from keys and values of each layer, by the weights of now.
+        """Continue from keys and values of each layer, which are copied.
 
-        filled: how many slots hold something. What is given is copied, a layer after the other.
-        Where the weights changed, the graph is made anew.
+        filled: the number of slots in use. If the weights have changed, the graph is made again.
         """
         self.filled = filled
         self.caches = [(self._copied(key), self._copied(value)) for key, value in caches]
-        if self.config.rotary_style == "interleaved":  # in graphs the pairs of a head are halves
+        if self.config.rotary_style == "interleaved":  # graphs have halves
             order = half_order(self.config.head_size, self.config.head_size)
             for key, _ in self.caches:
                 key[:, :, :filled] = np.take(key[:, :, :filled], order, axis=-1)
         weights = self._weights()
         if self._session is None or not _same(weights, self._packed):
-            self._session, self._packed = None, {}  # before there are others
-            from roformer_tf.engines.onnx_step import StepSession
+            self._session, self._packed = None, {}  # released before others are made
+            from roformer_tf.engines.step_session import StepSession
 
             self._session = StepSession(Network(self.config, weights, "written"))
             self._packed = weights
 
     def end(self) -> None:
-        """Let go of keys and values."""
+        """Release keys and values."""
         self.caches = []
 
     def grow(self, slots: int) -> None:
-        """Add as many slots behind the others."""
+        """Append slots."""
         room = [(0, 0), (0, 0), (0, slots), (0, 0)]
         self.caches = [(np.pad(key, room), np.pad(value, room)) for key, value in self.caches]
 
     def take(self, rows: Ints) -> None:
-        """Keep the rows of these numbers, in this order; one may come several times."""
+        """Keep the texts of these numbers, in this order; one may occur several times."""
         if len(rows) != len(self.caches[0][0]):
             self.caches = [
                 (self._copied(key, rows), self._copied(value, rows)) for key, value in self.caches
             ]
             return
-        moved = np.flatnonzero(rows != np.arange(len(rows)))  # of beams, few
+        moved = np.flatnonzero(rows != np.arange(len(rows)))  # few, in beam search
         there = slice(self.filled)
         for kept in (array for pair in self.caches for array in pair):
             kept[moved, :, there] = kept[rows[moved], :, there]
@@ -124,10 +122,10 @@ class OnnxStep:
     def read(
         self, token_ids: Ints, segment_ids: Ints, positions: Ints, visible: Any, slot: int
     ) -> Floats:
-        """Logits (B, V) behind a token of each row.
+        """Logits (B, V) after one token of each text.
 
-        token_ids, segment_ids, positions (B,) int32, visible (B, S) bool: which slots each may look
-        at; slot: where it belongs.
+        token_ids, segment_ids, positions (B,) int32; visible (B, S) bool: the slots that each
+        attends to; slot: the one of the new token.
         """
         assert self._session is not None, "begin comes first"
         self.filled = slot + 1
@@ -142,7 +140,7 @@ class OnnxStep:
         return self._session(rows, slot, self.caches)
 
     def _copied(self, array: Floats, rows: Ints | None = None) -> Floats:
-        """Keys or values of a layer in memory of their own, or of some rows of it."""
+        """A copy of the keys or values of a layer, of all texts or of some."""
         there = slice(self.filled)
         filled = array[:, :, there] if rows is None else array[rows, :, there]
         copied = np.zeros((len(filled), *array.shape[1:]), array.dtype)
@@ -155,16 +153,16 @@ class OnnxStep:
         return np.cos(theta), np.sin(theta)
 
     def _weights(self) -> dict[str, Floats]:
-        """Those of now by their names, in TensorFlow's own memory, to read.
+        """The present weights by name, in TensorFlow's own memory, for reading.
 
-        As long as one is held, nothing is written into it: a variable that changes moves.
+        As long as one is referenced, its memory does not change: a variable that changes moves.
         """
         variables = self.model.named_variables().items()
         return {name: shared(variable.value.value()) for name, variable in variables}
 
 
 def _same(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> bool:
-    """Whether weights are as they were: the same memory, or the same numbers in another."""
+    """Whether weights are unchanged: the same memory, or the same numbers."""
     return new.keys() == old.keys() and all(
         x.ctypes.data == old[name].ctypes.data or np.array_equal(x, old[name])
         for name, x in new.items()
@@ -172,5 +170,5 @@ def _same(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> bool:
 
 
 def shared(tensor: Any) -> Floats:
-    """A tensor's own memory as an array, to read."""
+    """A tensor's own memory as an array, for reading."""
     return np.asarray(memoryview(tensor))

@@ -1,4 +1,4 @@
-"""What every model has: a config, weights by name, from_pretrained and save_pretrained."""
+"""The base class of all models: weights by name, from_pretrained and save_pretrained."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 
 
 class PretrainedModel(keras.Model):
-    """A Keras model made from a RoFormerConfig, whose weights are all there from the start."""
+    """A Keras model made from a RoFormerConfig, which has all of its weights at once."""
 
     architecture = "RoFormerModel"
-    """The transformers class that a saved folder is offered to."""
+    """The class of transformers that reads a saved folder."""
     further_inputs: tuple[str, ...] = ()
-    """Keys of its inputs besides those of the encoder."""
+    """Keys of its inputs, besides those of the encoder."""
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -44,11 +44,11 @@ class PretrainedModel(keras.Model):
         self.called_with: tuple[str, ...] = ("token_ids", "segment_ids")
         """The names of the last call's inputs, without labels: those of an export."""
         self.tokenizer: RoFormerTokenizer | None = None
-        """The tokenizer that came with the weights; saved beside them."""
+        """The tokenizer that came with the weights; saved with them."""
         self.eager_calls = EagerCalls()
 
     def __call__(self, inputs: Any, *arguments: Any, **settings: Any) -> Any:
-        """Call the model; where answers alone are asked for, on TensorFlow, by one graph."""
+        """Call the model; inference on TensorFlow runs in one graph."""
         inputs = self.checked(inputs)
         self.called_with = tuple(name for name in inputs if name != "labels")
         if not arguments:
@@ -85,8 +85,8 @@ class PretrainedModel(keras.Model):
         """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
         `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config, and
-        `ignore_unknown=True` among them leaves aside tensors that no RoFormer has. Parts that the
-        file lacks are new and said so; so are those that this class leaves.
+        `ignore_unknown=True` among them skips tensors that no RoFormer has. A warning names parts
+        that the file lacks, whose weights are new, and those that this class does not use.
         Raises InputError where there is no checkpoint, or a damaged or incomplete one.
         """
         with OpenedSource(source) as opened:
@@ -94,7 +94,7 @@ class PretrainedModel(keras.Model):
 
     @classmethod
     def from_source(cls, source: OpenedSource, *, dtype: Any = None, **overrides: Any) -> Self:
-        """Load a checkpoint from a source that is open already, as `from_pretrained` does."""
+        """Load a checkpoint from an open source, as `from_pretrained` does."""
         checkpoint = source.checkpoint(**overrides)
         model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
         model.tokenizer = find_tokenizer(source)
@@ -106,8 +106,8 @@ class PretrainedModel(keras.Model):
     ) -> Self:
         """Make a model whose weights begin as the arrays, read one by one; `source` names them.
 
-        Inside the scope Keras puts off every weight's value: none is drawn at random only to be
-        replaced, and no old value lies in memory beside the new one.
+        Inside the scope Keras defers every weight's value: none is drawn at random only to be
+        replaced, and memory never holds two values of a weight.
         """
         damaged: list[InputError] = []
 
@@ -115,7 +115,7 @@ class PretrainedModel(keras.Model):
             def initializer(shape: Any, dtype: Any) -> Any:
                 try:
                     return keras.ops.cast(arrays[name], dtype)
-                except InputError as error:  # if it left here, Keras would stay half-way
+                except InputError as error:  # raised here, it would leave Keras in a broken state
                     damaged.append(error)
                     return keras.ops.zeros(shape, dtype)
 
@@ -137,7 +137,7 @@ class PretrainedModel(keras.Model):
         return self.tokenizer
 
     def load_pretrained(self, folder: str | Path) -> None:
-        """Put the weights of a folder, saved from a model like this one, into this model."""
+        """Load the weights of a folder that was saved from a model like this one."""
         with OpenedSource(folder) as source:
             arrays = source.checkpoint().arrays
             for name, variable in self._matched(arrays, source.path).items():
@@ -151,17 +151,17 @@ class PretrainedModel(keras.Model):
     ) -> None:
         """Write our own format: a folder that transformers reads unchanged.
 
-        `arrays`: the weights of a training that goes on with them, by name, which are written as
-        they are. Default: the model's own, those of LoRA merged. `max_length`: tokens to which
-        other programs truncate a text. Default: as many as the config has positions.
-        Raises InputError for a quantized model, whose weights the format has no place for.
+        `arrays`: the weights of an unfinished training by name, which are written unchanged.
+        Default: the model's own, with LoRA merged. `max_length`: tokens to which other programs
+        truncate a text. Default: the number of positions of the config.
+        Raises InputError for a quantized model, whose weights the format cannot hold.
         """
         unfinished = arrays is not None
         if arrays is None:
             if any(layer.quantization_mode for layer in all_layers(self)):
                 raise InputError(
                     f"{folder} cannot be written: the model is quantized, and the format holds "
-                    "whole weights. Save before `quantize`, and quantize what is loaded."
+                    "float weights. Save before `quantize`, and quantize after loading."
                 )
             arrays = {
                 name: keras.ops.convert_to_numpy(value)
@@ -184,11 +184,11 @@ class PretrainedModel(keras.Model):
             )
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """The layers that hold the weights, under the first word of the table's names."""
+        """The layers with the weights, by the first part of their names in the table."""
         raise NotImplementedError
 
     def named_variables(self) -> dict[str, keras.Variable]:
-        """Every weight under the name that the checkpoints' table gives it."""
+        """Every weight by its name in the table of checkpoints."""
         return {
             part + variable.path.removeprefix(layer.path): variable
             for part, layer in self.parts().items()
@@ -196,10 +196,10 @@ class PretrainedModel(keras.Model):
         }
 
     def _merged_variables(self) -> dict[str, Any]:
-        """`named_variables`, LoRA's added to the weights that they adapt."""
+        """`named_variables`, with LoRA's weights added to those that they adapt."""
         adapted = [x for x in all_layers(self) if getattr(x, "lora_enabled", False)]
         merged = {
-            f"{layer.path}/{name}": getattr(layer, name)  # Keras' property gives the sum
+            f"{layer.path}/{name}": getattr(layer, name)  # Keras' property is the sum
             for layer in adapted
             for name in ("kernel", "embeddings")
             if hasattr(layer, name)
@@ -211,7 +211,7 @@ class PretrainedModel(keras.Model):
         }
 
     def _matched(self, arrays: Mapping[str, np.ndarray], source: Path) -> dict[str, keras.Variable]:
-        """The weights that the arrays hold; parts are held whole or not at all."""
+        """The weights that are in the arrays; each part is there as a whole or not at all."""
         variables = self.named_variables()
         given, wanted = ({name.split("/")[0] for name in names} for names in (arrays, variables))
         absent = [name for name in variables if name not in arrays]
@@ -236,13 +236,13 @@ class PretrainedModel(keras.Model):
         super().save(filepath, *arguments, **settings)
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras needs to make the model again, with what of it is frozen.
+        """What Keras needs to make the model again, with its frozen layers.
 
-        Raises InputError where anything else was set on its layers.
+        Raises InputError where another setting of its layers was changed.
         """
         values = {"config": self.config.to_dict(), "name": self.name}
         values["dtype"] = self.dtype_policy.name
-        with keras.StatelessScope():  # no weight gets a value
+        with keras.StatelessScope():  # without values of weights
             check_unchanged(self, type(self).from_config(values))
         settings = kept_settings(self)
         return values | ({"layer_settings": settings} if settings else {})

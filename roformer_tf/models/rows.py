@@ -1,7 +1,7 @@
-"""Rows of any lengths → what a model gives for each, in batches with little padding.
+"""Sequences of any lengths → the model's output for each, in batches with little padding.
 
-Row lengths 500, 9, 130, 12 → (1, 504), (1, 136), (2, 16): longest first, rows of like length
-together, and no more tokens at once than the processor's caches bear.
+Lengths 500, 9, 130, 12 → batches (1, 504), (1, 136), (2, 16): the longest first, those of similar
+length together, and no more tokens in a batch than the caches of a CPU hold.
 """
 
 import logging
@@ -18,30 +18,28 @@ Forward: TypeAlias = Callable[[dict[str, np.ndarray]], Any]
 
 BATCH_SIZE = 32
 STEP = 8
-"""Lengths are multiples of it: whole vectors, and fewer shapes for the libraries to remember."""
+"""Lengths of batches are multiples of it: whole vectors, and few shapes in libraries' caches."""
 ACCELERATED = 16_384
-"""Tokens of a batch that keep a GPU or TPU busy. A processor's caches hold fewer."""
+"""Tokens of a batch that keep a GPU or TPU busy."""
 
 
 class Runner(NamedTuple):
-    """A model, and the batches that it is fastest with."""
+    """A model, and the sizes of batches that are fastest."""
 
     run: Forward
     tokens: int = 1024
-    """Of a batch, padding included; rows of more come alone."""
+    """Tokens of a batch with padding; a longer sequence is a batch of its own."""
     compiled: bool = False
-    """Whether every new shape is compiled, so that there should be few."""
+    """Whether every new shape is compiled, so that there should be few shapes."""
     step: int = STEP
-    """Lengths of batches are multiples of it; 1 where padding is work like any other."""
+    """Lengths of batches are multiples of it."""
 
 
 def runner(model: Any) -> Runner:
-    """How to run a Keras model on the device at hand; another `Forward` is a processor's.
+    """How to run a Keras model on its device, or a graph (`engines.model.GraphModel`) on the CPU.
 
-    A graph (`engines.model.GraphModel`) knows itself what batches it is fastest with.
-
-    TensorFlow makes a plan for the first shape of a batch, and then one or two others, which
-    serve for all shapes; XLA, which Keras chooses on a GPU, would compile each for seconds.
+    TensorFlow traces for the first shape of a batch, and once or twice more for all others; XLA,
+    which Keras chooses on a GPU, would compile each shape for seconds.
     """
     if not hasattr(model, "predict_on_batch"):
         tokens, step = getattr(model, "tokens", Runner(model).tokens), getattr(model, "step", STEP)
@@ -49,7 +47,7 @@ def runner(model: Any) -> Runner:
     import keras
 
     if keras.backend.backend() == "tensorflow":
-        say_nothing_of_plans()
+        silence_retracing_warnings()
         if not model.compiled:
             model.jit_compile = False
     run = Runner(model.predict_on_batch, compiled=model.jit_compile)
@@ -57,15 +55,15 @@ def runner(model: Any) -> Runner:
     return run._replace(tokens=ACCELERATED) if accelerated else run
 
 
-def say_nothing_of_plans() -> None:
-    """From now on, have TensorFlow not warn that Keras' prediction meets new shapes or models."""
-    logging.getLogger("tensorflow").addFilter(_is_no_word_of_plans)
+def silence_retracing_warnings() -> None:
+    """From now on, hide TensorFlow's warnings that Keras' prediction meets new shapes or models."""
+    logging.getLogger("tensorflow").addFilter(_is_other_warning)
 
 
-def _is_no_word_of_plans(record: logging.LogRecord) -> bool:
-    """Whether TensorFlow tells something else than that Keras' prediction has new shapes again.
+def _is_other_warning(record: logging.LogRecord) -> bool:
+    """Whether a warning is not about retracing by Keras' prediction.
 
-    It counts them over all models of a process, and after five gives advice on loops.
+    TensorFlow counts these over all models of a process, and after five warns of loops.
     """
     message = record.getMessage()
     return not ("triggered tf.function retracing" in message and "predict" in message)
@@ -77,11 +75,11 @@ def run_rows(
     segment_ids: Sequence[Any] | None = None,
     batch_size: int = BATCH_SIZE,
 ) -> list[np.ndarray]:
-    """What a model gives for each row, in the order of the rows, padding cut off.
+    """The model's output for each sequence, in their order, without padding.
 
-    model: a Keras model or another `Forward`; token_ids and segment_ids (default 0): for each row
-    (T,) int → (…), or (T, …) where the model answers for each token. At most `batch_size` rows go
-    together.
+    model: a Keras model or another `Forward`. token_ids and segment_ids (default 0): for each
+    sequence (T,) int → (…), or (T, …) where the model has an output for each token. batch_size: the
+    maximum number of sequences in a batch.
     """
     ids = [np.asarray(row, np.int32) for row in token_ids]
     if segment_ids is None:
@@ -102,8 +100,8 @@ def run_rows(
 def check_finite(outputs: Iterable[Any]) -> None:
     """Raise InputError where a model's outputs, an array for each text, are not all finite.
 
-    To be called where they become results. Weights are checked when a checkpoint is read; but
-    those of an exported graph are not, and products may overflow in a narrow dtype.
+    Weights are checked when a checkpoint is read. Those of an exported graph are not, and products
+    may overflow in a narrow dtype: so outputs are checked where they are used.
     """
     for number, output in enumerate(outputs):
         if not np.isfinite(output).all():
@@ -117,10 +115,10 @@ def check_finite(outputs: Iterable[Any]) -> None:
 def batches(
     lengths: Sequence[int], runner: Runner, batch_size: int = BATCH_SIZE
 ) -> Iterator[tuple[Ints, tuple[int, int]]]:
-    """Numbers of the rows of each batch, the longest first, and the shape to pad them to.
+    """Numbers of the sequences of each batch, the longest first, and the shape to pad them to.
 
-    Where shapes are compiled, lengths are buckets, and a batch that is not full has a power of two
-    of rows, the last ones empty.
+    Where shapes are compiled, lengths are buckets, and the size of a batch that is not full is
+    rounded up to a power of two by empty sequences.
     """
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     while len(order):

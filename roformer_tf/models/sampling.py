@@ -1,6 +1,6 @@
-"""The next token of each row, drawn from what the model expects. NumPy alone.
+"""Sampling of the next token. NumPy alone.
 
-Axes: B rows, V vocabulary.
+Axes: B texts, V vocabulary.
 """
 
 from typing import Any, NamedTuple
@@ -12,26 +12,26 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 
 SHORTLIST = 512
-"""Tokens that mostly hold the share that top_p asks for: sorting them all takes much longer."""
+"""Tokens that usually contain those of top_p: to sort the whole vocabulary takes much longer."""
 
 
 class Distribution(NamedTuple):
-    """Tokens that may come next, likeliest first, and their probabilities: both (B, K)."""
+    """Candidates for the next token, likeliest first, and their probabilities: both (B, K)."""
 
     token_ids: Ints
     probabilities: Floats
 
 
 def penalize_repetition(logits: Floats, seen: Ints, penalty: float) -> Floats:
-    """Make tokens less likely that stand in the rows already (CTRL, arXiv 1909.05858, 4.1).
+    """Make tokens less likely that are already in the text (CTRL, arXiv 1909.05858, 4.1).
 
-    logits (B, V), seen (B, T) int, negative where there is none → (B, V): a logit above 0 of such a
-    token is divided by the penalty, another one multiplied with it, as transformers does.
+    logits (B, V), seen (B, T) int, negative for padding → (B, V). As in transformers, the logit of
+    such a token is divided by the penalty if it is above 0, and else multiplied by it.
     """
     if penalty == 1:
         return logits
-    rows, places = np.nonzero(seen >= 0)
-    tokens = seen[rows, places]
+    rows, positions = np.nonzero(seen >= 0)
+    tokens = seen[rows, positions]
     old = logits[rows, tokens]
     penalized = logits.copy()
     penalized[rows, tokens] = np.where(old > 0, old / penalty, old * penalty)
@@ -44,11 +44,11 @@ def distribution(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Distribution:
-    """What to draw from: softmax(logits / temperature), cut to top_k, then to top_p.
+    """The distribution to sample from: softmax(logits / temperature), cut to top_k, then to top_p.
 
-    logits (B, V). Of top_k the likeliest so many are left, and renormalized; of top_p as few of the
-    likeliest as make up that share (nucleus sampling, arXiv 1904.09751). The order of the three is
-    that of transformers and bert4keras.
+    logits (B, V). top_k keeps so many likeliest tokens, top_p the smallest set of likeliest tokens
+    with this total probability (nucleus sampling, arXiv 1904.09751); both renormalize. The order of
+    the three is that of transformers and bert4keras.
     """
     from scipy.special import softmax
 
@@ -73,7 +73,7 @@ def distribution(
 
 
 def _likeliest(weights: Floats, count: int) -> Distribution:
-    """The heaviest so many of each row, heaviest first; of equal ones the lower id."""
+    """The largest weights of each text, largest first; of equal ones the lower id."""
     if count < weights.shape[1]:
         ids = np.sort(np.argpartition(-weights, count - 1, axis=1)[:, :count], axis=1)
         weights = np.take_along_axis(weights, ids, axis=1)
@@ -85,9 +85,9 @@ def _likeliest(weights: Floats, count: int) -> Distribution:
     )
 
 
-def draw(given: Distribution, uniform: Floats) -> Ints:
-    """The token of each row at a share (B,), at least 0 and below 1, of all the probability."""
-    bounds = np.cumsum(given.probabilities, axis=1)
-    bounds /= bounds[:, -1:]  # what rounding left over
-    places = (bounds <= uniform[:, None]).sum(axis=1)
-    return np.take_along_axis(given.token_ids, places[:, None], axis=1)[:, 0]
+def draw(distribution: Distribution, uniform: Floats) -> Ints:
+    """Sample a token for each text, by a random number (B,) from 0 to below 1."""
+    bounds = np.cumsum(distribution.probabilities, axis=1)
+    bounds /= bounds[:, -1:]  # the sum of rounded probabilities is not exactly 1
+    chosen = (bounds <= uniform[:, None]).sum(axis=1)
+    return np.take_along_axis(distribution.token_ids, chosen[:, None], axis=1)[:, 0]

@@ -19,7 +19,7 @@ from roformer_tf.corpus.masking import (
 )
 from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.windows import NO_WORD, WordedText, windows
-from roformer_tf.models.rows import say_nothing_of_plans
+from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.pretraining.initialization import PretrainedLM
 from roformer_tf.terminal import Progress
@@ -97,7 +97,7 @@ def token_losses(
     losses, hits = {}, {}
     inputs = {length: make_sequences(texts, length, tokenizer, objective) for length in lengths}
     metrics = TokenMetrics(model)
-    say_nothing_of_plans()  # TensorFlow traces the model again for each length
+    silence_retracing_warnings()  # TensorFlow traces the model again for each length
     total = sum(x["token_ids"].size for x in inputs.values())
     bar = Progress(total=total, desc=f"evaluate {name}".strip(), unit=" tokens", unit_scale=True)
     with bar:

@@ -288,5 +288,5 @@ def test_models_that_bert4keras_does_not_know(changes, flags, message, released,
 def test_without_a_vocabulary_there_is_no_text(unpacked):
     folder = unpacked("word")
     (folder / "vocab.txt").unlink()
-    with pytest.raises(InputError, match=r"holds no vocab\.txt"):
+    with pytest.raises(InputError, match=r"has no vocab\.txt"):
         run(folder, "bert4keras")

@@ -1,5 +1,6 @@
 """Vectors out of what `export` writes: with TensorFlow or ONNX Runtime, and nothing of ours."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,8 @@ def test_int8_is_measured_on_texts(released, tmp_path, capsys):
     assert "of them the nearest other text is the same" in said
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.onnx", "embedding.json", "README.md", "vocab.txt"}
+    kept = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text("utf-8"))
+    assert kept["model_max_length"] == 512  # as `embed` reads
 
 
 def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):

@@ -1,5 +1,7 @@
 """Labelled examples for `fit`, in plain Keras."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -98,6 +100,8 @@ def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(reviews,
     losses = -np.log(likelihoods).sum()  # of float32 likelihoods, each right to about 1e-7
     assert history["val_loss"][-1] * 9 == pytest.approx(losses, rel=1e-4, abs=1e-5)
     train.save_model(model, tmp_path / "model")
+    kept = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text("utf-8"))
+    assert kept["model_max_length"] == 64 < model.config.max_position_embeddings
     loaded, _, task = load_finetuned(tmp_path / "model")
     assert task == train.task
     for one, other in zip(valid.predict(loaded), answers, strict=True):

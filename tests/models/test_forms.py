@@ -411,7 +411,7 @@ def test_what_is_kept_while_writing_gives_the_whole_rows_logits(form, attention_
 
 def test_angles_that_change_with_the_length_keep_no_keys(encoder_of):
     model = encoder_of("dynamic", RoFormerForCausalLM)
-    with pytest.raises(InputError, match="turns all keys anew"):
+    with pytest.raises(InputError, match="rotates all keys again"):
         IncrementalDecoder(model)
 
 

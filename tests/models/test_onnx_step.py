@@ -11,7 +11,7 @@ from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder
 from roformer_tf.models.onnx_step import OnnxStep
 
-engine = pytest.importorskip("roformer_tf.engines.onnx_step", reason="needs the extra [onnx]")
+engine = pytest.importorskip("roformer_tf.engines.step_session", reason="needs the extra [onnx]")
 pytestmark = [
     pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="for TensorFlow on a CPU"),
     pytest.mark.usefixtures("eager_steps"),

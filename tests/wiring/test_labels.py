@@ -20,8 +20,7 @@ from roformer_tf.cli import main
 from roformer_tf.engines.choice import Choice
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.finetuning.datasets import LabelledDataset
-from roformer_tf.inference.engines import share_weights
-from roformer_tf.inference.opening import predict
+from roformer_tf.inference.opening import predict, share_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.command import open_service
 from roformer_tf.serving.serve_predictions import WorkerPart

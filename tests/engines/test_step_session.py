@@ -8,7 +8,9 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import graph_model
 from roformer_tf.engines.network import Network
 
-onnx_step = pytest.importorskip("roformer_tf.engines.onnx_step", reason="needs the extra [onnx]")
+step_session = pytest.importorskip(
+    "roformer_tf.engines.step_session", reason="needs the extra [onnx]"
+)
 SLOTS, LENGTH = 12, 9
 
 
@@ -34,7 +36,7 @@ def test_tokens_give_what_the_whole_row_gives_and_the_weights_are_not_needed_aga
     words, segments = (
         arrays[f"encoder/embeddings/{name}/embeddings"].copy() for name in ("word", "segment")
     )
-    session = onnx_step.StepSession(network)
+    session = step_session.StepSession(network)
     for array in arrays.values():
         array[...] = np.nan
     caches = [tuple(np.zeros((3, 3, SLOTS, 8), "float32") for _ in range(2)) for _ in range(2)]

@@ -1,10 +1,10 @@
-"""A token of each row more by ONNX Runtime, which packs the weights once for rows as few as these.
+"""One decoding step by ONNX Runtime, which packs the weights once for small batches.
 
-GroupQueryAttention (domain com.microsoft) takes a layer's keys and values as an input and gives
-them as an output; where both are the same memory, it writes the token's own into their slot, and
-copies nothing. All else is written as `onnx_graph` writes it.
+GroupQueryAttention (domain com.microsoft) has a layer's keys and values as an input and as an
+output; where both are the same memory, it writes the new token's into their slot, and copies
+nothing. Everything else is written as by `onnx_graph`.
 
-Axes: B rows, E embedding, N heads, S slots, K head size, V vocabulary.
+Axes: B texts, E embedding, N heads, S slots, K head size, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from roformer_tf.engines.network import Array, Network, write
 from roformer_tf.engines.onnx_graph import IR_VERSION, MICROSOFT, OPSET, OnnxGraph, SeenKeys
 
 SHARED = 1024
-"""Bytes from which on an array is given to the session as it lies, and is no part of the graph."""
+"""Bytes from which on an array is passed to the session in place, not within the graph."""
 
 
 class StepSession:
-    """A network of the part "written", for one token of each row and those that are kept of it.
+    """A network of the part "written", for one new token of each text and cached keys and values.
 
-    Keys are kept with pairs of features as halves of a head, whatever the rotary style.
+    In cached keys each pair of dimensions is K/2 apart, whatever the rotary style.
     """
 
     def __init__(self, network: Network, threads: int | None = None) -> None:
@@ -33,7 +33,7 @@ class StepSession:
 
         model, arrays = _step_model(network)
         options = session_options(threads)
-        # Taken from where they lie: within the graph they would be there three times for a moment.
+        # Passed in place: within the graph, memory would hold them three times for a moment.
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
         options.add_external_initializers(list(arrays), values)
         self._session = onnxruntime.InferenceSession(
@@ -44,11 +44,11 @@ class StepSession:
     def __call__(
         self, rows: Mapping[str, Array], slot: int, caches: Sequence[tuple[Array, Array]]
     ) -> Array:
-        """Logits (B, V) behind a token of each row, whose keys and values go into the slot.
+        """Logits (B, V) after one token of each text, whose keys and values go into the slot.
 
-        rows: the tokens' own embeddings "word" and "segment" (B, 1, E), "cos" and "sin" (B, K/2)
-        of the angles that queries and keys are turned by, "bias" (B, 1, 1, slot + 1) of the scores,
-        all float32. caches: keys and values (B, N, S, K) of each layer, written into.
+        rows: the embeddings "word" and "segment" (B, 1, E) of the tokens, "cos" and "sin" (B, K/2)
+        of their angles, and a "bias" (B, 1, 1, slot + 1) of the scores, all float32. caches: keys
+        and values (B, N, S, K) of each layer, which are written into.
         """
         batch = len(rows["word"])
         logits = np.empty((batch, 1, self._vocabulary), np.float32)
@@ -73,12 +73,12 @@ class StepSession:
 
 
 def _bind(bind: Any, name: str, array: Array) -> None:
-    """Have an input or an output be this array's memory."""
+    """Bind an input or an output to the memory of an array."""
     bind(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
 
 
 class StepGraph(OnnxGraph):
-    """A graph that reads one token of each row, and its layers' keys and values."""
+    """A graph of one new token of each text, and cached keys and values."""
 
     def __init__(self, config: RoFormerConfig) -> None:
         super().__init__(config.head_size)
@@ -86,22 +86,22 @@ class StepGraph(OnnxGraph):
         self.layers = 0
 
     def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
-        """A constant, of which the graph has the name and the shape alone if it is large."""
+        """A constant; of a large one the graph holds only the name and the shape."""
         array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
         if array.nbytes < SHARED or name in self.constants:
             return super().constant(name, values, dtype)
         tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
         tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-        tensor.external_data.add(key="location", value="memory")  # a file that nobody opens
+        tensor.external_data.add(key="location", value="memory")  # a file name that is never opened
         self.arrays[name], self.constants[name] = array, tensor
         return name
 
     def lookup(self, name: str, table: Array, ids: str) -> str:
-        """An input: who looks a few rows up spares the session a table beside the packed one."""
+        """An input: the caller looks embeddings up, so that the session needs no second table."""
         return name.rpartition("/")[2]
 
     def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> SeenKeys:
-        """An input says it: who reads on knows what each slot holds."""
+        """An input: the caller knows what each slot holds."""
         return SeenKeys(bias="bias")
 
     def attend(
@@ -114,7 +114,7 @@ class StepGraph(OnnxGraph):
         visible: SeenKeys,
         positions: str | None,
     ) -> str:
-        """RotaryEmbedding twice, by a table with a row for each text, and GroupQueryAttention."""
+        """RotaryEmbedding twice, with a table of one row for each text; GroupQueryAttention."""
         query, key = (
             self.fused("RotaryEmbedding", x, "places", "cos", "sin", num_heads=heads)
             for x in (query, key)
@@ -138,7 +138,7 @@ class StepGraph(OnnxGraph):
 
 
 def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
-    """The graph, and the arrays that it has but the names of."""
+    """The graph, and the arrays that it holds by name alone."""
     config = network.config
     graph = StepGraph(config)
     logits = write(network, graph)[network.output]
