@@ -14,7 +14,7 @@ import tyro
 
 from roformer_tf.checkpoints.detection import attention_type, is_language_model, parts
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.predict import KerasPrecision
@@ -99,10 +99,8 @@ class GenerateConfig:
         for number, text in enumerate(self.text, 1):
             if not text.strip():
                 raise InputError(f"text {number} is blank: there is nothing to begin from.")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
-        if self.paraphrases < 0:
-            raise InputError(f"paraphrases is {self.paraphrases}, but must not be negative.")
+        check_numbers(self, "batch_size", at_least=1)
+        check_numbers(self, "paraphrases", at_least=0)
         if self.paraphrases and self.writing.beams > 1:
             raise InputError("--paraphrases are drawn at random, which --beams are not: leave one.")
         many = len(self.text) != 1 or self.writing.samples > 1 or self.writing.beams > 1

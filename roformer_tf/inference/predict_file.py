@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import STANDARD, answer_file, check_format
 from roformer_tf.inference.answers import bad_cells, cell_names, cells, text_names
@@ -83,10 +83,7 @@ class PredictConfig:
     """Sheet of an .xlsx input, by its name; unset, the first that is not hidden, nor empty."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k is {self.top_k}, but must be at least 1.")
+        check_numbers(self, "batch_size", "top_k", at_least=1)
         if is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 

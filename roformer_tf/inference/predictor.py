@@ -33,7 +33,7 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import Choice, Engine, Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.embed import TextEmbedder, check_tokenizer, embedder_from
 from roformer_tf.inference.engines import (
     chosen_for,
@@ -156,8 +156,7 @@ def load(
     Raises InputError where there is no model, a damaged one, or one without its vocabulary.
     """
     for name, value in (("batch_size", batch_size), ("top", top)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}, but must be at least 1.")
+        check_number(name, value, at_least=1)
     if is_finetuned(source):
         found = open_finetuned(source, engine, precision, lossy=True)
         _tell(source, found.choice)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import check_numbers
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
 
@@ -40,9 +40,7 @@ class Limits:
     open; a further one takes the place of the one that has been idle the longest."""
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
+        check_numbers(self, *asdict(self), at_least=1)
 
 
 def sample_question(task: Task) -> JsonObject:

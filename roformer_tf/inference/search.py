@@ -11,7 +11,7 @@ from typing import TextIO
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
@@ -87,13 +87,8 @@ class SearchConfig:
             raise InputError("give --documents to search in, or --index with an index of them.")
         if not self.queries and (self.index is None or self.documents is None):
             raise InputError("give --queries: a file of them, or the queries themselves.")
-        for name in ("top", "rerank_top", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for name in ("hybrid_weight", "beginning_weight"):
-            weight = getattr(self, name)
-            if weight is not None and not 0 <= weight < float("inf"):
-                raise InputError(f"{name} is {weight}, but must be at least 0, such as 1.")
+        check_numbers(self, "top", "rerank_top", "batch_size", at_least=1)
+        check_numbers(self, "hybrid_weight", "beginning_weight", at_least=0, hint="such as 1")
         if self.beginning_weight is not None and self.documents is None:
             raise InputError(
                 "--beginning-weight is kept by an index when it is written: give --documents, too."

@@ -7,7 +7,7 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.generate import check_prompts, drawing
 from roformer_tf.inference.questions import (
     SAMPLE,
@@ -43,9 +43,7 @@ class WritingLimits:
     """Most samples of a text, candidates for its paraphrases, or beams."""
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
+        check_numbers(self, *asdict(self), at_least=1)
 
 
 @dataclass(frozen=True)

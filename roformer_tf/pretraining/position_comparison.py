@@ -25,7 +25,7 @@ from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig, prepare_with
 from roformer_tf.corpus.shards import PreparedRows
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import file_beside, locked, write_text
 from roformer_tf.pretraining.compared_run import (
     RunResult,
@@ -125,9 +125,7 @@ class ComparePositionsConfig(PreparationConfig):
                 f"--positions {' '.join(self.positions)} compares nothing: give two different "
                 "ones or more."
             )
-        for name in ("seeds", "steps", "batch_size", "evaluations"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        check_numbers(self, "seeds", "steps", "batch_size", "evaluations", at_least=1)
 
     def variants(self) -> dict[str, Mapping[str, Any]]:
         """By the name of each kind, what it changes in the architecture."""
