@@ -1,4 +1,8 @@
-"""Errors with which a command ends without a traceback: the message is for the user."""
+"""Errors that end a command without a traceback, and checks of the user's numbers."""
+
+import math
+import operator
+from typing import Any
 
 
 class InputError(ValueError):
@@ -27,3 +31,46 @@ TRY_AGAIN = 75
 
 class DifferenceError(RuntimeError):
     """Two things that should be equal are not: commands print the message and exit with code 1."""
+
+
+def check_number(
+    name: str,
+    value: float | str | None,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    hint: str = "",
+) -> None:
+    """Raise InputError unless the value is in the range. None and "auto" are always allowed.
+
+    NaN and infinity are in no range. `hint` ends the message: "such as 0.15" or "which is …".
+    """
+    if value is None or isinstance(value, str):
+        return
+    bounds = [
+        ("at least", at_least, operator.ge),
+        ("above", above, operator.gt),
+        ("at most", at_most, operator.le),
+        ("below", below, operator.lt),
+    ]
+    limits = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
+    if math.isfinite(value) and all(holds(value, bound) for _, bound, holds in limits):
+        return
+    span = " and ".join(f"{words} {_shown(bound)}" for words, bound, _ in limits)
+    raise InputError(f"{name} is {_shown(value)}, but must be {span}{hint and f', {hint}'}.")
+
+
+def check_numbers(settings: Any, *names: str, **bounds: Any) -> None:
+    """`check_number` for some fields of a settings dataclass, all with the same bounds."""
+    for name in names:
+        check_number(name, getattr(settings, name), **bounds)
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+MAX_SEED = 2**32 - 1
+"""Seeds are 32 bits wide."""

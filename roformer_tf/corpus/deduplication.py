@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.readers.text_key import text_key
 
 DuplicatePolicy = Literal["keep", "exact", "near"]
@@ -31,11 +31,8 @@ _BLOCK = 4096  # shingles at once, which take 2 MB
 
 def check_similarity(similarity: float) -> None:
     """Raise InputError unless it is one that near duplicates may have."""
-    if not 0 < similarity < 1:
-        raise InputError(
-            f"similarity is {similarity}, but must be above 0 and below 1, such as 0.8. For equal "
-            "texts alone, give --duplicates exact."
-        )
+    hint = "such as 0.8 (for equal texts alone give --duplicates exact)"
+    check_number("similarity", similarity, above=0, below=1, hint=hint)
 
 
 def exact_marks(texts: Iterable[str | None]) -> list[bytes | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.readers.arrow_tables import ParquetRecords
 from roformer_tf.readers.budget import LimitError
 from roformer_tf.readers.lines import (
@@ -57,8 +57,7 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
-        if self.min_characters < 0:
-            raise InputError(f"min_characters is {self.min_characters}, but must be 0 or more.")
+        check_numbers(self, "min_characters", at_least=0)
 
 
 @dataclass(frozen=True, order=True)

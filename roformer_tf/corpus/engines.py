@@ -8,7 +8,7 @@ from typing import Literal
 
 from roformer_tf.corpus.dask_cluster import ADDRESS, cluster
 from roformer_tf.corpus.workers import Workers, WorkerTask, in_this_process, processes
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.machine import usable_cores
 
 Engine = Literal["processes", "dask"]
@@ -18,8 +18,7 @@ MOST_ON_WINDOWS = 61
 
 def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:
     """Raise InputError for settings that contradict each other."""
-    if workers is not None and workers < 1:
-        raise InputError(f"workers is {workers}, but must be 1 or more.")
+    check_number("workers", workers, at_least=1)
     if engine == "processes" and scheduler is not None:
         raise InputError(
             f"scheduler is {scheduler}, but the engine is processes of this machine. "

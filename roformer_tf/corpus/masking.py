@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.corpus.packing import TOKEN, WORD
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.tokenizers.tokenizer import SPECIALS
 
 _MASKED, _REPLACED = 1, 2  # fates of a chosen word; 3 is kept, and 0 is not chosen
@@ -26,10 +26,7 @@ class MaskingConfig:
     """Share of the predicted words whose tokens become random ones. The rest stay as they are."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask_rate < 1:
-            raise InputError(
-                f"mask_rate is {self.mask_rate}, but must be above 0 and below 1, such as 0.15."
-            )
+        check_numbers(self, "mask_rate", above=0, below=1, hint="such as 0.15")
         masked, replaced = self.mask_replace_rate, self.random_replace_rate
         if min(masked, replaced) < 0 or masked + replaced > 1:
             raise InputError(

@@ -9,7 +9,6 @@ So each corpus is walked through again and again, every time in another order, a
 every epoch its rows have been seen equally often, or once more.
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number, check_numbers
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,8 @@ class MixingConfig:
     """Above 1, small corpora come more often: corpora of n rows are mixed as n^(1/temperature)."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.corpus_temperature < math.inf:
-            raise InputError(
-                f"corpus_temperature is {self.corpus_temperature}, but must be at least 1: 1 takes "
-                "corpora as large as they are, 3 makes them more even."
-            )
+        hint = "where 1 takes corpora as large as they are and 3 makes them more even"
+        check_numbers(self, "corpus_temperature", at_least=1, hint=hint)
         if self.corpus_weights and self.corpus_temperature != 1:
             raise InputError(
                 "give either corpus_weights or a corpus_temperature: "
@@ -45,11 +41,8 @@ class MixingConfig:
                 f"temperature of {self.corpus_temperature} is too much."
             )
         for name, weight in self.corpus_weights.items():
-            if not 0 < weight < math.inf:
-                raise InputError(
-                    f"the weight of the corpus {name!r} is {weight}, but must be above 0. Leave "
-                    "out its files to train without it."
-                )
+            hint = "or leave out its files to train without it"
+            check_number(f"the weight of the corpus {name!r}", weight, above=0, hint=hint)
 
 
 def epoch_rows(rows: Mapping[str, int], config: MixingConfig) -> dict[str, int]:

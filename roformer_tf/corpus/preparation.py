@@ -65,7 +65,7 @@ from roformer_tf.corpus.shards import (
     write_shard,
 )
 from roformer_tf.corpus.workers import EngineError, in_order, in_this_process
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import (
     LOCK,
     folder_beside,
@@ -143,12 +143,8 @@ class PreparationConfig(CorpusConfig):
             raise InputError(
                 "give either a vocabulary (vocab) or the size of one to build (vocab_size)."
             )
-        if not 0 <= self.held_out < 1:
-            raise InputError(
-                f"held_out is {self.held_out}, but must be a share: 0 or more, below 1."
-            )
-        if not 0 <= self.fill <= 1:
-            raise InputError(f"fill is {self.fill}, but must be a share: from 0 to 1.")
+        check_numbers(self, "held_out", at_least=0, below=1)
+        check_numbers(self, "fill", at_least=0, at_most=1)
         check_engine(self.engine, self.scheduler, self.workers)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, write_text
 from roformer_tf.finetuning.report.analysis import (
     EvaluatedSet,
@@ -70,8 +70,7 @@ class EvaluateConfig:
     """As `predict` has it."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
+        check_numbers(self, "batch_size", at_least=1)
 
 
 def evaluate(config: EvaluateConfig) -> None:

@@ -1,11 +1,10 @@
 """The settings of a fine-tuning: the flags of `finetune`."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
 from roformer_tf.export.formats import Format
 from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig
@@ -32,12 +31,8 @@ class LossConfig:
     sides of it, such as 0.5; doubles the time."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            found = f"label_smoothing is {self.label_smoothing}"
-            raise InputError(f"{found}, but must be at least 0 and less than 1.")
-        for name in ("focal", "r_drop", "fgm"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0.")
+        check_numbers(self, "label_smoothing", at_least=0, below=1)
+        check_numbers(self, "focal", "r_drop", "fgm", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -62,13 +57,10 @@ class VectorConfig:
     larger than memory. The gradient is that of the whole batch."""
 
     def __post_init__(self) -> None:
-        if self.hard_negatives < 0:
-            raise InputError(f"hard_negatives is {self.hard_negatives}, but must not be negative.")
-        if self.pieces < 1:
-            raise InputError(f"pieces is {self.pieces}, but must be at least 1.")
-        if any(size < 1 for size in self.dimensions):
-            shown = " ".join(map(str, self.dimensions))
-            raise InputError(f"dimensions are {shown}, but must be numbers of at least 1.")
+        check_numbers(self, "hard_negatives", at_least=0)
+        check_numbers(self, "pieces", at_least=1)
+        for size in self.dimensions:
+            check_number("a number of --dimensions", size, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +137,11 @@ class FinetuneConfig:
     """Steps between two lines of metrics.jsonl."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "seeds", "save_every", "log_every"):
-            if (value := getattr(self, name)) != "auto" and value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
-        for name in ("patience", "folds"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, but must not be negative.")
-        for name in ("valid_share", "test_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}, but must be at least 0 and below 1."
-                )
-        if not 0 <= self.seed < 2**32 - self.seeds:
-            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
+        check_numbers(self, "epochs", "batch_size", "seeds", "save_every", "log_every", at_least=1)
+        check_numbers(self, "patience", "folds", at_least=0)
+        check_numbers(self, "valid_share", "test_share", at_least=0, below=1)
+        # A run with several seeds takes the next ones, too.
+        check_numbers(self, "seed", at_least=0, at_most=MAX_SEED - self.seeds)
         if not (self.valid_share or self.valid or self.folds):
             raise InputError(
                 "valid_share is 0, but something must choose the best weights. Give --valid, or a "

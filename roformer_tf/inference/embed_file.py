@@ -17,7 +17,7 @@ from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
@@ -66,8 +66,7 @@ class EmbedConfig:
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
+        check_numbers(self, "batch_size", at_least=1)
         if self.output is None and self.whiten is None:
             raise InputError("give --output, a .npy or .parquet file to write.")
         if self.output is not None:

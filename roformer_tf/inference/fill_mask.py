@@ -11,7 +11,7 @@ import tyro
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.models.rows import batches, check_finite, runner
 from roformer_tf.tasks.probabilities import softmax
@@ -50,8 +50,7 @@ class FillMaskConfig:
     def __post_init__(self) -> None:
         if not self.text:
             raise InputError(f"give a text with a {MASK}, such as '今天天气很{MASK}。'")
-        if self.top < 1:
-            raise InputError(f"top is {self.top}, but must be at least 1.")
+        check_numbers(self, "top", at_least=1)
         for text in self.text:
             _check(text)
 

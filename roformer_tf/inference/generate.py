@@ -13,7 +13,7 @@ import tyro
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.engines.choice import Choice, KerasPrecision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import opened_text, tsv_line
 from roformer_tf.inference.embed import TextEmbedder, VectorModel, chunks
@@ -86,10 +86,8 @@ class GenerateConfig:
         for number, text in enumerate(self.text, 1):
             if not text.strip():
                 raise InputError(f"text {number} is blank. Give a prompt.")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
-        if self.paraphrases < 0:
-            raise InputError(f"paraphrases is {self.paraphrases}, but must not be negative.")
+        check_numbers(self, "batch_size", at_least=1)
+        check_numbers(self, "paraphrases", at_least=0)
         if self.paraphrases and self.writing.beams > 1:
             raise InputError("--paraphrases are sampled, which --beams are not. Omit one of them.")
         many = len(self.text) != 1 or self.writing.samples > 1 or self.writing.beams > 1

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import (
     STANDARD,
@@ -81,10 +81,7 @@ class PredictConfig:
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "top_k"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
+        check_numbers(self, "batch_size", "top_k", at_least=1)
         if is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.embed import TextEmbedder, embedder_from
 from roformer_tf.inference.fill_mask import MASK, MaskedModel, candidates, filled
 from roformer_tf.inference.opening import Finetuned, OpenedModel, open_model
@@ -132,8 +132,7 @@ def load(
     Raises InputError where there is no model, a damaged one, or one without its vocabulary.
     """
     for name, value in (("batch_size", batch_size), ("top", top)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}, but must be at least 1.")
+        check_number(name, value, at_least=1)
     with open_model(source, engine, precision) as opened:
         # A head trained elsewhere does not say whether it takes one text or a pair.
         if opened.is_finetuned:

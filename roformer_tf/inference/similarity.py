@@ -10,7 +10,7 @@ import tyro
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
 from roformer_tf.inference.embed import CHUNK, TextEmbedder, chunks, open_embedder
@@ -61,8 +61,7 @@ class SimilarityConfig:
         for number, text in enumerate(self.text, 1):
             if not text.strip():
                 raise InputError(f"text {number} is blank. Give a text.")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
+        check_numbers(self, "batch_size", at_least=1)
         if is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 

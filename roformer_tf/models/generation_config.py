@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import MAX_SEED, InputError, check_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +34,15 @@ class GenerationConfig:
     """Seed of sampling: the same prompt, settings and seed give the same text."""
 
     def __post_init__(self) -> None:
-        for name, least in (("max_tokens", 1), ("min_tokens", 0), ("samples", 1), ("beams", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
+        check_numbers(self, "max_tokens", "samples", "beams", "top_k", at_least=1)
+        check_numbers(self, "min_tokens", at_least=0)
         if self.min_tokens > self.max_tokens:
             raise InputError(
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}."
             )
-        for name in ("temperature", "repetition_penalty"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise InputError(f"{name} is {value}, but must be a number above 0, such as 1.")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k is {self.top_k}, but must be at least 1.")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise InputError(
-                f"top_p is {self.top_p}, but must be above 0 and at most 1, such as 0.95: the "
-                "total probability of the tokens to sample from."
-            )
+        check_numbers(self, "temperature", "repetition_penalty", above=0, hint="such as 1")
+        hint = "such as 0.95: the fraction of the probability to sample from"
+        check_numbers(self, "top_p", above=0, at_most=1, hint=hint)
         if self.beams > 1 and self.sampled:
             raise InputError(
                 f"beams is {self.beams}, but samples, temperature, top_k and top_p are about "
@@ -59,8 +50,7 @@ class GenerationConfig:
             )
         if self.length_penalty is not None and self.beams == 1:
             raise InputError("length_penalty is about beam search. Give beams, too.")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
+        check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         if not all(self.stop):
             raise InputError("stop holds an empty text. Give a text such as 。.")
 

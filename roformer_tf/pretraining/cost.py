@@ -17,7 +17,7 @@ import tyro
 from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.masking import predictions_per_row
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder, write_text
 from roformer_tf.flags import parsed, yaml_flags
 from roformer_tf.pretraining.settings import Stage
@@ -61,18 +61,11 @@ class CostConfig:
     def __post_init__(self) -> None:
         if not self.recipe:
             raise InputError("give recipes, such as base or my_recipe.yaml.")
-        if not self.peak_flops > 0:
-            raise InputError(
-                f"peak_flops is {self.peak_flops:g}, but must be above 0, such as 312e12."
-            )
-        for name in ("utilisation", "efficiency"):
-            value = getattr(self, name)
-            if not 0 < value <= 1:
-                raise InputError(f"{name} is {value:g}, but must be above 0 and at most 1.")
+        check_numbers(self, "peak_flops", above=0, hint="such as 312e12")
+        check_numbers(self, "utilisation", "efficiency", above=0, at_most=1)
         if not self.devices or min(self.devices) < 1:
             raise InputError(f"devices is {self.devices}, but must be numbers of at least 1.")
-        if not self.price >= 0:
-            raise InputError(f"price is {self.price:g}, but must be at least 0.")
+        check_numbers(self, "price", at_least=0)
         if self.json and is_folder(self.json):
             raise InputError(f"--json {self.json} is a folder. Name a file.")
 

@@ -22,7 +22,7 @@ from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.windows import WordedText, long_texts
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder, write_text
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
 from roformer_tf.pretraining.windowed_losses import figures, predicted_texts, token_losses
@@ -98,15 +98,9 @@ class EvaluateCorpusConfig(CorpusConfig):
             given: Sequence[Any] = getattr(self, name)
             if twice := [x for x in given if given.count(x) > 1]:
                 raise InputError(f"--{name} has {twice[0]} twice. Remove one.")
-        for name in ("max_tokens", "trained_length"):
-            if (number := getattr(self, name)) is not None and number < 1:
-                raise InputError(f"{name} is {number}, but must be at least 1.")
-        if self.held_out is not None and not 0 < self.held_out < 1:
-            raise InputError(
-                f"held_out is {self.held_out}, but must be a fraction above 0 and below 1."
-            )
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}, but must be at least 0.")
+        check_numbers(self, "max_tokens", "trained_length", at_least=1)
+        check_numbers(self, "held_out", above=0, below=1)
+        check_numbers(self, "seed", at_least=0)
         if self.output is not None and is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 

@@ -1,6 +1,7 @@
 """The settings of a pretraining run: the flags of `pretrain`."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from roformer_tf.corpus.mixing import MixingConfig
 from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
-from roformer_tf.errors import InputError
+from roformer_tf.errors import MAX_SEED, InputError, check_numbers
 from roformer_tf.runs.optimizers.settings import OptimizerConfig
 from roformer_tf.runs.settings import DevicesConfig, Precision
 
@@ -148,11 +149,9 @@ class StepConfig:
     """Batches skipped in a row after which the run stops."""
 
     def __post_init__(self) -> None:
-        for name in ("accumulate", "max_skipped"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if not self.spike_factor > 1:
-            raise InputError(f"spike_factor is {self.spike_factor}, but must be more than 1.")
+        check_numbers(self, "accumulate", "max_skipped", at_least=1)
+        if self.spike_factor != math.inf:  # which skips no batch for its loss
+            check_numbers(self, "spike_factor", above=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,18 +218,9 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
                 "--mask-rate, --mask-replace-rate and --random-replace-rate are of masked words, "
                 "but --objective causal masks none. Leave them out."
             )
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}, but must be at least 0 and below 2^32.")
-        for name in (
-            "batch_size",
-            "steps",
-            "save_every",
-            "log_every",
-            "evaluation_rows",
-            "keep_checkpoints",
-        ):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
+        counts = ("batch_size", "steps", "save_every", "log_every")
+        check_numbers(self, *counts, "evaluation_rows", "keep_checkpoints", at_least=1)
         for number, stage in enumerate(self.plan(), start=1):
             self._check_stage(stage, f"stage {number}: " if self.stages else "")
 

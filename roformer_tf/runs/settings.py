@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.kernels.devices import AttentionForm
 
 Precision = Literal["auto", "float32", "mixed_bfloat16"]
@@ -31,14 +31,8 @@ class DevicesConfig:
     products and softmax ("plain"). Unset: masked. The results differ by rounding only."""
 
     def __post_init__(self) -> None:
-        for name in ("devices", "model_parallel"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}, but must be at least 1.")
-        if self.peak_flops is not None and not self.peak_flops > 0:
-            raise InputError(
-                f"peak_flops is {self.peak_flops:g}, but must be above 0, such as 312e12."
-            )
+        check_numbers(self, "devices", "model_parallel", at_least=1)
+        check_numbers(self, "peak_flops", above=0, hint="such as 312e12")
         if self.devices is not None and self.devices % self.model_parallel:
             raise InputError(
                 f"{self.devices} devices cannot be split into groups of {self.model_parallel} "

@@ -20,7 +20,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.engines.network import Meaning, Part
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.files import write_text
 from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.cells import read_label
@@ -676,8 +676,7 @@ class Task(ABC):
                 f"top_k is {top_k}, but a {self.name} model does not choose among labels by their "
                 "probabilities. Leave --top-k out."
             )
-        if top_k < 1:
-            raise InputError(f"top_k is {top_k}, but must be at least 1.")
+        check_number("top_k", top_k, at_least=1)
         return dataclasses.replace(self, top_k=top_k)
 
     @abstractmethod

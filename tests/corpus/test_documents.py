@@ -326,7 +326,7 @@ def test_a_document_that_is_too_short_without_its_repeated_lines_is_left_out(tex
 
 
 def test_a_negative_number_of_characters_is_refused():
-    with pytest.raises(InputError, match="min_characters is -1, but must be 0 or more"):
+    with pytest.raises(InputError, match="min_characters is -1, but must be at least 0"):
         CorpusConfig(("x",), min_characters=-1)
 
 

@@ -205,7 +205,7 @@ def test_a_job_that_is_over_is_not_begun(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("processes", None, 0), "workers is 0, but must be 1 or more"),
+        (("processes", None, 0), "workers is 0, but must be at least 1"),
         (("processes", "tcp://a:1", None), "engine is processes.*Give --engine dask"),
         (("dask", None, None), "needs a scheduler. Give --scheduler.*DASK_SCHEDULER_ADDRESS"),
         (("dask", "tcp://a:1", 2), "workers is 2, but a cluster .*Leave workers out"),

@@ -279,7 +279,7 @@ def test_no_more_is_written_than_the_model_was_made_for(gpt):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 0.0}, "top_p is 0,"),
         ({"top_p": 1.5}, "top_p"),
         ({"top_k": 0}, "top_k"),
         ({"temperature": 0.0}, "temperature"),

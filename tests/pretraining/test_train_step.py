@@ -232,7 +232,7 @@ def test_a_spike_is_skipped_once_losses_are_known(monkeypatch):
     [
         ({"accumulate": 0}, "accumulate is 0"),
         ({"max_skipped": 0}, "max_skipped is 0"),
-        ({"spike_factor": 1.0}, "spike_factor is 1.0"),
+        ({"spike_factor": 1.0}, "spike_factor is 1, but must be above 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):

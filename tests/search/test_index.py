@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.support.fake_embedder import FakeEmbedder
 
 from roformer_tf.errors import InputError
 from roformer_tf.search import writing
@@ -15,6 +14,7 @@ from roformer_tf.search.documents import Document
 from roformer_tf.search.index import SearchIndex, word_scores
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.search.writing import Added, add_documents, delete_documents
+from tests.support.fake_embedder import FakeEmbedder
 
 LETTERS = "今天 天气 很 好 我们 去 公园 学习 北京 上海 的 了 在 和 是 不 也 都 经济 发展"
 WORDS = LETTERS.split(" ")

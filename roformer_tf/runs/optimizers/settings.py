@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 
 Shape: TypeAlias = Literal["linear", "cosine", "wsd"]
 
@@ -39,11 +39,9 @@ class OptimizerConfig:
     the last ones."""
 
     def __post_init__(self) -> None:
-        _check(
-            self,
-            above_0=("learning_rate", "clip_norm", "muon_learning_rate_scale", "decay_share"),
-            shares=("ema",),
-        )
+        _check(self)
+        check_numbers(self, "muon_learning_rate_scale", "decay_share", above=0)
+        check_numbers(self, "ema", at_least=0, below=1)
         if self.schedule == "wsd" and self.warmup + self.decay_share > 1:
             raise InputError(
                 f"--warmup and --decay-share are {self.warmup} and {self.decay_share}, together "
@@ -79,37 +77,17 @@ class FinetuneOptimizerConfig:
     """Memory of the averaged weights to evaluate and keep, such as 0.999; 0 keeps the last ones."""
 
     def __post_init__(self) -> None:
-        _check(self, above_0=("learning_rate", "crf_learning_rate", "clip_norm"), shares=("ema",))
-        if not 0 < self.layer_decay <= 1:
-            raise InputError(
-                f"layer_decay is {self.layer_decay}, but must be above 0 and at most 1."
-            )
-        if self.accumulate < 1:
-            raise InputError(f"accumulate is {self.accumulate}, but must be at least 1.")
+        _check(self)
+        check_numbers(self, "crf_learning_rate", above=0)
+        check_numbers(self, "layer_decay", above=0, at_most=1)
+        check_numbers(self, "ema", at_least=0, below=1)
+        check_numbers(self, "accumulate", at_least=1)
 
 
-def _check(
-    config: OptimizerConfig | FinetuneOptimizerConfig,
-    above_0: tuple[str, ...],
-    shares: tuple[str, ...] = (),
-) -> None:
-    """Raise InputError for a number outside its range."""
-    above_0 = tuple(name for name in above_0 if getattr(config, name) != "auto")
-    for name in above_0:
-        if not getattr(config, name) > 0:
-            raise InputError(f"{name} is {getattr(config, name)}, but must be above 0.")
-    for name in (
-        "learning_rate",
-        "weight_decay",
-        "muon_learning_rate_scale",
-        "crf_learning_rate",
-    ):  # a clip_norm of inf is none
-        if getattr(config, name, 0.0) == math.inf:
-            raise InputError(f"{name} is {getattr(config, name)}, but must be a finite number.")
-    for name in ("warmup", "beta_2", *shares):
-        if not 0 <= getattr(config, name) < 1:
-            raise InputError(
-                f"{name} is {getattr(config, name)}, but must be at least 0 and less than 1."
-            )
-    if not config.weight_decay >= 0:
-        raise InputError(f"weight_decay is {config.weight_decay}, but must not be negative.")
+def _check(config: OptimizerConfig | FinetuneOptimizerConfig) -> None:
+    """Raise InputError for a number outside its range, among those that both have."""
+    check_numbers(config, "learning_rate", above=0)
+    check_numbers(config, "weight_decay", at_least=0)
+    check_numbers(config, "warmup", "beta_2", at_least=0, below=1)
+    if config.clip_norm != math.inf:  # which clips nothing
+        check_numbers(config, "clip_norm", above=0)
