@@ -1,66 +1,33 @@
-"""An index against the vectors of its documents, all compared; and what becomes of it on disk."""
+"""Results of an index against all vectors and BM25's formula; additions, updates, deletions."""
 
-import json
-from contextlib import contextmanager
+import math
+import threading
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.inference import approximate, index
-from roformer_tf.inference.approximate import Neighbours
-from roformer_tf.inference.embed import open_embedder
-from roformer_tf.inference.index import Added, SearchIndex, is_index, write_index
-from roformer_tf.inference.lexical import DocumentBM25
-from roformer_tf.inference.nearest import NONE, Found
-from roformer_tf.inference.retrieval import Reranker, Retriever, load_reranker
-from roformer_tf.inference.text_files import Document
+from roformer_tf.search import writing
+from roformer_tf.search.database import FILE, open_to_write, sqlite3, transaction
+from roformer_tf.search.documents import Document
+from roformer_tf.search.index import SearchIndex, word_scores
+from roformer_tf.search.keywords import document_terms
+from roformer_tf.search.writing import Added, add_documents, delete_documents
+from tests.support.fake_embedder import FakeEmbedder
 
-WORDS = [
-    "今天",
-    "天气",
-    "很",
-    "好",
-    "我们",
-    "去",
-    "公园",
-    "学习",
-    "北京",
-    "上海",
-    "的",
-    "了",
-    "在",
-    "和",
-    "是",
-    "不",
-    "也",
-    "都",
-    "经济",
-    "发展",
-]
+LETTERS = "今天 天气 很 好 我们 去 公园 学习 北京 上海 的 了 在 和 是 不 也 都 经济 发展"
+WORDS = LETTERS.split(" ")
 RNG = np.random.default_rng(0)
-TEXTS = ["".join(RNG.choice(WORDS, n)) for n in RNG.integers(2, 40, 40)]
+TEXTS = ["".join(RNG.choice(WORDS, n)) for n in RNG.integers(2, 60, 40)]
 QUERIES = ["今天天气", "北京的公园", "学习", "经济发展很好"]
-
-pytestmark = pytest.mark.usefixtures("eager_steps")
-
-
-class Documents(list):
-    """Documents as a file's are, without the file."""
-
-    said = ""
+LENGTH = 16
+EMBEDDER = FakeEmbedder()
+VECTORS = EMBEDDER.embed(QUERIES)
 
 
-def documents(texts=TEXTS, names=None):
-    return Documents(map(Document, texts, names or [None] * len(texts)))
-
-
-@pytest.fixture(scope="module")
-def embedder(released, eagerly):
-    with eagerly():
-        return open_embedder(released("sim_char"))
+def documents(texts=TEXTS, ids=True):
+    return [Document(text, str(n) if ids else None, {"n": n}) for n, text in enumerate(texts)]
 
 
 @pytest.fixture
@@ -69,399 +36,379 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def made(folder, embedder):
-    """An index of the texts, in passages of 16 tokens, of which most have several."""
-    write_index(folder, embedder, documents(), passage_length=16)
-    return SearchIndex(folder)
+def made(folder):
+    """An index of the texts, most of which have several passages."""
+    add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
+    with SearchIndex(folder) as opened:
+        yield opened
 
 
-def passages(text, embedder, room=14):
-    """Vectors of a text's windows, each embedded as a text of its own."""
-    count = -(-max(len(text) - room, 0) // (room - room // 4)) + 1
-    starts = [min(i * (room - room // 4), max(len(text) - room, 0)) for i in range(count)]
-    return embedder.embed([text[i : i + room] for i in starts])
+def cosines(texts=TEXTS, weight=0.0):
+    """Each document's cosine with each query: (queries, documents)."""
+    each = [EMBEDDER.embed(EMBEDDER.passages_of(text, LENGTH)) for text in texts]
+    nearest = np.stack([(VECTORS @ x.T).max(axis=1) for x in each], axis=1)
+    first = np.stack([VECTORS @ x[0] for x in each], axis=1)
+    return (nearest + weight * first) / (1 + weight)
 
 
-@pytest.fixture(scope="module")
-def by_hand(embedder, eagerly):
-    """Each document's cosine with each query, that of its best passage: (queries, documents)."""
-    with eagerly():
-        asked = embedder.embed(QUERIES).astype(np.float64)
-        near = [(asked @ passages(text, embedder).T).max(axis=1) for text in TEXTS]
-    return np.stack(near, axis=1)
+def bm25(query, texts=TEXTS, k1=2.0, b=0.75):
+    """Robertson and Zaragoza (2009): words and pairs, those of the beginning three times."""
+    terms = [(document_terms(text[:60]), document_terms(text)) for text in texts]
+    mean = sum(len(a) + len(t) for a, t in terms) / len(terms)
+    within = {x: sum(x in text for _, text in terms) for x in document_terms(query)}
+    rare = [x for x in document_terms(query) if 2 * within[x] <= len(texts) and within[x]]
+    scores = np.zeros(len(texts))
+    for word in rare or document_terms(query):  # frequent words count only where no other does
+        rarity = math.log((len(texts) - within[word] + 0.5) / (within[word] + 0.5))
+        for number, (beginning, text) in enumerate(terms):
+            count = 2 * Counter(beginning)[word] + Counter(text)[word]
+            length = k1 * (1 - b + b * (len(beginning) + len(text)) / mean)
+            scores[number] += max(rarity, 1e-6) * count * 2.2 / (count + length)
+    return scores
 
 
-def test_a_document_is_as_near_as_its_nearest_passage(made, embedder, by_hand):
-    assert made.manifest.rows > 1.5 * len(TEXTS)
-    want = by_hand
-    for top in (1, 5, 40, 50):
-        found = made.nearest(embedder.embed(QUERIES), top)
-        kept = min(top, 40)
-        np.testing.assert_allclose(
-            found.scores[:, :kept], -np.sort(-want, axis=1)[:, :kept], atol=2e-5
-        )
-        places = found.places[:, :kept]
-        got = np.take_along_axis(want, places, axis=1)
-        np.testing.assert_allclose(got, found.scores[:, :kept], atol=2e-5)
-        assert all(len(set(row)) == kept for row in places.tolist())
-        assert (found.places[:, kept:] == NONE).all()
+def by_id(results):
+    return [int(result.id) for result in results]
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("weight", [0.3, 4.0])
-def test_a_beginning_counts_beside_the_nearest_passage(
-    weight, graph, folder, embedder, by_hand, monkeypatch
+def check(found, want, top):
+    """Results have the largest of the wanted scores (queries, documents), in their order."""
+    kept = min(top, want.shape[1])
+    for results, scores in zip(found, want, strict=True):
+        got = [result.score for result in results]
+        np.testing.assert_allclose(got, np.sort(scores)[::-1][:kept], atol=2e-5)
+        np.testing.assert_allclose(scores[by_id(results)], got, atol=2e-5)
+        assert len({*by_id(results)}) == kept
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+@pytest.mark.parametrize("weight", [None, 0.3, 4.0])
+def test_a_document_is_as_near_as_its_nearest_passage_and_its_beginning(
+    weight, approximate, folder, monkeypatch
 ):
-    monkeypatch.setattr(index, "LARGE", 1 if graph else index.LARGE)
-    write_index(folder, embedder, documents(), passage_length=16, beginning_weight=weight)
-    made = SearchIndex(folder)
-    assert (made.folder / index.NEAR).exists() == graph
-    asked = embedder.embed(QUERIES)
-    first = asked @ np.stack([passages(text, embedder)[0] for text in TEXTS]).T
-    want = (by_hand + weight * first) / (1 + weight)
-    assert np.abs(want - by_hand).max() > 0.01  # some begin otherwise than they answer
-    for top in (1, 5, 40, 50):
-        found = made.nearest(asked, top)
-        kept = min(top, 40)
-        places, scores = found.places[:, :kept], found.scores[:, :kept]
-        np.testing.assert_allclose(scores, -np.sort(-want, axis=1)[:, :kept], atol=2e-5)
-        np.testing.assert_allclose(np.take_along_axis(want, places, axis=1), scores, atol=2e-5)
-        assert all(len(set(row)) == kept for row in places.tolist())
-        assert (found.places[:, kept:] == NONE).all()
-    some = np.array([7, 0, 39])
-    np.testing.assert_allclose(made.cosines(asked[1], some), want[1, some], atol=2e-5)
+    """A graph of so few vectors visits all of them: results are equal."""
+    monkeypatch.setattr(writing, "LARGE", 1 if approximate else writing.LARGE)
+    settings = {"passage_length": LENGTH, "beginning_weight": weight}
+    added = add_documents(folder, EMBEDDER, documents(), **settings)
+    assert bool(added.graph) == approximate == bool([*folder.glob("*.faiss")])
+    want = cosines(weight=weight or 0)
+    with SearchIndex(folder) as made:
+        for top in (1, 5, 40, 50):
+            check(made.search(QUERIES, VECTORS, top), want, top)
 
 
-def test_a_graph_that_finds_too_few_rows_is_asked_for_more(folder, embedder, by_hand, monkeypatch):
-    write_index(folder, embedder, documents(), passage_length=16)
-    made, asked_for = SearchIndex(folder), []
-    exact = made._nearest_rows
-
-    def few_at_first(queries, top):
-        asked_for.append(top)
-        places, scores = map(np.array, exact(queries, top))
-        if len(asked_for) == 1:
-            places[:, 1:], scores[:, 1:] = NONE, -np.inf
-        return Found(places, scores)
-
-    monkeypatch.setattr(made, "_nearest_rows", few_at_first)
-    found = made.nearest(embedder.embed(QUERIES), 5)
-    assert len(asked_for) > 1
-    np.testing.assert_allclose(found.scores, -np.sort(-by_hand, axis=1)[:, :5], atol=2e-5)
-
-
-def test_cosines_are_those_of_the_documents_asked_for(made, embedder, by_hand):
-    places = np.array([3, 39, 0, 17])
-    for query, want in zip(embedder.embed(QUERIES), by_hand, strict=True):
-        np.testing.assert_allclose(made.cosines(query, places), want[places], atol=2e-5)
-
-
-def test_documents_and_names_are_kept(folder, embedder):
-    names = [f"page/{i}" for i in range(39)] + [None]
-    odd = ["有\t制表符\n和换行", *TEXTS[1:38], "孤\ud800", TEXTS[39]]
-    write_index(folder, embedder, documents(odd, names))
-    found = SearchIndex(folder)
-    kept = [*odd[:38], "孤?", odd[39]]
-    assert [found.document(i) for i in range(40)] == list(map(Document, kept, names))
-    assert list(found.documents()) == list(map(Document, kept, names))
-    assert found.has_names
-
-
-@pytest.mark.parametrize("with_words", [False, True])
-def test_what_is_added_is_as_if_it_had_always_been_there(with_words, folder, embedder):
-    settings = {"passage_length": 16, "with_words": with_words}
-    first = write_index(folder, embedder, documents(TEXTS[:25]), **settings)
-    again = write_index(folder, embedder, documents([*TEXTS[20:], TEXTS[30]]))
-    assert (first, again) == (Added(25, 0, 0), Added(15, 6, 25))
-    other = folder.with_name("other")
-    write_index(other, embedder, documents(), **settings)
-    one, two = SearchIndex(folder), SearchIndex(other)
-    np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-6)
-    np.testing.assert_array_equal(one.starts, two.starts)
-    assert list(one.documents()) == list(two.documents())
-    assert one.manifest == two.manifest
-    assert (folder / index.WORDS).is_dir() is with_words
-    for query in QUERIES:
-        np.testing.assert_allclose(one.words.scores(query), two.words.scores(query), atol=1e-6)
-
-
-def test_who_writes_into_it_meanwhile_is_refused_and_nothing_is_lost(
-    folder, embedder, made, monkeypatch
-):
-    def in_the_midst(*arguments):
-        with pytest.raises(InputError, match=r"index is in use: .* another --index"):
-            write_index(folder, embedder, documents(["另一个命令"]))
-        return write_rows(*arguments)
-
-    write_rows = index._write_rows
-    monkeypatch.setattr(index, "_write_rows", in_the_midst)
-    assert write_index(folder, embedder, documents(["这是新的"])) == Added(1, 0, 40)
-    monkeypatch.undo()
-    assert write_index(folder, embedder, documents(["又一个"])) == Added(1, 0, 41)
-    assert [path.name for path in folder.parent.iterdir()] == ["index"]
-
-
-def test_adding_nothing_new_touches_nothing(folder, embedder):
-    write_index(folder, embedder, documents())
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert write_index(folder, embedder, documents(TEXTS[:3])) == Added(0, 3, 40)
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    write_index(folder, embedder, documents(TEXTS[:3]), hybrid_weight=0.7)  # but for a new weight
-    assert SearchIndex(folder).manifest.hybrid_weight == 0.7
-    write_index(folder, embedder, documents(TEXTS[:3]), beginning_weight=0.3)
-    manifest = SearchIndex(folder).manifest
-    assert (manifest.hybrid_weight, manifest.beginning_weight) == (0.7, 0.3)
-
-
-def test_another_model_or_setting_is_refused(folder, embedder, released):
-    write_index(folder, embedder, documents(), passage_length=16)
-    for other in (
-        open_embedder(released("sim_char_ft")),
-        open_embedder(released("sim_char"), pooling="mean"),
-        open_embedder(released("sim_char"), dimensions=8),
-        open_embedder(released("sim_char"), max_length=64),
-    ):
-        with pytest.raises(InputError, match=r"made with another model, or other settings.*pooler"):
-            write_index(folder, other, documents())
-    with pytest.raises(InputError, match="has passages of 16 tokens, not 32"):
-        write_index(folder, embedder, documents(), passage_length=32)
-
-
-@contextmanager
-def failing(embedder, after):
-    """An embedder whose work ends in the midst."""
-
-    def blocks(*arguments):
-        for number, block in enumerate(type(embedder).passages(embedder, *arguments)):
-            if number == after:
-                raise InputError("the end")
-            yield block
-
-    object.__setattr__(embedder, "passages", blocks)
-    yield
-    object.__delattr__(embedder, "passages")
-
-
-def test_what_fails_in_the_midst_leaves_the_index_as_it_was(folder, embedder, tmp_path):
-    for exists in (False, True):
-        if exists:
-            write_index(folder, embedder, documents(TEXTS[:10]))
-        with failing(embedder, 0), pytest.raises(InputError, match="the end"):
-            write_index(folder, embedder, documents())
-        assert folder.exists() is exists
-        assert len(list(tmp_path.iterdir())) == exists
-    assert list(SearchIndex(folder).documents()) == documents(TEXTS[:10])
-
-
-@pytest.mark.parametrize("name", [index.VECTORS, index.DOCUMENTS, index.STARTS, index.MANIFEST])
-def test_a_damaged_index_is_named(name, folder, embedder):
-    write_index(folder, embedder, documents())
-    content = (folder / name).read_bytes()
-    for damaged in (content[: len(content) // 2], b""):
-        (folder / name).write_bytes(damaged)
-        with pytest.raises(InputError, match="is damaged"):
-            SearchIndex(folder)
-    (folder / name).write_bytes(content)
-    values = json.loads((folder / index.MANIFEST).read_text("utf-8"))
-    for changed, said in (
-        ({"documents": 39}, "do not belong together"),
-        ({"rows": 7}, "do not belong together"),
-        ({"version": 99}, "another version"),
-        ({"colour": 1}, "cannot be read"),
-    ):
-        (folder / index.MANIFEST).write_text(json.dumps(values | changed), "utf-8")
-        with pytest.raises(InputError, match=said):
-            SearchIndex(folder)
-
-
-def test_what_is_no_index_is_not_written_over(folder, embedder):
-    folder.mkdir()
-    assert not is_index(folder)  # empty: there is nothing to lose
-    (folder / "thesis.txt").write_text("…", "utf-8")
-    with pytest.raises(InputError, match="is there, and is no index"):
-        write_index(folder, embedder, documents())
-    with pytest.raises(InputError, match="is no index"):
-        SearchIndex(folder)
-
-
-def test_passages_longer_than_the_model_reads_are_refused(folder, embedder):
-    with pytest.raises(InputError, match="passage_length is 513, but must be"):
-        write_index(folder, embedder, documents(), passage_length=513)
-
-
-def test_many_vectors_get_a_graph_which_finds_nearly_all(folder, embedder, monkeypatch, by_hand):
-    monkeypatch.setattr(index, "LARGE", 1)
-    write_index(folder, embedder, documents(TEXTS[:30]), passage_length=16)
-    assert (folder / index.NEAR).exists()
-    added = write_index(folder, embedder, documents())
-    rows = SearchIndex(folder).manifest.rows
-    assert added.graph == f"finds 100.0% of the nearest ten, by looking at 128 of {rows}"
-    assert SearchIndex(folder)._neighbours.depth == 128
-    found = SearchIndex(folder).nearest(embedder.embed(QUERIES), 10)
-    want = -np.sort(-by_hand, axis=1)[:, :10]
-    np.testing.assert_allclose(found.scores, want, atol=2e-5)  # so few are all looked at
-
-
-def test_a_graph_of_thousands_finds_the_nearest(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(3000, 6)).astype(np.float32) @ rng.normal(size=(6, 24)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    graph = Neighbours(24)
-    graph.add(np.array_split(x, 3))
-    assert graph.depth == 256  # which nobody has chosen yet
-    graph.save(tmp_path / "near.faiss")
-    found = Neighbours.load(tmp_path / "near.faiss").search(x[:100], 10)
-    want = np.argsort(-x[:100] @ x.T, axis=1)[:, :10]
-    same = [len(set(a) & set(b)) for a, b in zip(found.places.tolist(), want.tolist(), strict=True)]
-    assert np.mean(same) > 9.9
-    (tmp_path / "near.faiss").write_bytes(b"IHNf....")
-    with pytest.raises(InputError, match="Make the index anew"):
-        Neighbours.load(tmp_path / "near.faiss")
-
-
-def unit(rows, size, seed=0):
-    vectors = np.random.default_rng(seed).normal(size=(rows, size)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-@pytest.fixture(scope="module")
-def scattered():
-    """Vectors that are hard to find, and a graph of them with few neighbours."""
-    vectors = unit(3000, 64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(approximate, "NEIGHBOURS", 4)
-        graph = Neighbours(64)
-    graph.add([vectors])
-    return vectors, graph
-
-
-@pytest.mark.parametrize("enough", [0.5, 0.86, 2])
-def test_a_graph_looks_at_as_many_as_it_takes(scattered, enough, monkeypatch, tmp_path):
-    vectors, graph = scattered
-    depths = (12, 48, 192, 400)
-    monkeypatch.setattr(approximate, "ENOUGH", enough)
-    monkeypatch.setattr(approximate, "WHEN_SEARCHED", depths)
-    said = graph.calibrate(vectors)
-    graph.save(tmp_path / "near.faiss")
-    chosen = Neighbours.load(tmp_path / "near.faiss").depth
-    products = vectors @ vectors.T - 2 * np.eye(len(vectors), dtype=np.float32)
-    wanted = np.argsort(-products, axis=1)[:, :10]
-    share = {}
-    for depth in depths:
-        monkeypatch.setattr(Neighbours, "depth", depth)
-        found = graph.search(vectors, 11).places  # the vector itself among them
-        share[depth] = np.mean([np.isin(*pair).mean() for pair in zip(wanted, found, strict=True)])
-    assert said == pytest.approx(share[chosen], abs=0.03)  # of 500 of 3,000
-    assert chosen == {0.5: 12, 0.86: 192, 2: 400}[enough]  # they find .67, .79, .92 and .97
-
-
-def test_a_graph_answers_more_than_it_looks_at(scattered, monkeypatch):
-    vectors, graph = scattered
-    monkeypatch.setattr(Neighbours, "depth", 12)
-    found = graph.search(vectors[:50], 300)
-    want = np.argsort(-vectors[:50] @ vectors.T, axis=1)[:, :300]
-    same = [np.isin(*pair).mean() for pair in zip(want, found.places, strict=True)]
-    assert np.mean(same) > 0.88  # .79 by looking at no more than are asked for
-
-
-@pytest.mark.parametrize("loaded", [False, True])
-def test_texts_that_are_nearly_the_same_lead_to_one_another(loaded, tmp_path):
-    faiss = pytest.importorskip("faiss", reason="needs the extra [search]")
-    centers = np.repeat(unit(40, 32), 50, axis=0)
-    vectors = (centers + 0.05 * unit(2000, 32, seed=1)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    graph = Neighbours(32)
-    if loaded:
-        graph.save(tmp_path / "near.faiss")
-        graph = Neighbours.load(tmp_path / "near.faiss")
-    graph.add([vectors])
-    hnsw, lowest = graph._graph.hnsw, 2 * approximate.NEIGHBOURS
-    starts = faiss.vector_to_array(hnsw.offsets)[:-1].astype(int)
-    links = faiss.vector_to_array(hnsw.neighbors)
-    counts = [(links[start : start + lowest] >= 0).sum() for start in starts]
-    assert np.mean(counts) > 0.9 * lowest  # the rule of HNSW alone leaves a third of them
-
-
-def test_a_hybrid_search_by_ranks(made, embedder, by_hand):
-    found = list(Retriever(made, embedder, hybrid=True).answers(QUERIES, 8))
-    words = DocumentBM25(TEXTS)
-    for query, cosine, answers in zip(QUERIES, by_hand, found, strict=True):
-        scores = words.scores(query).astype(np.float64)
-        near = np.argsort(np.argsort(-np.round(cosine, 5), kind="stable"), kind="stable")
-        said = np.argsort(np.argsort(-scores, kind="stable"), kind="stable")
-        want = 1 / (61 + near) + np.where(scores > 0, 1 / (61 + said), 0)
-        np.testing.assert_allclose([one.score for one in answers], -np.sort(-want)[:8], atol=1e-4)
+def test_words_score_by_bm25_with_the_beginning_three_times(made):
+    for query in [*QUERIES, "chisq.dist", "，"]:
+        numbers, scores = word_scores(made._connection, query)
+        got = np.zeros(len(TEXTS))
+        got[numbers - 1] = scores
+        np.testing.assert_allclose(got, bm25(query), atol=1e-4)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.8, 50.0])
-def test_a_hybrid_search_by_a_weight(weight, made, embedder, by_hand):
-    found = list(Retriever(made, embedder, hybrid=True, weight=weight).answers(QUERIES, 8))
-    words = DocumentBM25(TEXTS)
-    for query, cosine, answers in zip(QUERIES, by_hand, found, strict=True):
-        scores = words.scores(query).astype(np.float64)
-        want = scores / scores.max() + weight * cosine
-        np.testing.assert_allclose(
-            [one.score for one in answers], -np.sort(-want)[:8], atol=1e-4 * (1 + weight)
+def test_a_hybrid_search_adds_words_and_vectors(made, weight):
+    found = made.search(QUERIES, VECTORS, 8, hybrid=True, weight=weight)
+    words = np.stack([bm25(query) for query in QUERIES])
+    check(found, words / words.max(axis=1, keepdims=True) + weight * cosines(), 8)
+
+
+def test_a_hybrid_search_without_a_weight_adds_reciprocal_ranks(made):
+    found = made.search(QUERIES, VECTORS, 8, hybrid=True)
+    for results, near, query in zip(found, cosines(), QUERIES, strict=True):
+        words = bm25(query)
+        rank = np.argsort(np.argsort(-near, kind="stable"))
+        word_rank = np.argsort(np.argsort(-words, kind="stable"))
+        want = 1 / (61 + rank) + np.where(words > 0, 1 / (61 + word_rank), 0)
+        check([results], want[None], 8)
+
+
+def test_the_weight_of_the_index_counts_unless_another_is_given(folder):
+    add_documents(folder, EMBEDDER, documents(), hybrid_weight=0.8)
+    with SearchIndex(folder) as made:
+        search = lambda **more: made.search(QUERIES, VECTORS, 5, hybrid=True, **more)  # noqa: E731
+        assert search() == search(weight=0.8) != search(weight=0.1)
+
+
+def test_a_query_without_a_known_word_is_searched_by_vectors(made):
+    plain = made.search(["ZZZ"], VECTORS[:1], 3)
+    for weight in (None, 1.0):
+        hybrid = made.search(["ZZZ"], VECTORS[:1], 3, hybrid=True, weight=weight)
+        assert by_id(hybrid[0]) == by_id(plain[0])
+
+
+def test_a_very_long_query_is_searched(made):
+    (results,) = made.search(["".join(TEXTS)], VECTORS[:1], 3, hybrid=True, weight=1.0)
+    assert len(results) == 3
+
+
+def test_conditions_restrict_every_kind_of_search(made):
+    kept = [n for n in range(40) if n < 20 or n == 33]
+    where = "n < 20 or id = 33"
+    check_ids = lambda found: all({*by_id(one)} <= {*kept} for one in found)  # noqa: E731
+    found = made.search(QUERIES, VECTORS, 50, where=where)
+    assert [sorted(by_id(one)) for one in found] == [kept] * 4
+    for results, scores in zip(found, cosines(), strict=True):
+        got = [result.score for result in results]
+        np.testing.assert_allclose(got, np.sort(scores[kept])[::-1], atol=2e-5)
+    for weight in (None, 1.0):
+        assert check_ids(made.search(QUERIES, VECTORS, 5, hybrid=True, weight=weight, where=where))
+    assert made.search(QUERIES, VECTORS, 5, where="n > 99", hybrid=True) == [[]] * 4
+
+
+def test_documents_ids_and_metadata_are_kept(folder):
+    odd = [
+        Document("有\t制表符\n和换行", "页/1", {"年": 2020, "标 题": "引\"号'", "ok": True}),
+        Document("孤\ud800", "孤\ud800", {"x": "\ud800"}),
+        Document("无名"),
+    ]
+    add_documents(folder, EMBEDDER, odd)
+    assert add_documents(folder, EMBEDDER, odd) == Added(0, 0, 3, 3)
+    with SearchIndex(folder) as made:
+        assert len(made) == 3
+        assert made.has_ids
+        (results,) = made.search(QUERIES[:1], VECTORS[:1], 3)
+        kept = {(one.text, one.id, *one.metadata.items()) for one in results}
+        assert kept == {
+            (odd[0].text, "页/1", *sorted(odd[0].metadata.items())),
+            ("孤?", "孤?", ("x", "?")),
+            ("无名", None),
+        }
+
+
+def state(folder):
+    """All that is in an index, independent of the order of additions: texts with vectors, words."""
+    with SearchIndex(folder) as made:
+        rows = made._connection.execute(
+            "SELECT d.text, id, metadata, passages, words.beginning, words.text FROM documents d "
+            "JOIN vectors USING (number) JOIN words ON words.rowid = number"
+        ).fetchall()
+        return sorted(rows, key=str)
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_additions_give_the_index_of_all_documents(folder, ids):
+    each = documents(ids=ids)
+    first = add_documents(folder, EMBEDDER, each[:25], passage_length=LENGTH)
+    again = add_documents(folder, EMBEDDER, [*each[20:], each[30]])
+    assert (first, again) == (Added(25, 0, 0, 25), Added(15, 0, 6, 40))
+    other = folder.with_name("other")
+    add_documents(other, EMBEDDER, each, passage_length=LENGTH)
+    assert state(folder) == state(other)
+    with SearchIndex(folder) as one, SearchIndex(other) as two:
+        get = lambda x: [[(y.id, y.score) for y in z] for z in x]  # noqa: E731
+        search = {"hybrid": True, "weight": 1.0}
+        assert get(one.search(QUERIES, VECTORS, 9, **search)) == get(
+            two.search(QUERIES, VECTORS, 9, **search)
         )
 
 
-def test_the_weight_of_the_index_counts_unless_another_is_given(folder, embedder):
-    write_index(folder, embedder, documents(), passage_length=16, hybrid_weight=0.8)
-    made = SearchIndex(folder)
-    kept = list(Retriever(made, embedder, hybrid=True).answers(QUERIES, 5))
-    assert kept == list(Retriever(made, embedder, hybrid=True, weight=0.8).answers(QUERIES, 5))
-    assert kept != list(Retriever(made, embedder, hybrid=True, weight=0.1).answers(QUERIES, 5))
+@pytest.mark.parametrize("approximate", [False, True])
+def test_an_id_that_comes_again_replaces_its_document(folder, approximate, monkeypatch):
+    monkeypatch.setattr(writing, "LARGE", 1 if approximate else writing.LARGE)
+    add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
+    changed = [Document("完全不同的文字", "3", {"n": 100}), *documents()[4:8]]
+    with SearchIndex(folder) as opened:
+        added = add_documents(folder, EMBEDDER, changed)
+        assert added._replace(graph="") == Added(0, 1, 4, 40)
+        texts = [*TEXTS[:3], "完全不同的文字", *TEXTS[4:]]
+        check(opened.search(QUERIES, VECTORS, 50), cosines(texts), 50)
+        (found,) = opened.search(["不同"], VECTORS[:1], 1, hybrid=True, weight=0.0)
+        assert by_id(found) == [3]
+    assert len(state(folder)) == 40
 
 
-def test_a_query_without_a_known_word_is_answered_by_vectors(made, embedder):
-    for weight in (None, 1.0):
-        retriever = Retriever(made, embedder, hybrid=True, weight=weight)
-        (answers,) = retriever.answers(["ZZZ"], 3)
-        near = made.nearest(embedder.embed(["ZZZ"]), 3).places[0]
-        assert [one.place for one in answers] == near.tolist()
+@pytest.mark.parametrize("approximate", [False, True])
+def test_documents_are_deleted_by_id(folder, approximate, monkeypatch):
+    monkeypatch.setattr(writing, "LARGE", 1 if approximate else writing.LARGE)
+    add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
+    with SearchIndex(folder) as opened:
+        before = opened.search(QUERIES, VECTORS, 40)
+        best = by_id(before[0])[0]
+        assert delete_documents(folder, [str(best), "99", "99"]) == ["99"]
+        after = opened.search(QUERIES, VECTORS, 40)
+        assert [by_id(x) for x in after] == [[n for n in by_id(x) if n != best] for x in before]
+        words = opened.search([TEXTS[best]], VECTORS[:1], 40, hybrid=True, weight=0.0)
+        assert best not in by_id(words[0])
+    add_documents(folder, EMBEDDER, [Document("新的", "新")])
+    with SearchIndex(folder) as opened:
+        assert len(opened) == 40
+        (found,) = opened.search(["新的"], EMBEDDER.embed(["新的"]), 1)
+        assert (found[0].text, found[0].score) == ("新的", pytest.approx(1))
 
 
-class ByLength:
-    """Scores a document by its length, as no model does."""
-
-    def scores(self, query, texts, batch_size):
-        return np.array([len(text) for text in texts], np.float32)
-
-
-def test_a_reranker_orders_the_first_and_no_others(made, embedder):
-    plain = list(Retriever(made, embedder).answers(QUERIES, 12))
-    changed = Retriever(made, embedder, reranker=ByLength(), reranked=12)
-    for before, after in zip(plain, changed.answers(QUERIES, 5), strict=True):
-        lengths = {one.place: len(TEXTS[one.place]) for one in before}
-        assert [one.score for one in after] == sorted(lengths.values(), reverse=True)[:5]
-        assert {one.place for one in after} <= lengths.keys()
-
-
-@pytest.mark.parametrize("name", ["pair", "regression"])
-def test_rerankers_are_models_of_pairs(name, finetuned):
-    if name == "regression":  # of one text
-        with pytest.raises(InputError, match="needs a model of pairs"):
-            load_reranker(finetuned(name))
-        return
-    found = load_reranker(finetuned("pair"))
-    assert isinstance(found, Reranker)
-    assert found.label == 1
-    scores = found.scores("今天", ["好", "北京", "好"], 2)
-    assert scores.dtype == np.float32
-    assert scores[0] == scores[2] != scores[1]
+def test_results_do_not_depend_on_whether_a_graph_is_up_to_date(folder, monkeypatch):
+    """As after a kill between the last commit and the writing of the graph, or a restored file."""
+    monkeypatch.setattr(writing, "LARGE", 1)
+    add_documents(folder, EMBEDDER, documents()[:25], passage_length=LENGTH)
+    (file,) = folder.glob("*.faiss")
+    old = file.read_bytes()
+    delete_documents(folder, ["3"])
+    add_documents(folder, EMBEDDER, documents())
+    file.write_bytes(old)
+    with SearchIndex(folder) as made:
+        check(made.search(QUERIES, VECTORS, 50), cosines(), 50)
+    assert "of the nearest ten" in add_documents(folder, EMBEDDER, documents()).graph
+    file.write_bytes(b"IHNf....")
+    with pytest.raises(InputError, match="Remove this file"):
+        SearchIndex(folder)
+    file.unlink()
+    with SearchIndex(folder) as made:
+        check(made.search(QUERIES, VECTORS, 5), cosines(), 5)
+    other = folder.with_name("other")  # the graph of another index is not taken for its own
+    add_documents(other, EMBEDDER, documents(["别的"] * 1))
+    next(other.glob("*.faiss")).rename(folder / next(other.glob("*.faiss")).name)
+    with SearchIndex(folder) as made:
+        check(made.search(QUERIES, VECTORS, 5), cosines(), 5)
 
 
-def test_labels_that_say_nothing_of_belonging_are_refused(finetuned, tmp_path, monkeypatch):
-    import roformer_tf.inference.retrieval as retrieval
+def test_two_documents_with_one_id_are_refused(folder):
+    with pytest.raises(InputError, match="two different documents have the id 'a'"):
+        add_documents(folder, EMBEDDER, [Document("一", "a"), Document("二", "a")])
+    assert not folder.exists()
+    twice = [Document("一", "a"), Document("一", "a"), Document("三"), Document("三")]
+    assert add_documents(folder, EMBEDDER, twice) == Added(2, 0, 2, 2)
 
-    monkeypatch.setattr(retrieval, "RELATED", ("是",))
-    with pytest.raises(InputError, match="has the labels 0, 1, and none is known"):
-        load_reranker(finetuned("pair"))
+
+def test_adding_nothing_new_changes_nothing_except_weights(folder):
+    add_documents(folder, EMBEDDER, documents())
+    before = state(folder)
+    assert add_documents(folder, EMBEDDER, documents()[:3]) == Added(0, 0, 3, 40)
+    add_documents(folder, EMBEDDER, [], hybrid_weight=0.7)
+    add_documents(folder, EMBEDDER, [], beginning_weight=0.3)
+    with SearchIndex(folder) as made:
+        assert (made.manifest.hybrid_weight, made.manifest.beginning_weight) == (0.7, 0.3)
+    assert state(folder) == before
+    assert [path.name for path in folder.iterdir()] == [FILE]
 
 
-def test_a_converted_model_opens_the_index_of_its_zip(folder, embedder, released, tmp_path):
-    write_index(folder, embedder, documents(TEXTS[:5]))
-    main(["checkpoints", "convert", str(released("sim_char")), str(tmp_path / "x"), "--to", "own"])
-    other = open_embedder(tmp_path / "x")
-    assert other.config == EmbeddingConfig("pooler", 512)
-    SearchIndex(folder).check_model(other)
+def test_another_model_or_passage_length_is_refused(folder):
+    add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
+    with pytest.raises(InputError, match="made with another model, or other settings: fake"):
+        add_documents(folder, FakeEmbedder("other"), documents())
+    with pytest.raises(InputError, match="has passages of 16 tokens, not 32"):
+        add_documents(folder, EMBEDDER, documents(), passage_length=32)
+    with pytest.raises(InputError, match="passage_length is 513, but must be"):
+        add_documents(folder.with_name("new"), EMBEDDER, documents(), passage_length=513)
+
+
+class Failing(FakeEmbedder):
+    """An embedder that meets a bad vector in its third block."""
+
+    def passages(self, *arguments):
+        for number, block in enumerate(super().passages(*arguments)):
+            if number == 2:
+                raise InputError("the vector is not finite")
+            yield block
+
+
+def test_what_fails_keeps_the_blocks_before_it_and_goes_on(folder):
+    with pytest.raises(InputError, match="not finite"):
+        add_documents(folder, Failing(), documents())
+    with SearchIndex(folder) as made:
+        assert len(made) == 20
+    assert add_documents(folder, EMBEDDER, documents()) == Added(20, 0, 20, 40)
+    with pytest.raises(InputError, match="not finite"):
+        add_documents(folder.with_name("new"), FailingAtOnce(), documents())
+    assert not folder.with_name("new").exists()
+
+
+class FailingAtOnce(FakeEmbedder):
+    """An embedder whose first vector is bad."""
+
+    def passages(self, *arguments):
+        raise InputError("the vector is not finite")
+        yield
+
+
+def test_readers_search_while_another_process_writes(folder, made):
+    before = made.search(QUERIES, VECTORS, 50, hybrid=True)
+    writer = open_to_write(folder)
+    with transaction(writer):
+        new = [Document(QUERIES[0], "40")]
+        writing.write_block(writer, new, EMBEDDER.embed([QUERIES[0]]), [1])
+        assert made.search(QUERIES, VECTORS, 50, hybrid=True) == before
+        with SearchIndex(folder) as other:
+            assert other.search(QUERIES, VECTORS, 50, hybrid=True) == before
+    assert by_id(made.search(QUERIES, VECTORS, 1, hybrid=True)[0]) == [40]
+    writer.close()
+
+
+def test_two_commands_add_at_the_same_time(folder):
+    """Also where neither finds an index when it begins; documents of both are there once."""
+    parts = [documents()[:30], documents()[10:]]
+    threads = [
+        threading.Thread(target=add_documents, args=(folder, FakeEmbedder(chunk=3), part))
+        for part in parts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(int(row[1]) for row in state(folder)) == [*range(40)]
+
+
+def test_threads_share_an_open_index(made):
+    want, errors = made.search(QUERIES, VECTORS, 5, hybrid=True), []
+
+    def search():
+        for _ in range(10):
+            if made.search(QUERIES, VECTORS, 5, hybrid=True) != want:
+                errors.append("other results")
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+
+
+def test_a_damaged_index_is_named(folder):
+    add_documents(folder, EMBEDDER, documents())
+    content = (folder / FILE).read_bytes()
+    for damaged in (b"x" * len(content), content[: len(content) // 2]):
+        (folder / FILE).write_bytes(damaged)
+        with pytest.raises(InputError, match=r"is damaged: .*Remove it"), SearchIndex(folder) as it:
+            it.search(QUERIES, VECTORS, 50, hybrid=True)
+    (folder / FILE).write_bytes(content)
+    with sqlite3.connect(folder / FILE) as database:
+        database.execute("UPDATE settings SET manifest = json_set(manifest, '$.version', 99)")
+    database.close()
+    with pytest.raises(InputError, match="another version"):
+        SearchIndex(folder)
+
+
+def test_what_is_no_index_is_not_written_over(folder):
+    folder.mkdir()
+    for file, message in (("thesis.txt", "is not an index"), ("index.json", "earlier version")):
+        (folder / file).write_text("…", "utf-8")
+        for use in (
+            lambda: add_documents(folder, EMBEDDER, documents()),
+            lambda: SearchIndex(folder),
+            lambda: delete_documents(folder, ["1"]),
+        ):
+            with pytest.raises(InputError, match=message):
+                use()
+        (folder / file).unlink()
+    with pytest.raises(InputError, match=r"is no index\. Make one"):
+        SearchIndex(folder)
+    (folder / FILE).touch()  # as a process leaves it that was killed while it created the tables
+    with pytest.raises(InputError, match=r"is no index\. Make one"):
+        SearchIndex(folder)
+    assert add_documents(folder, EMBEDDER, documents()).new == 40
+
+
+def test_a_python_without_full_text_search_is_named(folder, monkeypatch):
+    monkeypatch.setattr(
+        "roformer_tf.search.database.SCHEMA", ("CREATE VIRTUAL TABLE x USING fts6(y)",)
+    )
+    with pytest.raises(InputError, match="no full-text search"):
+        add_documents(folder, EMBEDDER, documents())
+
+
+def test_an_index_that_is_locked_for_long_is_named(folder, made, monkeypatch):
+    monkeypatch.setattr("roformer_tf.search.database.PATIENCE", 0.1)
+    writer = open_to_write(folder)
+    with transaction(writer), pytest.raises(InputError, match="in use: another process"):
+        delete_documents(folder, ["1"])
+    writer.close()

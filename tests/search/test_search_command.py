@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from roformer_tf import cli
-from roformer_tf.inference import index
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import open_embedder
-from roformer_tf.inference.reranking import report_reranking, write_validation_pairs
-from roformer_tf.inference.retrieval import Retriever
-from roformer_tf.inference.text_files import Document
 from roformer_tf.labelled.examples import Example
+from roformer_tf.search import retrieval, writing
+from roformer_tf.search.documents import Document
+from roformer_tf.search.index import SearchIndex
+from roformer_tf.search.reranking import report_reranking, write_validation_pairs
+from roformer_tf.search.retrieval import Reranker, Retriever, load_reranker
 
 DOCUMENTS = {
     "print": "打印文档：选择文件菜单中的打印。",
@@ -95,7 +98,7 @@ def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_pat
     queries.write_text("\n".join(QUERIES) + "\n", "utf-8")
     code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
     assert (code, rows) == (0, [])
-    assert "has 4 documents: 4 are new" in err
+    assert "has 4 documents: 4 new." in err
     assert "graph" not in err
     code, rows, _ = run("--model", sim, "--index", index, "--queries", queries, "--top", 2)
     assert code == 0
@@ -108,7 +111,7 @@ def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_pat
     flags = ("--documents", more, "--queries", "怎么打印", "--top", 1, "--output", output)
     code, rows, err = run("--model", sim, "--index", index, *flags)
     assert (code, rows) == (0, [])
-    assert "has 5 documents: 1 are new" in err
+    assert "has 5 documents: 1 new." in err
     last = output.read_text("utf-8").splitlines()[1].split("\t")
     assert (last[2], last[4]) == ("1.000000", "new")
 
@@ -117,7 +120,7 @@ def test_words_count_where_asked_and_as_much_as_asked(run, sim, documents, tmp_p
     index = tmp_path / "index"
     flags = ("--model", sim, "--index", index)
     assert run(*flags, "--documents", documents, "--hybrid-weight", 0)[0] == 0
-    assert json.loads((index / "index.json").read_text("utf-8"))["hybrid_weight"] == 0
+    assert SearchIndex(index).manifest.hybrid_weight == 0
     for more in (["--hybrid"], ["--hybrid-weight", 0]):
         _, rows, _ = run(*flags, "--queries", "打印", *more, "--top", 1)
         assert [(row[2], row[4]) for row in rows[1:]] == [("1.000000", "print")]
@@ -130,7 +133,7 @@ def test_an_index_keeps_what_beginnings_weigh(run, sim, documents, tmp_path):
     flags = ("--model", sim, "--index", index)
     assert run(*flags, "--documents", documents, "--beginning-weight", 0.3)[0] == 0
     for _ in range(2):
-        assert json.loads((index / "index.json").read_text("utf-8"))["beginning_weight"] == 0.3
+        assert SearchIndex(index).manifest.beginning_weight == 0.3
         assert run(*flags, "--documents", documents, "--queries", "打印")[0] == 0
     code, _, err = run(*flags, "--queries", "打印", "--beginning-weight", 0.3)
     assert code == 2
@@ -261,10 +264,9 @@ def test_a_reranker_that_makes_the_order_worse_is_warned_of(sign, warned, sim, t
     write_validation_pairs(tmp_path, examples)
     with eagerly():
         embedder = open_embedder(sim)
-        index.write_index(tmp_path / "index", embedder, [Document("文件")])
-        retriever = Retriever(
-            index.SearchIndex(tmp_path / "index"), embedder, reranker=Scorer(), reranked=4
-        )
+        writing.add_documents(tmp_path / "index", embedder, [Document("文件")])
+        index = SearchIndex(tmp_path / "index")
+        retriever = Retriever(index, embedder, reranker=Scorer(), reranked=4)
         said = [*report_reranking(tmp_path / "model", retriever)]
     assert ("makes the order worse" in said[-1]) == warned
     assert f"{1 if sign > 0 else 0.25:.3f} after" in said[0]
@@ -278,6 +280,12 @@ TEXTS = ("今天吗", "明天吗", "昨天呢", "打印")
     [
         (["--queries", "甲"], "give --documents to search in"),
         (["--documents", "DOCUMENTS"], "give --queries"),
+        (["--documents", "DOCUMENTS", "--queries", "甲", "--delete", "x"], "needs --index"),
+        (["--index", "NOWHERE", "--delete", "x"], "is no index"),
+        (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "year >"], "expected a number"),
+        (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "yaer > 1"], "has: id."),
+        (["--documents", "DOCUMENTS", "--queries", "甲", "--id-column", "name"], "no column"),
+        (["--index", "NOWHERE", "--queries", "甲", "--id-column", "name"], "--id-column is"),
         (["--documents", "DOCUMENTS", "--queries", "甲", " "], "query 2 is blank"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--top", "0"], "top is 0"),
         (["--documents", "EMPTY", "--queries", "甲"], "1 row has no text"),
@@ -315,10 +323,10 @@ def test_an_index_of_another_model_is_refused_and_kept(run, sim, released, docum
 
 
 def test_many_documents_are_said_to_have_a_graph(run, sim, documents, tmp_path, monkeypatch):
-    monkeypatch.setattr(index, "LARGE", 1)
+    monkeypatch.setattr(writing, "LARGE", 1)
     code, _, err = run("--model", sim, "--documents", documents, "--index", tmp_path / "index")
     assert code == 0
-    assert "A graph of neighbours finds 100.0% of the nearest ten, by looking at 128 of 4.\n" in err
+    assert "A graph of neighbours finds 100.0% of the nearest ten, by visiting 128 of 4.\n" in err
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "txt"])
@@ -344,3 +352,56 @@ def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
     np.testing.assert_allclose(
         [float(row[2]) for row in found[1:]], cosines[order], rtol=0, atol=1e-5
     )
+
+
+def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_path):
+    index = tmp_path / "index"
+    flags = ("--model", sim, "--index", index)
+    assert run(*flags, "--documents", documents)[0] == 0
+    more = tmp_path / "more.csv"
+    more.write_text("名,text,year\nopen,打开旧文件,2019\nclose,关闭文件,2021\n", "utf-8")
+    code, rows, err = run(
+        *(*flags, "--documents", more, "--id-column", "名", "--delete", "save", "gone"),
+        *("--queries", "文件", "--where", "year >= 2000 or id = 'park'"),
+    )
+    assert code == 0
+    assert "1 documents deleted" in err
+    assert "no document has the id gone" in err
+    assert "has 4 documents: 1 new, 1 updated." in err
+    assert {row[4]: row[3] for row in rows[1:]} == {
+        "open": "打开旧文件",
+        "close": "关闭文件",
+        "park": DOCUMENTS["park"],
+    }
+    code, rows, err = run("--index", index, "--delete", "close")  # needs no model
+    assert (code, rows) == (0, [])
+    _, rows, _ = run(*flags, "--queries", "文件")
+    assert {row[4] for row in rows[1:]} == {"print", "open", "park"}
+    code, _, err = run("--index", index, "--queries", "文件")
+    assert code == 2
+    assert "give --model" in err
+
+
+@pytest.mark.parametrize("name", ["pair", "regression"])
+def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
+    if name == "regression":  # of one text
+        with pytest.raises(InputError, match="needs a model of pairs"):
+            load_reranker(finetuned(name))
+        return
+    model = load_reranker(finetuned("pair"))
+    assert isinstance(model, Reranker)
+    assert model.label == 1
+    scores = model.scores("今天", ["好", "北京", "好"], 2)
+    assert scores.dtype == np.float32
+    assert scores[0] == scores[2] != scores[1]
+    monkeypatch.setattr(retrieval, "RELATED", ("是",))
+    with pytest.raises(InputError, match="has the labels 0, 1, and none is known"):
+        load_reranker(finetuned("pair"))
+
+
+def test_a_converted_model_opens_the_index_of_its_zip(run, sim, documents, tmp_path):
+    index = tmp_path / "index"
+    assert run("--model", sim, "--documents", documents, "--index", index)[0] == 0
+    assert cli.main(["checkpoints", "convert", sim, str(tmp_path / "x"), "--to", "own"]) == 0
+    assert open_embedder(tmp_path / "x").config == EmbeddingConfig("pooler", 512)
+    assert run("--model", tmp_path / "x", "--index", index, "--queries", "甲")[0] == 0

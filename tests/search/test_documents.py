@@ -1,0 +1,80 @@
+"""Files of documents: which columns are texts, ids and metadata, and what is refused."""
+
+import json
+
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.inference.text_files import TextFileConfig
+from roformer_tf.search.documents import Document, checked_documents
+
+ROWS = [
+    {
+        "id": 7,
+        "title": "打印",
+        "text": "选择文件菜单。",
+        "year": 2020,
+        "tags": ["a", "b"],
+        "x": None,
+    },
+    {
+        "id": "007",
+        "title": "天气",
+        "text": "很好。",
+        "year": "2021",
+        "x": None,
+        "ok": True,
+        "price": 1.50,
+    },
+]
+
+
+def read(path, columns=(), id_column=None):
+    with checked_documents(str(path), TextFileConfig(text_columns=columns), id_column) as documents:
+        assert len(documents) == len(list(documents)) == len(list(documents))
+        return list(documents)
+
+
+def test_other_columns_are_metadata_with_numbers_as_numbers(tmp_path):
+    path = tmp_path / "documents.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
+    assert read(path) == [
+        Document("选择文件菜单。", "7", {"title": "打印", "year": 2020, "tags": '["a", "b"]'}),
+        Document("很好。", "007", {"title": "天气", "year": 2021, "ok": True, "price": 1.5}),
+    ]
+    joined = read(path, ("title", "text"))
+    assert [(one.text, "title" in one.metadata) for one in joined] == [
+        ("打印 选择文件菜单。", False),
+        ("天气 很好。", False),
+    ]
+
+
+def test_cells_of_a_csv_are_numbers_only_if_they_are_written_as_such(tmp_path):
+    path = tmp_path / "documents.csv"
+    path.write_text("编号,text,年,号码,empty,big\nx,甲,2020,007,,12345678901234567890\n", "utf-8")
+    metadata = {"年": 2020, "号码": "007", "big": "12345678901234567890"}
+    assert read(path, ("text",), "编号") == [Document("甲", "x", metadata)]
+    assert read(path, ("text",)) == [Document("甲", None, {"编号": "x", **metadata})]
+
+
+def test_lines_of_text_have_neither_ids_nor_metadata(tmp_path):
+    path = tmp_path / "documents.txt"
+    path.write_text("甲\n乙\n", "utf-8")
+    assert read(path) == [Document("甲"), Document("乙")]
+    with pytest.raises(InputError, match="is a text file without columns"):
+        read(path, id_column="id")
+
+
+def test_rows_without_text_or_id_are_named_all_at_once(tmp_path):
+    path = tmp_path / "documents.jsonl"
+    rows = [{"id": "1", "text": "甲"}, {"id": "", "text": "乙"}, {"id": "3", "text": " "}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert "2 rows have no text" in str(caught.value)
+    assert "documents.jsonl:2 has an empty text in 'id'" in str(caught.value)
+    assert "documents.jsonl:3 has an empty text in 'text'" in str(caught.value)
+    with pytest.raises(InputError, match="no column"):
+        read(path, id_column="nowhere")
+    with pytest.raises(InputError, match="given both as text and as id"):
+        read(path, ("text",), "text")

@@ -1,0 +1,106 @@
+"""Conditions on metadata, against the same conditions written in Python."""
+
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.search.database import sqlite3
+from roformer_tf.search.documents import Document
+from roformer_tf.search.filters import DEEPEST, MOST, parse_filter
+
+ROWS = [
+    {"id": "a", "year": 2019, "lang": "zh", "score": 0.5, "draft": True},
+    {"id": "b", "year": 2020, "lang": "en", "标 题": "引'号\"", "draft": False},
+    {"id": "c", "year": 2021, "lang": "zh", "score": -1.5, "a.b": "x%y"},
+    {"id": "8", "lang": "it's"},
+    {"id": None, "year": "unknown", "lang": "ZH-tw"},
+]
+CASES = {
+    "year >= 2020": "bc",
+    "year != 2020": "ac",
+    "year == 2020 or year<2020": "ab",
+    "year = '2020'": "b",
+    "year > 2019 and lang = 'zh'": "c",
+    "not year >= 2020": "a8-",
+    "not (year >= 2020 or lang = 'zh')": "8-",
+    "lang in ('zh', \"en\")": "abc",
+    "lang not in ('zh', 'en')": "8-",
+    "year in (2019, '2021')": "ac",
+    "lang like 'zh%'": "ac-",  # ASCII letters of either case
+    "lang not like 'z_'": "b8-",
+    "score is null": "b8-",
+    "score is not null": "ac",
+    "score < -1": "c",
+    "draft = true": "a",
+    "draft = FALSE": "b",
+    "`标 题` like '引%'": "b",
+    "a.b = 'x%y'": "c",
+    'lang = "it\'s"': "8",
+    "id = 8 or id = 'c'": "c8",
+    "id is null": "-",
+    "NOT NOT year = 2019": "a",
+    "year = 2019 or year = 2020 and lang = 'zh'": "a",  # `and` binds closer
+    'lang = "x\' OR 1 = 1 --"': "",
+}
+
+
+@pytest.fixture(scope="module")
+def database():
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE documents (id TEXT, metadata TEXT)")
+    for row in ROWS:
+        metadata = {key: x for key, x in row.items() if key != "id"}
+        values = (row["id"], Document("", metadata=metadata).metadata_json)
+        connection.execute("INSERT INTO documents VALUES (?, ?)", values)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize(("text", "want"), CASES.items())
+def test_a_condition_selects_the_documents_that_satisfy_it(database, text, want):
+    condition = parse_filter(text, {key for row in ROWS for key in row})
+    query = f"SELECT ifnull(id, '-') FROM documents WHERE {condition.sql}"
+    assert "".join(x for (x,) in database.execute(query, condition.parameters)) == want
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_no_text_of_a_condition_becomes_sql(text):
+    sql = parse_filter(text).sql
+    for word in ("2020", "lang", "zh", "标", "it's", "draft", "year"):
+        assert word not in sql
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a field at the end"),
+        ("year", "expected a comparison"),
+        ("year >", "expected a number or a text in quotes at the end"),
+        ("year > lang", "expected a number or a text in quotes at 'lang'"),
+        ("year = 'x", 'cannot read "\'x"'),
+        ("(year = 1", "expected `)` at the end"),
+        ("year = 1)", "expected `and`, `or` or the end at ')'"),
+        ("year = 1 lang = 2", "expected `and`, `or` or the end at 'lang = 2'"),
+        ("year in ()", "expected a number or a text"),
+        ("year like 3", "`like` needs a pattern"),
+        ("year is 3", "expected `null`"),
+        ("1 = 1", "expected a field"),
+        ("year = 1; DROP TABLE documents", "cannot read '; DROP"),
+        ("json_extract(metadata, 'x') = 1", "expected a comparison"),
+        ("yaer = 1", "no document has the field 'yaer'. The index has: id, lang, year."),
+        ("not " * (DEEPEST + 1) + "year = 1", "nested"),
+        ("(" * 10_000, "nested"),
+        (" or ".join(["year = 1"] * (MOST + 1)), "more than 200 comparisons"),
+    ],
+)
+def test_a_wrong_condition_is_explained(text, message):
+    with pytest.raises(InputError) as caught:
+        parse_filter(text, {"year", "lang"})
+    assert message in str(caught.value)
+
+
+def test_the_longest_condition_is_within_the_limits_of_sqlite(database):
+    text = "not (" * (DEEPEST // 2 - 1) + " or ".join(["year in (1)"] * MOST)
+    condition = parse_filter(text + ")" * (DEEPEST // 2 - 1))
+    database.execute(
+        f"SELECT 1 FROM documents WHERE {condition.sql}", condition.parameters
+    ).fetchall()
