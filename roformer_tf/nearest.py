@@ -58,7 +58,8 @@ def _nearest_in(queries: np.ndarray, block: np.ndarray, k: int) -> tuple[np.ndar
 
 def _best(indices: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k largest of each row, with their indices."""
-    order = np.array([top_k(row, k) for row in scores], np.int64).reshape(len(scores), -1)
+    kept = min(k, scores.shape[1])
+    order = np.array([top_k(row, k) for row in scores], np.int64).reshape(len(scores), kept)
     return np.take_along_axis(indices, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 

@@ -9,12 +9,24 @@ search while one adds documents. This mode needs shared memory: network file sys
 
 import errno
 import os
-import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from roformer_tf.errors import InputError
+
+# On Linux, TensorFlow exports a SQLite of its own to all libraries that are loaded after it, one
+# without full-text search. With this flag Python's module prefers the SQLite that it came with.
+_FLAGS = sys.getdlopenflags() if hasattr(sys, "getdlopenflags") else 0
+if hasattr(os, "RTLD_DEEPBIND"):
+    sys.setdlopenflags(_FLAGS | os.RTLD_DEEPBIND)
+try:
+    import sqlite3
+finally:
+    if hasattr(os, "RTLD_DEEPBIND"):
+        sys.setdlopenflags(_FLAGS)
+Connection = sqlite3.Connection
 
 FILE = "index.sqlite"
 VERSION = 2
@@ -62,7 +74,7 @@ def is_index(folder: Path) -> bool:
     return False
 
 
-def open_to_write(folder: Path) -> sqlite3.Connection:
+def open_to_write(folder: Path) -> Connection:
     """Open the database of an index, or create it without settings and documents."""
     folder.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(folder / FILE, timeout=PATIENCE, isolation_level=None)
@@ -79,7 +91,7 @@ def open_to_write(folder: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_to_read(folder: Path) -> sqlite3.Connection:
+def open_to_read(folder: Path) -> Connection:
     """Open the database of an index for queries only; where nothing can be written, too."""
     address = (folder / FILE).resolve().as_uri()
     # "rw", not "ro": a connection of the latter kind cannot remove SQLite's files when it closes
@@ -104,7 +116,7 @@ def open_to_read(folder: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+def transaction(connection: Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
     """Do all of it or nothing. Kind DEFERRED: read one state, whatever others commit meanwhile."""
     connection.execute(f"BEGIN {kind}")
     try:
@@ -135,10 +147,10 @@ def explained(folder: Path) -> Iterator[None]:
             raise InputError(
                 f"cannot open {folder / FILE}: {reason}. Check the permissions of the folder."
             ) from None
-        if "fts5" in reason:
+        if "no such module" in reason:
             raise InputError(
-                "the SQLite of this Python has no full-text search (FTS5). Use the Python of "
-                "python.org, conda or your system's packages."
+                "the SQLite of this process has no full-text search (FTS5). Import sqlite3 before "
+                "TensorFlow, or use a Python of python.org, conda or your system's packages."
             ) from None
         raise InputError(
             f"{folder} is damaged: {reason}. Remove it, and make the index again from its "

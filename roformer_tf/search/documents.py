@@ -1,6 +1,7 @@
 """Files of documents: their texts, ids and metadata, checked before the first one is embedded."""
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row, Table, kind_of
 
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
 ID = "id"
 """The column of ids, unless another one is named."""
 
@@ -34,8 +36,11 @@ class Document(NamedTuple):
     @property
     def metadata_json(self) -> str:
         """The metadata as it is stored, in an order that depends on nothing."""
-        plain = {key: x for key, x in self.metadata.items() if '"' not in key}  # no JSON path
-        return json.dumps(plain, sort_keys=True)
+        # SQLite compares keys as they are written: Chinese must not be escaped, and what JSON
+        # always escapes cannot be a field. A lone surrogate, which UTF-8 cannot hold, becomes "?"
+        plain = {key: x for key, x in self.metadata.items() if not _ESCAPED.search(key)}
+        text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
+        return text.encode(errors="replace").decode()
 
     @property
     def content(self) -> bytes:

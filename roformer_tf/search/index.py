@@ -7,7 +7,6 @@ hybrid       words and vectors: BM25, divided by the query's largest, plus the c
 """
 
 import json
-import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.nearest import top_k
 from roformer_tf.search.database import (
     VERSION,
+    Connection,
     explained,
     has_settings,
     is_index,
@@ -111,7 +111,7 @@ class SearchIndex:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: list[Connection] = []
         self._loaded: tuple[int, Vectors] | None = None
         with explained(self.folder):
             if not is_index(self.folder) or not has_settings(self.folder):
@@ -186,7 +186,7 @@ class SearchIndex:
 
     def _search(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         query: str,
         vector: np.ndarray,
         top: int,
@@ -212,7 +212,7 @@ class SearchIndex:
 
     def _candidates(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         vector: np.ndarray,
         count: int,
         by_words: "tuple[np.ndarray, np.ndarray] | None",
@@ -229,7 +229,7 @@ class SearchIndex:
         parameters = (self._neighbours.last, json.dumps(near.tolist()))
         return _read_vectors(connection, self.manifest.size, later, parameters)
 
-    def _all(self, connection: sqlite3.Connection) -> Vectors:
+    def _all(self, connection: Connection) -> Vectors:
         """The vectors of all documents, kept in memory until another process changes them."""
         (revision,) = connection.execute("SELECT revision FROM settings").fetchone()
         if self._loaded is None or self._loaded[0] != revision:
@@ -237,27 +237,27 @@ class SearchIndex:
         return self._loaded[1]
 
     @property
-    def _connection(self) -> sqlite3.Connection:
+    def _connection(self) -> Connection:
         """The connection of this thread."""
         if not hasattr(self._local, "connection"):
             self._local.connection = open_to_read(self.folder)
             self._connections.append(self._local.connection)
-        connection: sqlite3.Connection = self._local.connection
+        connection: Connection = self._local.connection
         return connection
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[Connection]:
         """One state of the database: words, vectors and texts of the same documents."""
         with transaction(self._connection, "DEFERRED"):
             yield self._connection
 
 
-def _parsed(connection: sqlite3.Connection, where: str) -> Filter:
+def _parsed(connection: Connection, where: str) -> Filter:
     fields = [name for (name,) in connection.execute("SELECT name FROM fields")]
     return parse_filter(where, fields)
 
 
-def read_manifest(connection: sqlite3.Connection, folder: Path) -> Manifest:
+def read_manifest(connection: Connection, folder: Path) -> Manifest:
     """The settings of an index. Raises InputError for those of another version."""
     (text,) = connection.execute("SELECT manifest FROM settings").fetchone()
     values = json.loads(text)
@@ -283,7 +283,7 @@ def check_model(folder: Path, manifest: Manifest, embedder: TextEmbedder) -> Non
 
 
 def _read_vectors(
-    connection: sqlite3.Connection,
+    connection: Connection,
     size: int,
     condition: str = "1",
     parameters: Sequence[Any] = (),
@@ -300,7 +300,7 @@ def _read_vectors(
 
 
 def word_scores(
-    connection: sqlite3.Connection, query: str, allowed: np.ndarray | None = None
+    connection: Connection, query: str, allowed: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the documents that share words with a query, and their BM25."""
     terms = document_terms(query)
@@ -352,9 +352,7 @@ def _fused(cosines: np.ndarray, of_words: np.ndarray, count: int) -> np.ndarray:
     return scores
 
 
-def _results(
-    connection: sqlite3.Connection, numbers: np.ndarray, scores: np.ndarray
-) -> list[Result]:
+def _results(connection: Connection, numbers: np.ndarray, scores: np.ndarray) -> list[Result]:
     query = "SELECT text, id, metadata FROM documents WHERE number = ?"
     results = []
     for number, score in zip(numbers.tolist(), scores.tolist(), strict=True):

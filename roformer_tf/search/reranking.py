@@ -69,9 +69,8 @@ def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
     try:
         queries = _queries(path, retriever.reranker)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        reason = (
-            "does not exist" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
-        )
+        missing = isinstance(error, FileNotFoundError)
+        reason = "does not exist" if missing else f"is damaged: {error}"
         yield (
             f"--rerank {folder}: what it does to the order could not be measured: {path} "
             f"{reason}. `finetune` writes it; keep the model in its run's folder."

@@ -6,7 +6,6 @@ goes on with the first document that is missing; what it had reported is there.
 
 import json
 import secrets
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -19,6 +18,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.database import (
+    Connection,
     explained,
     has_settings,
     is_index,
@@ -199,7 +199,7 @@ def _embedded(
 
 
 def _write_settings(
-    connection: sqlite3.Connection, manifest: Manifest, changed: dict[str, Any]
+    connection: Connection, manifest: Manifest, changed: dict[str, Any]
 ) -> Manifest:
     """Store the manifest, unless another process has created the index meanwhile; return it."""
     with transaction(connection):
@@ -225,7 +225,7 @@ def _write_settings(
 
 
 def write_block(
-    connection: sqlite3.Connection,
+    connection: Connection,
     documents: Sequence[Document],
     vectors: np.ndarray,
     counts: Sequence[int],
@@ -255,7 +255,7 @@ def write_block(
     connection.execute("UPDATE settings SET revision = revision + 1")
 
 
-def _delete(connection: sqlite3.Connection, identity: bytes) -> bool:
+def _delete(connection: Connection, identity: bytes) -> bool:
     """Delete a document with all that belongs to it; return whether it was there."""
     row = connection.execute(
         "SELECT number FROM documents WHERE identity = ?", (identity,)
@@ -268,7 +268,7 @@ def _delete(connection: sqlite3.Connection, identity: bytes) -> bool:
     return True
 
 
-def _update_graph(connection: sqlite3.Connection, folder: Path, manifest: Manifest) -> str:
+def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> str:
     """Add new vectors to the graph, or build one where there are many; return what it finds."""
     size = manifest.size
     (stored,) = connection.execute("SELECT total(length(passages)) FROM vectors").fetchone()
@@ -292,7 +292,7 @@ def _update_graph(connection: sqlite3.Connection, folder: Path, manifest: Manife
 
 
 def _blocks(
-    connection: sqlite3.Connection, size: int, after: int
+    connection: Connection, size: int, after: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Vectors of the documents after a number, and their ids in a graph, some at a time."""
     query = "SELECT number, passages FROM vectors WHERE number > ? ORDER BY number"

@@ -110,7 +110,12 @@ TABLES = {
         [
             Row("--model {other_mlm}", "found.tsv"),
             Row("--documents {more_texts}", "found.tsv"),
-            Row("--index {out}/index", "index/documents.arrow"),
+            Row("--index {out}/index", "index/index.sqlite"),
+            Row("--delete 甲", "stderr", base="--model {mlm} --index {index_with_ids}"),
+            Row("--id-column 乙", "found.tsv", base=SEARCH.replace("{texts}", "{columns}")),
+            Row(
+                "--where \"乙like'%京%'\"", "found.tsv", base=SEARCH.replace("{texts}", "{columns}")
+            ),
             Row("--queries 学习", "found.tsv"),
             Row("--top 1", "found.tsv", fewer),
             Row("--hybrid", "found.tsv"),

@@ -1,0 +1,52 @@
+"""An embedder without a model: the vector of a passage depends on its characters alone."""
+
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+
+from roformer_tf.inference.embed import Block
+
+
+@cache
+def _of_character(character, size):
+    return np.random.default_rng(ord(character)).normal(size=size)
+
+
+class FakeEmbedder:
+    """Stands in for `TextEmbedder`; a token is a character, passages do not overlap."""
+
+    def __init__(self, fingerprint="fake", size=16, chunk=10):
+        self.fingerprint, self.source, self.size, self._chunk = (
+            fingerprint,
+            fingerprint,
+            size,
+            chunk,
+        )
+        self.config = SimpleNamespace(max_length=512, pooling="mean")
+        self.model = SimpleNamespace(dimensions=None)
+
+    def vector(self, passage):
+        total = np.sum([_of_character(x, self.size) for x in passage], axis=0)
+        return (total / np.linalg.norm(total)).astype(np.float32)
+
+    def embed(self, texts, batch_size=32):
+        return np.stack([self.vector(text) for text in texts])
+
+    def passages_of(self, text, length):
+        return [text[start : start + length] for start in range(0, len(text), length)]
+
+    def passages(self, texts, length=None, batch_size=32):
+        chunk = []
+        for text in texts:
+            chunk.append(text)
+            if len(chunk) == self._chunk:
+                yield self._block(chunk, length)
+                chunk = []
+        if chunk:
+            yield self._block(chunk, length)
+
+    def _block(self, texts, length):
+        passages = [self.passages_of(text, length or 512) for text in texts]
+        vectors = np.stack([self.vector(x) for each in passages for x in each])
+        return Block(texts, vectors, 0), list(map(len, passages))
