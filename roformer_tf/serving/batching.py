@@ -6,6 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
+from roformer_tf.serving.monitoring import ServiceMetrics
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -37,8 +39,7 @@ class Batcher(Generic[Item, Result]):
     as its own items are, whatever else is in its batch.
 
     run: called with the items of a batch, and a function that takes each result. width: how much of
-    `batch_size` an item takes; only a single large request may exceed it. on_waiting: called with
-    the change of the number of waiting requests.
+    `batch_size` an item takes; only a single large request may exceed it.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class Batcher(Generic[Item, Result]):
         run: Callable[[list[Item], Deliver[Result]], None],
         batch_size: int,
         max_waiting: int,
+        metrics: ServiceMetrics,
         width: Callable[[Item], int] = lambda _: 1,
-        on_waiting: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._run = run
         self._batch_size = batch_size
         self._max_waiting = max_waiting
+        self._metrics = metrics
         self._width = width
-        self._on_waiting = on_waiting
         self._waiting: deque[_Request[Item, Result]] = deque()
         # models are not thread-safe, hence a single thread
         self._thread = ThreadPoolExecutor(1, "model")
@@ -64,7 +65,7 @@ class Batcher(Generic[Item, Result]):
             raise OverloadedError
         request = _Request[Item, Result](items)
         self._waiting.append(request)
-        self._on_waiting(1)
+        self._metrics.waiting.inc()
         # One call for each request: an earlier call may have taken it, and this one finds none.
         self._thread.submit(self._run_batch)
         return request.future
@@ -92,7 +93,8 @@ class Batcher(Generic[Item, Result]):
 
         failure: Exception = RuntimeError("the model returned no result for an item")
         try:
-            self._run([item for request in batch for item in request.items], deliver)
+            with self._metrics.batch(len(owners)):
+                self._run([item for request in batch for item in request.items], deliver)
         except Exception as error:  # a bug: its requests fail, the thread continues
             failure = error
         for request in batch:
@@ -108,7 +110,7 @@ class Batcher(Generic[Item, Result]):
             if batch and width > free:
                 break
             request = self._waiting.popleft()
-            self._on_waiting(-1)
+            self._metrics.waiting.dec()
             if request.future.set_running_or_notify_cancel():
                 batch.append(request)
                 free -= width

@@ -4,17 +4,12 @@ With several worker processes, `PROMETHEUS_MULTIPROC_DIR` is set: each process t
 figures into files of that folder, and /metrics of any process adds them up.
 """
 
-from collections.abc import Callable, Sized
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_fastapi_instrumentator import Instrumentator
-
-T = TypeVar("T")
-Rest = ParamSpec("Rest")
-Items = TypeVar("Items", bound=Sized)
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -58,18 +53,12 @@ class ServiceMetrics:
             registry=registry,
         )
 
-    def measure_batches(
-        self, predict: Callable[Concatenate[Items, Rest], T]
-    ) -> Callable[Concatenate[Items, Rest], T]:
-        """Wrap a function of a batch, so that each call is counted and timed."""
-
-        @wraps(predict)
-        def measured(batch: Items, *rest: Rest.args, **named: Rest.kwargs) -> T:
-            self._batch_texts.observe(len(batch))
-            with self._batch_seconds.time():
-                return predict(batch, *rest, **named)
-
-        return measured
+    @contextmanager
+    def batch(self, texts: int) -> Iterator[None]:
+        """Count a batch, and time what runs in this context."""
+        self._batch_texts.observe(texts)
+        with self._batch_seconds.time():
+            yield
 
     def add_to(self, app: FastAPI) -> None:
         """Count the requests of an application, and add its route /metrics."""

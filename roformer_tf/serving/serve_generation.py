@@ -168,13 +168,7 @@ def create_generation_app(
     def run(jobs: list[GenerationJob], deliver: Deliver[list[WrittenText]]) -> None:
         generate_batch(served, jobs, deliver, batch_size, metrics.generated_tokens.inc)
 
-    batcher = Batcher(
-        metrics.measure_batches(run),
-        batch_size,
-        limits.max_waiting,
-        width=lambda job: job.width,
-        on_waiting=metrics.waiting.inc,
-    )
+    batcher = Batcher(run, batch_size, limits.max_waiting, metrics, lambda job: job.width)
     batchers: list[Batcher[Any, Any]] = [batcher]
     if served.embedder is not None:
         vectors = ServedVectors(served.name, served.embedder)

@@ -101,11 +101,11 @@ def create_task_app(
     # Batches are limited by tokens, roughly characters: a batch of long texts delays all its
     # requests. And by texts: each takes at least its share of the batch.
     batcher = Batcher(
-        deliver_all(metrics.measure_batches(served.predict)),
+        deliver_all(served.predict),
         BATCH_TOKENS,
         limits.max_waiting,
+        metrics,
         width=lambda example: max(_characters(example), BATCH_TOKENS // batch_size),
-        on_waiting=metrics.waiting.inc,
     )
     # What the page needs to draw its form and the answer.
     names = ("title", "headline", "labels", "text_columns", "spaced_units")

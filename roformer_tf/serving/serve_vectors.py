@@ -156,12 +156,7 @@ def vector_batcher(
                     results[i] = documents[:top]
         return results
 
-    return Batcher(
-        deliver_all(metrics.measure_batches(run)),
-        batch_size,
-        limits.max_waiting,
-        on_waiting=metrics.waiting.inc,
-    )
+    return Batcher(deliver_all(run), batch_size, limits.max_waiting, metrics)
 
 
 def add_embed(app: FastAPI, batcher: Batcher[VectorQuery, Any], limits: Limits) -> None:

@@ -357,16 +357,17 @@ def watched(computed, eagerly):
 @pytest.fixture(scope="session")
 def asked(watched):
     """What a service that `serve` started answered to `ask_all`."""
-    from uvicorn import Server
-    from uvicorn.supervisors import Multiprocess
+    from uvicorn import supervisors
+
+    from roformer_tf.serving import command
 
     answers = {}
-    run, run_workers = Server.run, Multiprocess.run
+    make_server = command.make_server
 
-    def while_it_runs(run, stop, sockets):
+    def while_it_runs(run, stop, listener):
         def ask():
             try:
-                return ask_all(sockets[0].getsockname())
+                return ask_all(listener.getsockname())
             finally:
                 stop()
 
@@ -375,20 +376,24 @@ def asked(watched):
             run()
             answers.update(asking.result())
 
-    def run_and_ask(server, sockets):
+    def asked_server(app, limits=None):
+        server = make_server(app, limits)
+        run = server.run
+
         def stop():
             server.should_exit = True
 
-        while_it_runs(lambda: run(server, sockets), stop, sockets)
+        server.run = lambda sockets: while_it_runs(lambda: run(sockets), stop, sockets[0])
+        return server
 
-    def run_workers_and_ask(supervisor):
-        while_it_runs(
-            lambda: run_workers(supervisor), supervisor.should_exit.set, supervisor.sockets
-        )
+    class AskedWorkers(supervisors.Multiprocess):
+        def run(self):
+            while_it_runs(super().run, self.should_exit.set, self.sockets[0])
 
+    # not `uvicorn.Server` itself, which other tests of this process run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Server, "run", run_and_ask)
-        patch.setattr(Multiprocess, "run", run_workers_and_ask)
+        patch.setattr(command, "make_server", asked_server)
+        patch.setattr(supervisors, "Multiprocess", AskedWorkers)
         yield answers
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.batching import Batcher, OverloadedError, deliver_all
+from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.tasks.classification import Classification
 
 TASK = Classification(labels=("坏", "好"))
@@ -19,7 +20,7 @@ def test_too_many_waiting_requests_are_refused():
         assert go.wait(30)
         return [TASK.answer(np.array([0.0, 1.0], "float32"))] * len(examples)
 
-    batcher = Batcher(deliver_all(blocked), 1, max_waiting=2)
+    batcher = Batcher(deliver_all(blocked), 1, 2, ServiceMetrics("m", "t"))
     try:
         first = batcher.submit([EXAMPLE])
         end = time.monotonic() + 30
@@ -50,7 +51,7 @@ def held():
         for index in reversed(range(len(numbers))):  # in any order
             deliver(index, -numbers[index])
 
-    batcher = Batcher(run, 8, max_waiting=100, width=lambda number: number)
+    batcher = Batcher(run, 8, 100, ServiceMetrics("m", "t"), width=lambda number: number)
     yield batcher, batches, go
     go.set()
     batcher.close()
@@ -80,7 +81,7 @@ def test_a_request_completes_before_the_rest_of_its_batch():
             deliver(1, "early")
             assert heard.wait(30)
 
-    batcher = Batcher(run, 8, max_waiting=9)
+    batcher = Batcher(run, 8, 9, ServiceMetrics("m", "t"))
     first = batcher.submit([0])
     while batcher.waiting():
         time.sleep(0.001)

@@ -564,9 +564,12 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
         serve(ServeConfig(model=str(tmp_path)))
 
 
-@pytest.mark.slow  # TensorFlow starts anew
+FLOAT32 = ("--precision", "float32")  # of which nothing is printed
+
+
+@pytest.mark.slow
 def test_the_command_serves_until_sigterm(typed, finetuned):
-    process = typed("roformer-tf", "serve", finetuned("classification"), "--port", 0)
+    process = typed("roformer-tf", "serve", finetuned("classification"), "--port", 0, *FLOAT32)
     try:
         said = process.stdout.readline()
         at = urlsplit(next(word for word in said.split() if word.startswith("http://")))
