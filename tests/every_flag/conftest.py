@@ -312,7 +312,7 @@ def watched(computed, eagerly):
     from roformer_tf.models import generation, rows
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.pretraining import train_step, training_loop
-    from roformer_tf.runs import plots
+    from roformer_tf.runs import devices, plots
 
     runner, batches = rows.runner, generation._batches
     save_checkpoint = trial.save_checkpoint
@@ -336,6 +336,7 @@ def watched(computed, eagerly):
         patch.setattr(generation, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
         patch.setattr(training_loop, "plot_loss", lambda *_, **__: None)  # takes half a second
+        patch.setattr(devices, "_faster_in_bfloat16", lambda: False)  # takes a quarter second
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
         patch.setattr(plots, "_svg", lambda *_: b"<svg/>")  # drawing takes most of a page's time
@@ -450,6 +451,24 @@ def _content(path, out):
     return path.read_bytes()
 
 
+def _end_after_the_steps(patch, command):
+    """Have a training end when its steps are done and in metrics.jsonl.
+
+    Evaluation, report, baseline and saving take more than half of a tiny training's time.
+    """
+
+    def end(*_):
+        raise SystemExit(0)
+
+    if command == "finetune":
+        patch.setattr("roformer_tf.finetuning.trial.predict_encoded", end)
+    else:
+        events = "roformer_tf.pretraining.training_loop._StageEvents."
+        patch.setattr(f"{events}evaluate", lambda *_: None)
+        patch.setattr(f"{events}plot", lambda *_: None)
+        patch.setattr(f"{events}save", end)
+
+
 @pytest.fixture(scope="session")
 def outcome(inputs, computed, asked, tmp_path_factory):
     """outcome(command, words) → part → value; each command runs once."""
@@ -465,13 +484,15 @@ def outcome(inputs, computed, asked, tmp_path_factory):
             os.environ["ROFORMER_TF_CACHE"] = str(out / "cache")
             computed.clear()
             asked.clear()
-            of_what = command.partition(" (")[2]
+            name, _, only = command.partition(" (")
             patch = pytest.MonkeyPatch()
-            if of_what == "preparation)":  # trains nothing
+            if only == "preparation)":  # trains nothing
                 patch.setattr("roformer_tf.pretraining.command._run", lambda run: None)
+            elif only == "steps)":
+                _end_after_the_steps(patch, name)
             with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
                 try:
-                    code = main([*command.partition(" (")[0].split(), *typed])
+                    code = main([*name.split(), *typed])
                 except SystemExit as ended:
                     code = ended.code
             if "port" in asked:  # a free one differs each time

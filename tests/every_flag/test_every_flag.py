@@ -116,5 +116,5 @@ def test_the_seed_decides_on_weights_that_a_checkpoint_lacks(outcome):
     losses = []
     for before in (5, 6):
         keras.utils.set_random_seed(before)
-        losses.append(outcome("finetune", PARAPHRASES + " " * before)["run/metrics.jsonl"])
+        losses.append(outcome("finetune (steps)", PARAPHRASES + " " * before)["run/metrics.jsonl"])
     assert losses[0] == losses[1]
