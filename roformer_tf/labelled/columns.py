@@ -396,6 +396,8 @@ def find_texts_to_predict(
             names = ()
         if len(names) == len(wanted):
             return names, note or ("by its name" if table.has_header else "")
+    if first_line == "example" and len(table.columns) == len(wanted):
+        return tuple(table.columns), ""  # without a header, and no column too many
     several = len(wanted) > 1
     candidates = [table.columns[: len(wanted)]] if several else [(n,) for n in table.columns[:4]]
     flags = " or ".join(f"--text-columns {_typed(names)}" for names in candidates)

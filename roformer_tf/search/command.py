@@ -170,6 +170,8 @@ def search(config: SearchConfig) -> None:
         if config.rerank is not None:
             for line in report_reranking(config.rerank, retriever):
                 print(line, file=sys.stderr)
+        if config.where is not None:
+            index.check_filter(config.where)  # before anything is written
         start = time.perf_counter()
         with (
             opened_text(config.output) as out,

@@ -25,7 +25,7 @@ CASES = {  # what is wrong: what the message has to say
     "flipped": ["Bad CRC-32", DATA, "fetch it again"],
     "flipped before it was packed": ["the tensor ", "Checksum does not match", "fetch them again"],
     "shortened before it was packed": ["the tensor ", "bert_model.ckpt", "fetch them again"],
-    "without vocabulary": ["has no vocab.txt", "put the one there"],
+    "without vocabulary": ["has no vocab.txt", "Put the one that belongs to its weights there"],
     "without data": ["bert_model.ckpt", "fetch them again"],
     "without index": ["holds no checkpoint", ".index"],
     "without config": ["holds no checkpoint", "bert_config.json"],

@@ -15,7 +15,7 @@ from roformer_tf.corpus import preparation
 from roformer_tf.errors import InputError
 from roformer_tf.files import locked
 from roformer_tf.finetuning import command as finetuning
-from roformer_tf.pretraining import command as pretraining
+from roformer_tf.pretraining import training_loop as pretraining
 
 ROOT = Path(__file__).parents[2]
 PART_CHARACTERS = 1_000

@@ -110,7 +110,7 @@ def test_every_token_is_told_from_the_window_it_is_judged_in(models, objective, 
 def test_nothing_is_said_of_what_is_traced_for_every_length(models):
     """TensorFlow counts over a process, and would advise the user on our loops."""
     logger, heard = logging.getLogger("tensorflow"), []
-    logger.removeFilter(rows._is_no_word_of_plans)  # other tests of the process have put it there
+    logger.removeFilter(rows._is_other_warning)  # other tests of the process have put it there
     listener = logging.Handler()
     listener.emit = heard.append
     logger.addHandler(listener)
