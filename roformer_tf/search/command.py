@@ -159,6 +159,8 @@ def search(config: SearchConfig) -> None:
             return
         index = stack.enter_context(SearchIndex(folder))
         index.check_model(embedder)
+        if config.where is not None:
+            parse_filter(config.where, index.fields)
         retriever = Retriever(
             index,
             embedder,

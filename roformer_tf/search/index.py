@@ -145,6 +145,12 @@ class SearchIndex:
         with explained(self.folder):
             return bool(self._connection.execute(query).fetchone()[0])
 
+    @property
+    def fields(self) -> list[str]:
+        """Names of the metadata that any document has had."""
+        with explained(self.folder):
+            return [name for (name,) in self._connection.execute("SELECT name FROM fields")]
+
     def check_model(self, embedder: TextEmbedder) -> None:
         """Raise InputError unless the model gives the vectors that the index holds."""
         check_model(self.folder, self.manifest, embedder)
@@ -167,14 +173,13 @@ class SearchIndex:
         """
         weight = self.manifest.hybrid_weight if weight is None else weight
         with explained(self.folder), self._reading() as connection:
-            fields = [name for (name,) in connection.execute("SELECT name FROM fields")]
-            condition = None if where is None else parse_filter(where, fields)
             allowed = None
-            if condition is not None:
-                found = connection.execute(
+            if where is not None:
+                condition = parse_filter(where, self.fields)
+                matches = connection.execute(
                     f"SELECT number FROM documents WHERE {condition.sql}", condition.parameters
                 )
-                allowed = np.array([number for (number,) in found], np.int64)
+                allowed = np.array([number for (number,) in matches], np.int64)
             return [
                 self._search(connection, query, vector, top, hybrid, weight, allowed)
                 for query, vector in zip(queries, vectors, strict=True)

@@ -20,8 +20,7 @@ from tests.support.fake_embedder import FakeEmbedder
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = 400
-ADD = (
-    """
+ADD = """
 import sys
 from roformer_tf.search import writing
 from roformer_tf.search.documents import Document
@@ -36,11 +35,9 @@ class Reported(writing.Progress):
         print(written, flush=True)
 
 writing.Progress = Reported
-documents = [Document(f"今天第{n}份文件", str(n), {"n": n}) for n in range(%d)]
+documents = [Document(f"今天第{n}份文件", str(n), {"n": n}) for n in range(COUNT)]
 writing.add_documents(sys.argv[1], FakeEmbedder(), documents)
-"""
-    % DOCUMENTS
-)
+""".replace("COUNT", str(DOCUMENTS))
 
 
 def start(folder):
