@@ -158,6 +158,8 @@ def search(config: SearchConfig) -> None:
             return
         index = stack.enter_context(SearchIndex(folder))
         index.check_model(embedder)
+        if config.where is not None:
+            parse_filter(config.where, index.fields)
         retriever = Retriever(
             index,
             embedder,
@@ -170,8 +172,6 @@ def search(config: SearchConfig) -> None:
         if config.rerank is not None:
             for line in report_reranking(config.rerank, retriever):
                 print(line, file=sys.stderr)
-        if config.where is not None:
-            index.check_filter(config.where)  # before anything is written
         start = time.perf_counter()
         with (
             opened_text(config.output) as out,

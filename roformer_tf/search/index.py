@@ -29,7 +29,7 @@ from roformer_tf.search.database import (
     open_to_read,
     transaction,
 )
-from roformer_tf.search.filters import Filter, parse_filter
+from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.graph import Neighbours
 from roformer_tf.search.keywords import document_terms
 
@@ -145,14 +145,15 @@ class SearchIndex:
         with explained(self.folder):
             return bool(self._connection.execute(query).fetchone()[0])
 
+    @property
+    def fields(self) -> list[str]:
+        """Names of the metadata that any document has had."""
+        with explained(self.folder):
+            return [name for (name,) in self._connection.execute("SELECT name FROM fields")]
+
     def check_model(self, embedder: TextEmbedder) -> None:
         """Raise InputError unless the model gives the vectors that the index holds."""
         check_model(self.folder, self.manifest, embedder)
-
-    def check_filter(self, where: str) -> None:
-        """Raise InputError for a condition that is not valid, or names no field of the index."""
-        with explained(self.folder), self._reading() as connection:
-            _parsed(connection, where)
 
     def search(
         self,
@@ -174,11 +175,11 @@ class SearchIndex:
         with explained(self.folder), self._reading() as connection:
             allowed = None
             if where is not None:
-                condition = _parsed(connection, where)
-                rows = connection.execute(
+                condition = parse_filter(where, self.fields)
+                matches = connection.execute(
                     f"SELECT number FROM documents WHERE {condition.sql}", condition.parameters
                 )
-                allowed = np.array([number for (number,) in rows], np.int64)
+                allowed = np.array([number for (number,) in matches], np.int64)
             return [
                 self._search(connection, query, vector, top, hybrid, weight, allowed)
                 for query, vector in zip(queries, vectors, strict=True)
@@ -250,11 +251,6 @@ class SearchIndex:
         """One state of the database: words, vectors and texts of the same documents."""
         with transaction(self._connection, "DEFERRED"):
             yield self._connection
-
-
-def _parsed(connection: Connection, where: str) -> Filter:
-    fields = [name for (name,) in connection.execute("SELECT name FROM fields")]
-    return parse_filter(where, fields)
 
 
 def read_manifest(connection: Connection, folder: Path) -> Manifest:

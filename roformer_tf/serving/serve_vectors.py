@@ -19,6 +19,7 @@ from fastapi import Body, FastAPI, HTTPException, Response
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import Result, SearchIndex
 from roformer_tf.search.reranking import report_reranking
 from roformer_tf.search.retrieval import Retriever, load_reranker
@@ -197,7 +198,7 @@ def _add_search(
         if body.where is not None:
             # Here, so that an error is this request's alone and not its batch's.
             try:
-                await asyncio.to_thread(index.check_filter, body.where)
+                parse_filter(body.where, await asyncio.to_thread(lambda: index.fields))
             except InputError as error:
                 raise HTTPException(422, str(error)) from None
         queries = [VectorQuery(text, body.top, body.where) for text in body.items]

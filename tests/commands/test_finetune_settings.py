@@ -344,7 +344,7 @@ def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypat
     capsys.readouterr()
     finetune("run", train=train, batch_size=64)
     report = report_of(run)
-    sentence = "There is no baseline to compare with, for it failed: MemoryError: no room."
+    sentence = "There is no baseline to compare with, because it failed: MemoryError: no room."
     assert "baseline" not in report
     assert sentence in report["warnings"]
     assert sentence in capsys.readouterr().out

@@ -111,10 +111,18 @@ TABLES = {
             Row("--model {other_mlm}", "found.tsv"),
             Row("--documents {more_texts}", "found.tsv"),
             Row("--index {out}/index", "index/index.sqlite"),
-            Row("--delete 甲", "stderr", base="--model {mlm} --index {index_with_ids}"),
+            Row(
+                "--delete 甲",
+                "stderr",
+                has("no document has the id 甲"),
+                base=SEARCH.replace("--documents {texts}", "--index {index}"),
+            ),
             Row("--id-column 乙", "found.tsv", base=SEARCH.replace("{texts}", "{columns}")),
             Row(
-                "--where \"乙like'%京%'\"", "found.tsv", base=SEARCH.replace("{texts}", "{columns}")
+                "--where \"乙 like '%北京%'\"",
+                "found.tsv",
+                fewer,
+                base=SEARCH.replace("{texts}", "{columns}"),
             ),
             Row("--queries 学习", "found.tsv"),
             Row("--top 1", "found.tsv", fewer),
