@@ -154,7 +154,7 @@ TABLES = {
             Row("--text-columns 另", "figures.json", base=EVALUATE),
             Row("--label-column 类", "figures.json"),
             Row(
-                "--first-line header",
+                "--first-line example",
                 "figures.json",
                 base=EVALUATE.replace("{labelled}", "{headless} --text-columns 1 --label-column 2"),
             ),
