@@ -81,7 +81,7 @@ class MaskedModel:
     @classmethod
     def of(cls, opened: OpenedModel) -> "MaskedModel":
         """Use an opened checkpoint as a masked language model, whatever it was trained for."""
-        choice = opened.choice()
+        tokenizer, choice = opened.tokenizer, opened.choice()
         model: Any
         if choice.engine == "keras":
             from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -91,7 +91,7 @@ class MaskedModel:
             config = opened.checkpoint.config.replace(attention_type="bidirectional")
             network = opened.network("masked", config=config)
             model = graph_model(network, choice.engine, choice.precision)
-        return cls(model, opened.tokenizer, opened.checkpoint.config.vocab_size, choice)
+        return cls(model, tokenizer, opened.checkpoint.config.vocab_size, choice)
 
     @classmethod
     def of_keras(cls, model: "RoFormerForMaskedLM") -> "MaskedModel":

@@ -336,7 +336,7 @@ def test_a_vocabulary_that_does_not_fit_leaves_nothing_behind(to, unpacked, tmp_
     with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
         file.write("more\n")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match=r"2,004 tokens, but its weights 2,003 embeddings"):
+    with pytest.raises(InputError, match=r"2,004 ids, but its weights have 2,003 embeddings"):
         run(folder, tmp_path / "target", to)
     assert sorted(tmp_path.rglob("*")) == before
 
