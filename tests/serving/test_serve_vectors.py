@@ -171,3 +171,28 @@ def test_a_response_has_a_size_limit(sim, running, ask):
         assert status == 413
         assert "response is larger than 10,000,000 bytes" in answer["error"]
         assert ask(at, "/search", {"text": "好", "top": 1})[0] == 200
+
+
+class FilteredDocuments:
+    """A retriever that answers with the condition of the request."""
+
+    class Index(list):
+        fields = ("year",)
+
+    index = Index()
+
+    def answers(self, queries, top, where=None):
+        return [[Result(1, 1.0, f"condition: {where}")] for _ in queries]
+
+
+def test_each_request_is_searched_with_its_own_condition(sim, running, ask):
+    served = load_served_vectors(ServeConfig(model=sim, pooling="mean"))
+    app = create_vector_app(served._replace(retriever=FilteredDocuments()))
+    with running(app) as at:
+        for where in ("year >= 2020", None):
+            status, answer = ask(at, "/search", {"text": "好", "where": where})
+            assert status == 200
+            assert answer["results"][0][0]["document"] == f"condition: {where}"
+        status, answer = ask(at, "/search", {"text": "好", "where": "month = 1"})
+        assert status == 422
+        assert "month" in answer["error"]
