@@ -28,7 +28,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "companions": (),  # what Keras is imported without
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
-    "nearest": (),  # the largest scores; NumPy alone
+    "top_k": (),  # the largest scores; NumPy alone
     # ground floor: text, weights, layers
     "checkpoints": ("errors", "files", "config", "terminal"),
     "tokenizers": ("checkpoints", "internals"),
@@ -43,7 +43,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "pretraining": ("corpus", "models", "runs", "conversion", "flags"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
-    "tasks": ("labelled", "models", "engines", "nearest"),
+    "tasks": ("labelled", "models", "engines", "top_k"),
     "finetuning": ("tasks", "runs", "inference", "search"),
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
@@ -72,7 +72,7 @@ TEXT_ROOMS = {
     "internals",
     "flags",
     "machine",
-    "nearest",
+    "top_k",
     "terminal",
     "companions",
     "checkpoints",

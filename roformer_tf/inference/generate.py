@@ -25,8 +25,8 @@ from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.rows import run_rows
-from roformer_tf.nearest import top_k
 from roformer_tf.terminal import Progress
+from roformer_tf.top_k import top_k
 
 if TYPE_CHECKING:
     from roformer_tf.models.embedder import SentenceEmbedder

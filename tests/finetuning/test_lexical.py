@@ -49,11 +49,3 @@ def test_a_threshold_is_chosen_on_the_validation_set():
         assert metrics["accuracy"] == 1.0
         scores = [one.scores[0] for one in answers]
         assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold[::-1], scores))
-
-
-def test_without_the_library_bm25_is_left_out_and_that_is_said(monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
-    examples = [Example((text[:2], text), BELONGS, "") for text in TEXTS]
-    found = lexical_baselines(Embedding(), [], examples, TOKENIZER)
-    assert [name.en for name, _ in found] == NAMES[1:]
-    assert "no BM25 of words to compare with" in capsys.readouterr().err
