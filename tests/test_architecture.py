@@ -32,7 +32,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "registration": (),  # names of the classes in `.keras` files
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
-    "nearest": (),  # the largest scores; NumPy alone
+    "top_k": (),  # the largest scores; NumPy alone
     # ground floor: text, weights, layers
     "checkpoints": ("errors", "files", "config", "terminal"),
     "tokenizers": ("checkpoints", "internals"),
@@ -47,7 +47,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "pretraining": ("corpus", "models", "runs", "conversion", "flags", "templates"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
-    "tasks": ("labelled", "models", "engines", "nearest", "translation"),
+    "tasks": ("labelled", "models", "engines", "top_k", "translation"),
     "finetuning": ("tasks", "runs", "inference", "search", "export", "templates"),
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
@@ -76,7 +76,7 @@ TEXT_ROOMS = {
     "machine",
     "translation",
     "templates",
-    "nearest",
+    "top_k",
     "terminal",
     "startup",
     "registration",

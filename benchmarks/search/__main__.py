@@ -21,12 +21,12 @@ from benchmarks.search.judging import NEVER, SearchFigures, judge, ranks, table
 from benchmarks.search.recipe import RERANKED, SearchRecipe
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
-from roformer_tf.nearest import top_k
 from roformer_tf.search.database import open_to_write, transaction
 from roformer_tf.search.documents import Document
 from roformer_tf.search.index import word_scores
 from roformer_tf.search.keywords import BM25, TfIdfSearch
 from roformer_tf.search.writing import write_block
+from roformer_tf.top_k import top_k
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from roformer_tf.files import file_beside
 from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
-from roformer_tf.nearest import top_k
 from roformer_tf.tasks.different_texts import unit
 from roformer_tf.tokenizers.padding import Ints
+from roformer_tf.top_k import top_k
 
 FILE = "negatives.npz"
 SCORES_AT_ONCE = 8_000_000  # float32: 32 MB

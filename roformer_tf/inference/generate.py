@@ -20,8 +20,8 @@ from roformer_tf.inference.embed import TextEmbedder, VectorModel, chunks
 from roformer_tf.inference.opening import open_model
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.nearest import top_k
 from roformer_tf.terminal import Progress
+from roformer_tf.top_k import top_k
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity

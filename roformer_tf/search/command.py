@@ -257,8 +257,6 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
     counts += [f"{added.updated:,} updated"] if added.updated else []
     counts += [f"{added.unchanged:,} unchanged"] if added.unchanged else []
     print(f"{folder} has {added.total:,} documents: {', '.join(counts)}.", file=sys.stderr)
-    if added.graph:
-        print(f"A graph of neighbours {added.graph}.", file=sys.stderr)
 
 
 def _delete(folder: Path, ids: Sequence[str]) -> None:

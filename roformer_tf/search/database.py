@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from roformer_tf.errors import InputError
@@ -72,6 +72,14 @@ def is_index(folder: Path) -> bool:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists, and is not an index. Choose another --index.")
     return False
+
+
+def no_index(folder: Path) -> InputError:
+    """The error for a folder without an index, which is to be searched."""
+    return InputError(
+        f"{folder} is no index. Make one: `roformer-tf search --model M --documents F --index "
+        f"{folder}`."
+    )
 
 
 def open_to_write(folder: Path) -> Connection:
@@ -147,6 +155,8 @@ def explained(folder: Path) -> Iterator[None]:
             raise InputError(
                 f"cannot open {folder / FILE}: {reason}. Check the permissions of the folder."
             ) from None
+        if "no such table" in reason:  # a process was killed while it created the tables
+            raise no_index(folder) from None
         if "no such module" in reason:
             raise InputError(
                 "the SQLite of this process has no full-text search (FTS5). Import sqlite3 before "
@@ -156,12 +166,3 @@ def explained(folder: Path) -> Iterator[None]:
             f"{folder} is damaged: {reason}. Remove it, and make the index again from its "
             "documents."
         ) from None
-
-
-def has_settings(folder: Path) -> bool:
-    """Whether a database was completed: a process may have been killed while creating it."""
-    with closing(open_to_read(folder)) as connection:
-        tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
-        if ("settings",) not in tables:
-            return False
-        return connection.execute("SELECT 1 FROM settings").fetchone() is not None

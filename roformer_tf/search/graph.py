@@ -5,7 +5,6 @@ It may be older than the database. Documents that were added later are compared 
 deleted ones are not read: results never depend on whether it is up to date.
 """
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,13 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
-from roformer_tf.nearest import nearest, recall
 
 LARGE = 1 << 27
 """Numbers of all vectors together, such as 524,288 vectors of 256, from which a graph is built.
 Below, all products of a query take less than 20 ms on two cores, and nothing is missed."""
-NEIGHBOURS, WHEN_ADDED = 32, 200
-"""Edges per vector and level, twice as many on the lowest; vectors visited to find them.
-Measured in docs/LOG.md."""
-WHEN_SEARCHED = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Vectors that may be visited per query: as few as find `ENOUGH`."""
-ENOUGH = 0.995
-"""Of the nearest `TOP` of `SAMPLE` vectors. Queries are not part of the graph, and find a little
-less than its own vectors do: the goal for them is .99."""
-SAMPLE, TOP = 500, 10
+NEIGHBOURS, WHEN_ADDED, WHEN_SEARCHED = 32, 200, 512
+"""Edges per vector and level, twice as many on the lowest; vectors visited to find them; vectors
+visited per query. In docs/LOG.md recall@10 is .9966 with nearly equal texts, .9988 of a million."""
 SHIFT = 20
 """Ids of vectors: a document's number, times 2^20, plus the number of the passage."""
 
@@ -45,13 +37,10 @@ class Neighbours:
 
     @classmethod
     def find(cls, folder: Path, key: str) -> "Neighbours | None":
-        """The graph of an index, if it has one."""
+        """The graph of an index, if it has one; more vectors can be added."""
         file = file_of(folder, key)
-        return cls.load(file) if file.exists() else None
-
-    @classmethod
-    def load(cls, file: Path) -> "Neighbours":
-        """Open a file of `save`; more vectors can be added."""
+        if not file.exists():
+            return None
         graph = cls.__new__(cls)
         try:
             graph._use(_faiss().read_index(str(file)))
@@ -65,11 +54,10 @@ class Neighbours:
 
     def _use(self, index: Any) -> None:
         self._index = index
-        self._graph = _faiss().downcast_index(index.index)
         # Keep all edges that fit. HNSW's rule removes those to vectors that are nearer to another
         # neighbour: of texts that are nearly equal, such as sentences cut in several ways, it
         # removes so many that some vectors cannot be reached. faiss does not store this setting
-        self._graph.keep_max_size_level0 = True
+        _faiss().downcast_index(index.index).keep_max_size_level0 = True
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -81,18 +69,13 @@ class Neighbours:
             return 0
         return int(_faiss().vector_to_array(self._index.id_map).max() >> SHIFT)
 
-    @property
-    def depth(self) -> int:
-        """Vectors that are visited per query, if ten are wanted."""
-        return int(self._graph.hnsw.efSearch)
-
     def add(self, vectors: np.ndarray, ids: np.ndarray) -> None:
         """Add vectors (N, D) float32 with their ids (N,) int64."""
         self._index.add_with_ids(np.ascontiguousarray(vectors, np.float32), ids)
 
     def search(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and cosines (Q, top) of nearly the nearest vectors; id -1 where there are fewer."""
-        parameters = _faiss().SearchParametersHNSW(efSearch=max(self.depth, 2 * top))
+        parameters = _faiss().SearchParametersHNSW(efSearch=max(WHEN_SEARCHED, 2 * top))
         queries = np.ascontiguousarray(queries, np.float32)
         scores, ids = self._index.search(queries, top, params=parameters)
         return ids, np.where(ids < 0, -np.inf, scores).astype(np.float32)
@@ -106,29 +89,6 @@ class Neighbours:
             if len(numbers) >= count or wanted == len(self):
                 return numbers
             wanted = min(4 * wanted, len(self))
-
-    def calibrate(self, blocks: Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]) -> float:
-        """Set how many vectors are visited: as few as find nearly all; return the fraction found.
-
-        blocks() yields the graph's vectors with their ids. Some of them are searched for, and the
-        ten others nearest to each are compared with those of all products. Nearly equal texts, or
-        vectors of many independent directions, need more visits.
-        """
-        all_ids = np.concatenate([ids for _, ids in blocks()])
-        chosen = np.random.default_rng(0).permutation(len(all_ids))[:SAMPLE]
-        sample_ids = np.sort(all_ids[chosen])
-        sample = np.concatenate([x[np.isin(ids, sample_ids)] for x, ids in blocks()])
-        # One more than ten: the first is the vector itself
-        indices, exact_scores = nearest(sample, (x for x, _ in blocks()), TOP + 1)
-        exact_ids, fraction = all_ids[indices], 0.0
-        for visited in WHEN_SEARCHED:
-            self._graph.hnsw.efSearch = visited
-            ids, scores = self.search(sample, exact_ids.shape[1])
-            missed = 1 - recall(ids, scores, exact_ids, exact_scores)
-            fraction = 1 - missed * (TOP + 1) / TOP
-            if fraction >= ENOUGH:
-                break
-        return fraction
 
     def save(self, folder: Path, key: str) -> None:
         """Write the graph, which holds the vectors, too, as that of an index."""

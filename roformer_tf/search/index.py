@@ -19,19 +19,19 @@ import numpy as np
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder
-from roformer_tf.nearest import top_k
 from roformer_tf.search.database import (
     VERSION,
     Connection,
     explained,
-    has_settings,
     is_index,
+    no_index,
     open_to_read,
     transaction,
 )
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.graph import Neighbours
 from roformer_tf.search.keywords import document_terms
+from roformer_tf.top_k import top_k
 
 CANDIDATES = 200
 """Documents that words and vectors each contribute to reciprocal rank fusion."""
@@ -114,11 +114,8 @@ class SearchIndex:
         self._connections: list[Connection] = []
         self._loaded: tuple[int, Vectors] | None = None
         with explained(self.folder):
-            if not is_index(self.folder) or not has_settings(self.folder):
-                raise InputError(
-                    f"{self.folder} is no index. Make one: `roformer-tf search --model M "
-                    f"--documents F --index {self.folder}`."
-                )
+            if not is_index(self.folder):
+                raise no_index(self.folder)
             self.manifest = read_manifest(self._connection, self.folder)
             self._neighbours = Neighbours.find(self.folder, self.manifest.key)
 

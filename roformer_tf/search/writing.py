@@ -6,7 +6,7 @@ goes on with the first document that is missing; what it had reported is there.
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,9 +20,7 @@ from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.database import (
     Connection,
     explained,
-    has_settings,
     is_index,
-    open_to_read,
     open_to_write,
     transaction,
 )
@@ -48,8 +46,6 @@ class Added(NamedTuple):
     """Those that were there already, or came twice."""
     total: int
     """Documents of the index now."""
-    graph: str = ""
-    """What a graph of the vectors finds, in words, if one was built."""
 
 
 def add_documents(
@@ -71,43 +67,30 @@ def add_documents(
     for a vector that is not finite: blocks that were committed before that stay.
     """
     folder = Path(folder)
-    with explained(folder):
-        exists = is_index(folder) and has_settings(folder)
-        known: dict[bytes, bytes] = {}
-        if exists:
-            with closing(open_to_read(folder)) as connection:
-                manifest = read_manifest(connection, folder)
-                known = dict(connection.execute("SELECT identity, content FROM documents"))
-            _check(folder, manifest, embedder, passage_length)
-        else:
-            manifest = _new_manifest(embedder, passage_length)
+    is_index(folder)
+    manifest = _new_manifest(embedder, passage_length)
+    weights = {"hybrid_weight": hybrid_weight, "beginning_weight": beginning_weight}
+    with explained(folder), closing(open_to_write(folder)) as connection:
+        with transaction(connection):
+            manifest = _settle(connection, folder, embedder, manifest, passage_length, weights)
+            known = dict(connection.execute("SELECT identity, content FROM documents"))
         plan, added = _plan(documents, known)
-        weights = {"hybrid_weight": hybrid_weight, "beginning_weight": beginning_weight}
-        changed: dict[str, Any] = {key: x for key, x in weights.items() if x is not None}
-        manifest = replace(manifest, **changed)
         blocks = _embedded(embedder, documents, plan, manifest.passage_length, batch_size)
-        # The first block is computed before anything is created, which may fail
-        block = next(blocks, None)
-        with (
-            closing(open_to_write(folder)) as connection,
-            Progress(desc="index", unit=" documents", total=int(plan.sum())) as bar,
-        ):
-            manifest = _write_settings(connection, manifest, changed)
-            while block is not None:
+        with Progress(desc="index", unit=" documents", total=int(plan.sum())) as bar:
+            for block in blocks:
                 with transaction(connection):
                     write_block(connection, *block)
                 bar.update(len(block[0]))
-                block = next(blocks, None)
-            graph = _update_graph(connection, folder, manifest)
-            (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
-    return added._replace(total=total, graph=graph)
+        _update_graph(connection, folder, manifest)
+        (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
+    return added._replace(total=total)
 
 
 def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
     """Delete documents by their ids; return the ids that no document has."""
     folder = Path(folder)
     with explained(folder):
-        if not is_index(folder) or not has_settings(folder):
+        if not is_index(folder):
             raise InputError(f"{folder} is no index: there is nothing to delete.")
         with closing(open_to_write(folder)) as connection, transaction(connection):
             read_manifest(connection, folder)
@@ -136,15 +119,31 @@ def _new_manifest(embedder: TextEmbedder, passage_length: int | None) -> Manifes
     )
 
 
-def _check(
-    folder: Path, manifest: Manifest, embedder: TextEmbedder, passage_length: int | None
-) -> None:
+def _settle(
+    connection: Connection,
+    folder: Path,
+    embedder: TextEmbedder,
+    new: Manifest,
+    passage_length: int | None,
+    weights: Mapping[str, float | None],
+) -> Manifest:
+    """Store the settings of a new index, or check those of an existing one; return them."""
+    exists = connection.execute("SELECT 1 FROM settings").fetchone()
+    manifest = read_manifest(connection, folder) if exists else new
     check_model(folder, manifest, embedder)
     if passage_length not in (None, manifest.passage_length):
         raise InputError(
             f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
             "Omit --passage-length, or make another index."
         )
+    changed: dict[str, Any] = {key: x for key, x in weights.items() if x is not None}
+    manifest = replace(manifest, **changed)
+    if not exists:
+        connection.execute("INSERT INTO settings VALUES ('', 0)")
+    if changed or not exists:
+        values = (json.dumps(asdict(manifest)),)
+        connection.execute("UPDATE settings SET manifest = ?", values)
+    return manifest
 
 
 def _plan(documents: Iterable[Document], known: dict[bytes, bytes]) -> tuple[np.ndarray, Added]:
@@ -198,32 +197,6 @@ def _embedded(
         del waiting[: len(counts)]
 
 
-def _write_settings(
-    connection: Connection, manifest: Manifest, changed: dict[str, Any]
-) -> Manifest:
-    """Store the manifest, unless another process has created the index meanwhile; return it."""
-    with transaction(connection):
-        row = connection.execute("SELECT manifest FROM settings").fetchone()
-        if row is None:
-            values = (json.dumps(asdict(manifest)),)
-            connection.execute("INSERT INTO settings VALUES (?, 0)", values)
-            return manifest
-        stored = Manifest(**json.loads(row[0]))
-        if (stored.fingerprint, stored.passage_length) != (
-            manifest.fingerprint,
-            manifest.passage_length,
-        ):
-            raise InputError(
-                "another process has just created this index with other settings. Choose another "
-                "--index."
-            )
-        stored = replace(stored, **changed)
-        if changed:
-            values = (json.dumps(asdict(stored)),)
-            connection.execute("UPDATE settings SET manifest = ?", values)
-        return stored
-
-
 def write_block(
     connection: Connection,
     documents: Sequence[Document],
@@ -268,27 +241,25 @@ def _delete(connection: Connection, identity: bytes) -> bool:
     return True
 
 
-def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> str:
-    """Add new vectors to the graph, or build one where there are many; return what it finds."""
+def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> None:
+    """Add new vectors to the graph, or build one where there are many."""
     size = manifest.size
     (stored,) = connection.execute("SELECT total(length(passages)) FROM vectors").fetchone()
     vectors = int(stored) // (4 * size)
     if vectors * size < LARGE:
         file_of(folder, manifest.key).unlink(missing_ok=True)
-        return ""
+        return
     graph = Neighbours.find(folder, manifest.key) or Neighbours(size)
-    (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
     if len(graph) > 1.5 * vectors:  # a third was deleted, which slows each walk down
         graph = Neighbours(size)
-    elif last <= graph.last:
-        return ""
+    (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
+    if last <= graph.last:
+        return
     with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
         for block, ids in _blocks(connection, size, graph.last):
             graph.add(block, ids)
             bar.update(len(block))
-    fraction = graph.calibrate(lambda: _blocks(connection, size, 0))
     graph.save(folder, manifest.key)
-    return f"finds {fraction:.1%} of the nearest ten, by visiting {graph.depth:,} of {len(graph):,}"
 
 
 def _blocks(

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from roformer_tf.labelled.text_sides import EncodedSides, Positives
-from roformer_tf.nearest import top_k
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.top_k import top_k
 
 NEAREST = 3
 """Texts that are kept of an answer, the nearest first."""

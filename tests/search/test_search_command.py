@@ -322,13 +322,6 @@ def test_an_index_of_another_model_is_refused_and_kept(run, sim, released, docum
     assert not output.exists()
 
 
-def test_many_documents_are_said_to_have_a_graph(run, sim, documents, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "LARGE", 1)
-    code, _, err = run("--model", sim, "--documents", documents, "--index", tmp_path / "index")
-    assert code == 0
-    assert "A graph of neighbours finds 100.0% of the nearest ten, by visiting 128 of 4.\n" in err
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "txt"])
 def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
     path, rows = tmp_path / f"documents.{ending}", [("打印", "选择文件菜单。"), ("天气", "很好。")]
