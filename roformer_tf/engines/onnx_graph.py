@@ -25,11 +25,11 @@ from roformer_tf.engines.network import (
     write,
 )
 
+# ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22.
 OPSET, IR_VERSION = 22, 10
-"""ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22."""
 MICROSOFT = "com.microsoft"
+# Added to the score of a masked key: its exponential is 0 in float32.
 UNSEEN = -10_000.0
-"""Added to the score of a masked key: its exponential is 0 in float32."""
 
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
@@ -300,5 +300,5 @@ class SeenKeys(NamedTuple):
     bias: str = ""
 
 
+# Stands for the position of the first token of each text.
 FIRST = "first"
-"""Stands for the position of the first token of each text."""

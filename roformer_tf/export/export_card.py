@@ -9,8 +9,8 @@ from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# What labels score for their order, beside a graph that tags.
 ORDER_SCORES = "transitions.json"
-"""What labels score for their order, beside a graph that tags."""
 
 
 def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 Format = Literal["savedmodel", "onnx", "int8"]
 
+# Batches and lengths for comparison: several, so that a size fixed by mistake fails.
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))
-"""Batches and lengths for comparison: several, so that a size fixed by mistake fails."""
 LARGEST_DIFFERENCE = 1e-4
 MEGABYTE = 1_000_000
+# Maximum number of examples that int8 is measured on: each is predicted twice.
 MAX_MEASURED = 2_000
-"""Maximum number of examples that int8 is measured on: each is predicted twice."""
 
 
 @dataclass(frozen=True)

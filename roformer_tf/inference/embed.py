@@ -30,18 +30,19 @@ from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
+# Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 8192
-"""Texts in memory at a time; within them, those of similar length form batches."""
+# Fewer texts, if they have as many characters together.
 CHUNK_CHARACTERS = 1_000_000
-"""Fewer texts, if they have as many characters together."""
+# Norm below which a vector is not normalized.
 SHORTEST = 1e-12
-"""Norm below which a vector is not normalized."""
+# The vectors of each pooling, in words.
 DESCRIPTIONS = {
     "pooler": "of its pooler",
     "mean": "the means of its hidden states",
     "cls": "its hidden states at the first token",
 }
-"""The vectors of each pooling, in words."""
+# Keys of a configuration that change vectors and that the shapes of the weights do not show.
 ARCHITECTURE = (
     "num_attention_heads",
     "hidden_act",
@@ -49,7 +50,6 @@ ARCHITECTURE = (
     "rotary_base",
     "norm_type",
 )
-"""Keys of a configuration that change vectors and that the shapes of the weights do not show."""
 
 Item = TypeVar("Item")
 

@@ -2,12 +2,12 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
 FORMATS = (".npy", ".parquet")
+WriteVectors: TypeAlias = Callable[[Sequence[str], np.ndarray], Any]
+# Maximum number of texts for whitening: enough for a covariance of thousands of dimensions.
 WHITENING_TEXTS = 100_000
-"""Maximum number of texts for whitening: enough for a covariance of thousands of dimensions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +105,11 @@ def embed_file(config: EmbedConfig) -> None:
         _report(texts.said, described, note, _untrained_cut(embedder))
         began, cut = time.perf_counter(), 0
         with (
-            vector_file(config.output, embedder) as out,
+            vector_file(config.output, embedder, len(texts)) as write,
             Progress(desc="embed", unit=" texts", total=len(texts)) as bar,
         ):
             for block in embedder.blocks(texts.texts(), config.batch_size):
-                out.write(block.texts, block.vectors)
+                write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
         _report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
@@ -179,74 +180,34 @@ def _report(*lines: str) -> None:
         print(line, file=sys.stderr)
 
 
-class VectorFile(Protocol):
-    """A file of vectors, written block by block."""
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write (texts, D) float32."""
-
-
-class MatrixFile:
-    """A .npy file of vectors of D float32, whose number is known only at the end."""
-
-    def __init__(self, file: IO[bytes], columns: int) -> None:
-        self._file, self._columns = file, columns
-        self.rows = 0
-        self._write_header()
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write (texts, D) float32, without the texts."""
-        self._file.write(np.ascontiguousarray(vectors, "<f4").data)
-        self.rows += len(vectors)
-
-    def finish(self) -> None:
-        """Write the number of rows into the header, in which NumPy leaves room for it."""
-        end = self._file.tell()
-        self._file.seek(0)
-        self._write_header()
-        self._file.seek(end)
-
-    def _write_header(self) -> None:
-        shape = (self.rows, self._columns)
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-
-class ParquetFile:
-    """A .parquet file with the columns text and vector."""
-
-    def __init__(self, writer: Any, schema: Any) -> None:
-        self._writer, self._schema = writer, schema
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write a group of rows."""
-        import pyarrow as pa
-
-        flat = pa.array(vectors.reshape(-1))
-        columns = [
-            pa.array([text.encode(errors="replace").decode() for text in texts]),
-            pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
-        ]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
-
-
 @contextmanager
-def vector_file(output: str, embedder: TextEmbedder) -> Iterator[VectorFile]:
-    """A file that is written whole or not at all; its name gives the format."""
+def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[WriteVectors]:
+    """A file of `count` vectors, written block by block; its name gives the format.
+
+    It is written whole or not at all.
+    """
     with file_beside(output) as beside:
         if output.lower().endswith(".npy"):
+            header = {"descr": "<f4", "fortran_order": False, "shape": (count, embedder.size)}
             with beside.open("wb") as file:
-                matrix = MatrixFile(file, embedder.size)
-                yield matrix
-                matrix.finish()
+                np.lib.format.write_array_header_1_0(file, header)
+                yield lambda _, vectors: file.write(np.ascontiguousarray(vectors, "<f4").data)
             return
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        vector = pa.list_(pa.float32(), embedder.size)
         schema = pa.schema(
-            [("text", pa.string()), ("vector", vector)],
+            [("text", pa.string()), ("vector", pa.list_(pa.float32(), embedder.size))],
             {"embedding": embedder.described, "fingerprint": embedder.fingerprint},
         )
         with pq.ParquetWriter(beside, schema) as writer:
-            yield ParquetFile(writer, schema)
+
+            def write(texts: Sequence[str], vectors: np.ndarray) -> None:
+                columns = [
+                    # a lone surrogate, which JSON may hold, has no UTF-8
+                    pa.array([text.encode(errors="replace").decode() for text in texts]),
+                    pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), embedder.size),
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+            yield write

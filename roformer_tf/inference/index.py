@@ -12,12 +12,12 @@ A folder is written beside and renamed: it is the old one or the new one, whole.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, locked, parse_json, write_text
 from roformer_tf.inference.approximate import LARGE, Neighbours
 from roformer_tf.inference.embed import TextEmbedder
-from roformer_tf.inference.embed_file import MatrixFile
 from roformer_tf.inference.lexical import DocumentBM25
 from roformer_tf.inference.nearest import NONE, Found, best_of, exact
 from roformer_tf.inference.text_files import Document
@@ -419,3 +418,29 @@ def _open_documents(path: Path) -> Any:
 
     with pa.memory_map(str(path)) as file:
         return pa.ipc.open_file(file).read_all()
+
+
+class MatrixFile:
+    """A .npy file of vectors of D float32, whose number is known only at the end."""
+
+    def __init__(self, file: IO[bytes], columns: int) -> None:
+        self._file, self._columns = file, columns
+        self.rows = 0
+        self._write_header()
+
+    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Write (texts, D) float32, without the texts."""
+        self._file.write(np.ascontiguousarray(vectors, "<f4").data)
+        self.rows += len(vectors)
+
+    def finish(self) -> None:
+        """Write the number of rows into the header, in which NumPy leaves room for it."""
+        end = self._file.tell()
+        self._file.seek(0)
+        self._write_header()
+        self._file.seek(end)
+
+    def _write_header(self) -> None:
+        shape = (self.rows, self._columns)
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)

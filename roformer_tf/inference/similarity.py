@@ -18,10 +18,10 @@ from roformer_tf.inference.text_files import TextFileConfig, checked_texts
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
+# Columns of a file of pairs.
 PAIR = ("text_a", "text_b")
-"""Columns of a file of pairs."""
+# The column of their cosines.
 SCORE = "score"
-"""The column of their cosines."""
 
 
 @dataclass(frozen=True, kw_only=True)

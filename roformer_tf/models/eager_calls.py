@@ -17,8 +17,8 @@ from roformer_tf.internals import all_layers, device_scope, is_called_alone
 from roformer_tf.kernels.forms import takes_plain_forms
 from roformer_tf.kernels.graphs import graph_of, is_known_integer
 
+# Packages whose layers have no side effects, such as printing or keeping state.
 KNOWN = ("roformer_tf", "keras")
-"""Packages whose layers have no side effects, such as printing or keeping state."""
 
 
 @dataclass

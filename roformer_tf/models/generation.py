@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Texts that are generated at the same time.
 ROWS = 64
-"""Texts that are generated at the same time."""
+# Added by bert4keras to probabilities, whose logarithms it sums.
 SMALLEST = 1e-12
-"""Added by bert4keras to probabilities, whose logarithms it sums."""
 
+# Called with each new token: the number of the prompt, of the sample, and the token's id.
 OnToken: TypeAlias = Callable[[int, int, int], None]
-"""Called with each new token: the number of the prompt, of the sample, and the token's id."""
+# Called with each finished prompt: its number and its continuations.
 OnDone: TypeAlias = "Callable[[int, list[Continuation]], None]"
-"""Called with each finished prompt: its number and its continuations."""
 
 
 @dataclass(frozen=True)
@@ -455,8 +455,8 @@ def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Itera
         thread.join()
 
 
+# Tokens at the end of a text in which texts of `stop` are searched for.
 TAIL = 32
-"""Tokens at the end of a text in which texts of `stop` are searched for."""
 
 
 def _batches(

@@ -21,12 +21,12 @@ from roformer_tf.kernels.cache import KeyValueCache, compiled_step
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.onnx_step import KeysAndValues, OnnxStep, shared
 
+# The order of a key that is never visible, and of a query that sees nothing.
 UNSEEN, BLIND = np.iinfo(np.int32).max, -1
-"""The order of a key that is never visible, and of a query that sees nothing."""
+# Slots that are added at a time: more cost time while empty, fewer cost more compilations.
 CHUNK = 128
-"""Slots that are added at a time: more cost time while empty, fewer cost more compilations."""
+# Lengths of prompts are padded to multiples of it, so that few shapes are compiled.
 STEP = 16
-"""Lengths of prompts are padded to multiples of it, so that few shapes are compiled."""
 
 Ints = npt.NDArray[np.int32]
 

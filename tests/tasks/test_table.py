@@ -178,7 +178,7 @@ def test_no_other_module_names_a_task():
         ("heads.py", "embedding"),  # what a sim model's outputs are called
         ("huggingface.py", "pair"),  # the template's key in tokenizer.json
         ("serve_vectors.py", "embedding"),  # what a service says that it gives
-        ("vector_files.py", "embedding"),  # the column of vectors
+        ("embed_file.py", "embedding"),  # metadata of a file of vectors
     }
 
 
