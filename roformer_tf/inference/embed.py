@@ -196,6 +196,36 @@ class TextEmbedder:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class VectorSettings:
+    """How a command computes vectors."""
+
+    pooling: Pooling | None = None
+    """How a vector is pooled: by the pooler of a sim model, the mean of all tokens, or the first
+    token. Default: as in training, else the pooler of a sim model, or the mean."""
+    dimensions: int | None = None
+    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
+    max_length: int | None = None
+    """Maximum number of tokens of a text. Default: as in training."""
+    batch_size: int = BATCH_SIZE
+    """Maximum number of texts in a batch; long texts form smaller batches."""
+    precision: Precision = "float32"
+    """bfloat16 is faster where the hardware has it, and cosines change by some thousandths; int8 is
+    faster on any CPU, and they change by some hundredths."""
+    engine: Engine = "auto"
+    """Keras on its backend, or on a CPU ONNX Runtime or OpenVINO. Default: the fastest that is
+    installed and supports the model."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
+
+    def open(self, source: str | Path, whitened: bool = True) -> TextEmbedder:
+        """Open a model with these settings."""
+        with open_model(source, self.engine, self.precision) as opened:
+            return embedder_from(opened, self.pooling, self.dimensions, self.max_length, whitened)
+
+
 def open_embedder(
     source: str | Path,
     pooling: Pooling | None = None,
@@ -285,6 +315,7 @@ def fingerprint(
         ((name, arrays[name]) for name in sorted(arrays)),
         () if white is None else (("mean", white.mean), ("matrix", white.matrix)),
     )
+    # In float32, so that a checkpoint has one fingerprint whatever its dtype and layout.
     for name, tensor in tensors:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensor, np.float32).data)

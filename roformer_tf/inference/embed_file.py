@@ -1,5 +1,6 @@
 """The body of `embed`: a file of texts → a file of their vectors, .npy or .parquet."""
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,16 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roformer_tf.checkpoints import huggingface
-from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
-from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
-from roformer_tf.inference.embed import TextEmbedder, open_embedder
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
-from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
 FORMATS = (".npy", ".parquet")
@@ -46,29 +44,13 @@ class EmbedConfig:
     output: str | None = None
     """File to write: .npy, a matrix with a row for each text, or .parquet, the columns text and
     vector."""
-    pooling: Pooling | None = None
-    """How a vector is pooled: by the pooler of a sim model, the mean of all tokens, or the first
-    token. Default: as in training, else the pooler of a sim model, or the mean."""
-    dimensions: int | None = None
-    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
+    vectors: VectorSettings = field(default_factory=VectorSettings)
     whiten: str | None = None
     """File of texts to learn whitening from (some thousands, like those that will be compared). It
     is saved in the model's folder, whose vectors are whitened from then on."""
-    max_length: int | None = None
-    """Maximum number of tokens of a text. Default: as in training."""
-    batch_size: int = BATCH_SIZE
-    """Maximum number of texts in a batch; long texts form smaller batches."""
-    precision: Precision = "float32"
-    """bfloat16 is faster where the hardware has it, and cosines change by some thousandths; int8 is
-    faster on any CPU, and they change by some hundredths."""
-    engine: Engine = "auto"
-    """Keras on its backend, or on a CPU ONNX Runtime or OpenVINO. Default: the fastest that is
-    installed and supports the model."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but must be at least 1.")
         if self.output is None and self.whiten is None:
             raise InputError("give --output, a .npy or .parquet file to write.")
         if self.output is not None:
@@ -93,14 +75,7 @@ def embed_file(config: EmbedConfig) -> None:
     if config.output is None:
         return
     with checked_texts(config.input, config.reading) as texts:
-        embedder = open_embedder(
-            config.model,
-            config.pooling,
-            config.dimensions,
-            config.precision,
-            config.max_length,
-            engine=config.engine,
-        )
+        embedder = config.vectors.open(config.model)
         note, described = embedder.choice.note, f"{embedder.described}."
         _report(texts.said, described, note, _untrained_cut(embedder))
         began, cut = time.perf_counter(), 0
@@ -108,7 +83,7 @@ def embed_file(config: EmbedConfig) -> None:
             vector_file(config.output, embedder, len(texts)) as write,
             Progress(desc="embed", unit=" texts", total=len(texts)) as bar,
         ):
-            for block in embedder.blocks(texts.texts(), config.batch_size):
+            for block in embedder.blocks(texts.texts(), config.vectors.batch_size):
                 write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
@@ -129,22 +104,17 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         )
     check_writable(folder / WHITENING)
     with checked_texts(path, config.reading) as texts:
-        embedder = open_embedder(
-            config.model,
-            config.pooling,
-            max_length=config.max_length,
-            whitened=False,
-            engine=config.engine,
-        )
+        plain = dataclasses.replace(config.vectors, dimensions=None)
+        embedder = plain.open(config.model, whitened=False)
         with Progress(desc="whiten", unit=" texts", total=min(len(texts), WHITENING_TEXTS)) as bar:
 
             def vectors() -> Iterator[np.ndarray]:
                 first = islice(texts.texts(), WHITENING_TEXTS)
-                for block in embedder.raw_blocks(first, config.batch_size):
+                for block in embedder.raw_blocks(first, config.vectors.batch_size):
                     yield block.vectors
                     bar.update(len(block.texts))
 
-            whitening = whitening_of(vectors(), embedder.config.pooling, config.dimensions)
+            whitening = whitening_of(vectors(), embedder.config.pooling, config.vectors.dimensions)
     whitening.save(folder)
     embedder.config.save(folder)
     save_modules(folder)

@@ -219,6 +219,7 @@ class _Generator:
         rows: list[_Row] = []
         for number in chosen:
             prompt, config = list(prompts[number]), configs[number]
+            # The random numbers depend on the prompt, not on its batch: see `turns`.
             key = [config.seed, zlib.crc32(np.array(prompt, "<i4").tobytes()), turns[number]]
             for sample in range(config.samples):
                 random = np.random.default_rng([*key, sample])
@@ -229,6 +230,7 @@ class _Generator:
             texts.setdefault(row.prompt, []).append(row)
         places = {number: place for place, number in enumerate(chosen)}
         order = [places[row.prompt] for row in rows]
+        # Each prompt is read once, and its caches are repeated for its samples.
         self.decoder.choose(order)
         running, logits = rows, logits[order]
         while True:
@@ -350,7 +352,7 @@ class _Generator:
         if len(written[0]) < config.min_tokens:
             logits = logits.copy()
             logits[:, list(search.ends)] = -np.inf
-        if config.length_penalty is None:
+        if config.length_penalty is None:  # as bert4keras computes it, to the last digit
             return np.asarray(np.log(softmax(logits.astype(np.float64)) + SMALLEST))
         return log_softmax(logits)
 
