@@ -279,9 +279,11 @@ def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> P
 
     def work() -> None:
         output = f"{folder.name}/vectors.npy"
-        with Path(texts).open(encoding="utf-8") as lines, vector_file(output, embedder) as file:
-            for block in embedder.blocks(line.rstrip("\n") for line in lines):
-                file.write(block.texts, block.vectors)
+        with Path(texts).open(encoding="utf-8") as file:
+            lines = [line.rstrip("\n") for line in file]
+        with vector_file(output, embedder, len(lines)) as write:
+            for block in embedder.blocks(lines):
+                write(block.texts, block.vectors)
 
     def run(count: int) -> Figures:
         told = timed(work)(count)

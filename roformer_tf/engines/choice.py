@@ -17,19 +17,19 @@ from roformer_tf.machine import has_accelerator, multiplies_bfloat16
 
 Engine = Literal["auto", "keras", "onnx", "openvino"]
 Precision = Literal["float32", "bfloat16", "int8"]
+# Of weights and products; logits are float32. Where the hardware has instructions for bfloat16, it
+# takes two thirds of the time, and probabilities change by some thousandths.
 KerasPrecision = Literal["float32", "bfloat16"]
-"""Of weights and products; logits are float32. Where the hardware has instructions for bfloat16, it
-takes two thirds of the time, and probabilities change by some thousandths."""
 
 MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
 EXTRAS = {"onnx": "onnx", "openvino": "fast"}
 NAMES = {"keras": "Keras", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+# Engines with a precision, the fastest first (docs/LOG.md, "Answers on a processor").
 FASTEST: dict[Precision, tuple[Engine, ...]] = {
     "float32": ("onnx", "openvino"),
     "bfloat16": ("openvino",),
     "int8": ("onnx", "openvino"),
 }
-"""Engines with a precision, the fastest first (docs/LOG.md, "Answers on a processor")."""
 NO_BFLOAT16 = "this CPU has no instructions for bfloat16, so float32 is used."
 
 

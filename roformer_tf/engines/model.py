@@ -13,19 +13,19 @@ from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
 from roformer_tf.errors import InputError
 from roformer_tf.machine import instructions, usable_cores
 
+# Of a batch, with padding: more of them do not fit into the CPU's caches.
 TOKENS = 1024
-"""Of a batch, with padding: more of them do not fit into the CPU's caches."""
+# The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores.
 SOUND = (1, 22)
-"""The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores."""
+# OpenVINO compiles and caches its products for every shape: without a step a single text took twice
+# as long, and a service grew by 50 MB in a thousand requests.
 OPENVINO_STEP = 16
-"""OpenVINO compiles and caches its products for every shape: without a step a single text took
-twice as long, and a service grew by 50 MB in a thousand requests."""
+# Maximum number of compiled operations in the cache.
 OPENVINO_KEPT = 512
-"""Maximum number of compiled operations in the cache."""
+# Dimensions of a token that share a scale in int8 products of OpenVINO.
 GROUP = 32
-"""Dimensions of a token that share a scale in int8 products of OpenVINO."""
+# Instruction sets that multiply bytes and add in 32 bits.
 WITHOUT_OVERFLOW = ("avx_vnni", "avx512_vnni", "amx_int8")
-"""Instruction sets that multiply bytes and add in 32 bits."""
 
 
 @dataclass(frozen=True)

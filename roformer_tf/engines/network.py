@@ -21,14 +21,15 @@ from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
+# A graph's name or object for a tensor.
 Node: TypeAlias = Any
-"""A graph's name or object for a tensor."""
 Array: TypeAlias = np.ndarray
 
+# The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B,
+# D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
+# `masked_positions`, or (B, T, V) everywhere, to generate.
 Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "written"]
-"""The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors
-(B, D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
-`masked_positions`, or (B, T, V) everywhere, to generate."""
+# Name of that output.
 OUTPUTS: dict[Part, str] = {
     "hidden": "hidden_states",
     "classifier": "logits",
@@ -38,13 +39,12 @@ OUTPUTS: dict[Part, str] = {
     "masked": "logits",
     "written": "logits",
 }
-"""Name of that output."""
+# Key in the metadata of our ONNX models: float32 or int8.
 PRECISION = "precision"
-"""Key in the metadata of our ONNX models: float32 or int8."""
 
+# Largest number of a kernel in int8. Some older CPUs add products of two bytes in 16 bits, which
+# overflow: with 7 of the 8 bits the results are the same on all.
 BYTE, SEVEN_BITS = 127, 63
-"""Largest number of a kernel in int8. Some older CPUs add products of two bytes in 16 bits, which
-overflow: with 7 of the 8 bits the results are the same on all."""
 
 
 class Meaning(NamedTuple):
@@ -242,6 +242,8 @@ def unsupported(config: RoFormerConfig) -> str:
 
 
 ANY: tuple[Any, ...] = ()
+# The values of a config that are supported. Of a field that is not listed only the default is, so
+# that a new field is not ignored.
 KNOWN: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         (
@@ -265,8 +267,6 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "pooling": ("cls", "mean", "pooler"),
     "crf": (False, True),
 }
-"""The values of a config that are supported. Of a field that is not listed only the default is, so
-that a new field is not ignored."""
 
 
 def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> Node:

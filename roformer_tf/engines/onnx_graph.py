@@ -25,11 +25,11 @@ from roformer_tf.engines.network import (
     write,
 )
 
+# ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22.
 OPSET, IR_VERSION = 22, 10
-"""ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22."""
 MICROSOFT = "com.microsoft"
+# Added to the score of a masked key: its exponential is 0 in float32.
 UNSEEN = -10_000.0
-"""Added to the score of a masked key: its exponential is 0 in float32."""
 
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
@@ -111,6 +111,8 @@ class OnnxGraph(Graph):
         counted = self._counted(token_ids)
         if attention_type not in ("causal", "unilm"):
             return SeenKeys(keys=self.node("Cast", counted, to=TensorProto.INT32))
+        # A key is visible if its rank is not above the query's: of tokens for a causal model, of
+        # segments for UniLM, whose segment 0 is bidirectional.
         order = segment_ids
         if attention_type == "causal":
             zeros = self.node("Mul", token_ids, self.scalar("0", 0))
@@ -247,7 +249,7 @@ class OnnxGraph(Graph):
 
     def gather(self, x: str, positions: str) -> str:
         """A slice, or GatherND."""
-        if positions == FIRST:
+        if positions == FIRST:  # faster than GatherND
             return self.node("Slice", x, self.integers(0), self.integers(1), self.integers(1))
         places = self.node("Unsqueeze", positions, self.integers(2))
         places = self.node("Cast", places, to=TensorProto.INT64)
@@ -300,5 +302,5 @@ class SeenKeys(NamedTuple):
     bias: str = ""
 
 
+# Stands for the position of the first token of each text.
 FIRST = "first"
-"""Stands for the position of the first token of each text."""

@@ -16,11 +16,11 @@ from openvino import opset13 as ops
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.engines.network import Array, Graph, Linear, Meaning, Network, Norm, rounded, write
 
+# Additional inputs, for all angles, (1, 1, T, K) float32. The graph does not compute them, since
+# bfloat16 cannot distinguish position 257 from 256.
 COSINES, SINES = "cosines", "sines"
-"""Additional inputs, for all angles, (1, 1, T, K) float32. The graph does not compute them, since
-bfloat16 cannot distinguish position 257 from 256."""
+# Added to the score of a masked key: its exponential is 0 in float32 and in bfloat16.
 UNSEEN = -10_000.0
-"""Added to the score of a masked key: its exponential is 0 in float32 and in bfloat16."""
 
 
 def openvino_model(network: Network, largest: int | None = None) -> ov.Model:

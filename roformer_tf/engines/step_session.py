@@ -18,8 +18,8 @@ from roformer_tf.engines.model import session_options
 from roformer_tf.engines.network import Array, Network, write
 from roformer_tf.engines.onnx_graph import IR_VERSION, MICROSOFT, OPSET, OnnxGraph, SeenKeys
 
+# Bytes from which on an array is passed to the session in place, not within the graph.
 SHARED = 1024
-"""Bytes from which on an array is passed to the session in place, not within the graph."""
 
 
 class StepSession:

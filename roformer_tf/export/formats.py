@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 Format = Literal["savedmodel", "onnx", "int8"]
 
+# Batches and lengths for comparison: several, so that a size fixed by mistake fails.
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))
-"""Batches and lengths for comparison: several, so that a size fixed by mistake fails."""
 LARGEST_DIFFERENCE = 1e-4
 MEGABYTE = 1_000_000
+# Maximum number of examples that int8 is measured on: each is predicted twice.
 MAX_MEASURED = 2_000
-"""Maximum number of examples that int8 is measured on: each is predicted twice."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def largest_difference(first: Forward, second: Forward, vocabulary_size: int) ->
             "token_ids": random.integers(1, vocabulary_size, shape, "int32"),
             "segment_ids": random.integers(0, 2, shape, "int32"),
         }
-        rows["token_ids"][-1, shape[1] // 2 :] = 0
+        rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last row
         one, other = (np.asarray(model(rows)) for model in (first, second))
         real = rows["token_ids"] != 0 if one.ndim == 3 else ...  # outputs at padding are arbitrary
         differences.append(np.abs(one[real] - other[real]).max())

@@ -25,8 +25,8 @@ from roformer_tf.inference.opening import OpenedModel
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
 from roformer_tf.models.rows import run_rows
 
+# The output of the graph.
 VECTORS = "vectors"
-"""The output of the graph."""
 
 
 def vectors_of(

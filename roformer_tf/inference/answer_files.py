@@ -13,25 +13,25 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
 
+# The name of the standard output.
 STANDARD = "-"
-"""The name of the standard output."""
+# Column of what is wrong with a row.
 ERROR = "error"
-"""Column of what is wrong with a row."""
+# Characters (UTF-16 units) that a cell of Excel holds.
 MAX_CELL = 32_767
-"""Characters (UTF-16 units) that a cell of Excel holds."""
+# Rows of a sheet, with the header.
 MAX_ROWS = 1 << 20
-"""Rows of a sheet, with the header."""
 
 _ESCAPES = (("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
+# First characters of what a spreadsheet takes for a formula; full-width ones in East Asia.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
-"""First characters of what a spreadsheet takes for a formula; full-width ones in East Asia."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -67,17 +67,19 @@ def tsv_line(cells: Iterable[Any], between: str = ",") -> str:
     return "\t".join(_tsv_cell(value, between) for value in cells) + "\n"
 
 
-class AnswerFile(Protocol):
+class AnswerFile:
     """A file of predictions, written row by row."""
 
     def write(self, cells: Mapping[str, Any]) -> None:
         """Write a row, by column."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Write what is buffered, for readers of an unfinished file."""
 
     def notes(self) -> list[str]:
         """For the user: cells that had to be changed."""
+        return []
 
 
 def check_format(output: str) -> None:
@@ -116,7 +118,7 @@ def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[Answe
             yield _Lines(out, lambda cells: tsv_line(cells.values(), between))
 
 
-class _Lines:
+class _Lines(AnswerFile):
     """A TSV, or JSON lines."""
 
     def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
@@ -128,11 +130,8 @@ class _Lines:
     def flush(self) -> None:
         self._out.flush()
 
-    def notes(self) -> list[str]:
-        return []
 
-
-class _Csv:
+class _Csv(AnswerFile):
     """A CSV by RFC 4180; a text may span lines, in quotes."""
 
     def __init__(self, out: TextIO, names: Sequence[str], between: str) -> None:
@@ -170,7 +169,7 @@ class _Csv:
         return value
 
 
-class _Sheet:
+class _Sheet(AnswerFile):
     """An .xlsx file with one sheet."""
 
     def __init__(self, names: Sequence[str], between: str) -> None:
@@ -190,9 +189,6 @@ class _Sheet:
                 "a .csv file."
             )
         self._append([_value(cell, self._between) for cell in cells.values()])
-
-    def flush(self) -> None:
-        pass
 
     def notes(self) -> list[str]:
         if not self._cut:

@@ -24,24 +24,25 @@ from roformer_tf.checkpoints.whitening import Whitening, load_whitening
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.engines.network import Network
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
 
+# Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 8192
-"""Texts in memory at a time; within them, those of similar length form batches."""
+# Fewer texts, if they have as many characters together.
 CHUNK_CHARACTERS = 1_000_000
-"""Fewer texts, if they have as many characters together."""
+# Norm below which a vector is not normalized.
 SHORTEST = 1e-12
-"""Norm below which a vector is not normalized."""
+# The vectors of each pooling, in words.
 DESCRIPTIONS = {
     "pooler": "of its pooler",
     "mean": "the means of its hidden states",
     "cls": "its hidden states at the first token",
 }
-"""The vectors of each pooling, in words."""
+# Keys of a configuration that change vectors and that the shapes of the weights do not show.
 ARCHITECTURE = (
     "num_attention_heads",
     "hidden_act",
@@ -49,7 +50,6 @@ ARCHITECTURE = (
     "rotary_base",
     "norm_type",
 )
-"""Keys of a configuration that change vectors and that the shapes of the weights do not show."""
 
 Item = TypeVar("Item")
 
@@ -196,6 +196,35 @@ class TextEmbedder:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class VectorSettings:
+    """How a command computes vectors."""
+
+    pooling: Pooling | None = None
+    """How a vector is pooled: by the pooler of a sim model, the mean of all tokens, or the first
+    token. Default: as in training, else the pooler of a sim model, or the mean."""
+    dimensions: int | None = None
+    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
+    max_length: int | None = None
+    """Maximum number of tokens of a text. Default: as in training."""
+    batch_size: int = BATCH_SIZE
+    """Maximum number of texts in a batch; long texts form smaller batches."""
+    precision: Precision = "float32"
+    """bfloat16 is faster where the hardware has it, and cosines change by some thousandths; int8 is
+    faster on any CPU, and they change by some hundredths."""
+    engine: Engine = "auto"
+    """Keras on its backend, or on a CPU ONNX Runtime or OpenVINO. Default: the fastest that is
+    installed and supports the model."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "batch_size", at_least=1)
+
+    def open(self, source: str | Path, whitened: bool = True) -> TextEmbedder:
+        """Open a model with these settings."""
+        with open_model(source, self.engine, self.precision) as opened:
+            return embedder_from(opened, self.pooling, self.dimensions, self.max_length, whitened)
+
+
 def open_embedder(
     source: str | Path,
     pooling: Pooling | None = None,
@@ -285,6 +314,7 @@ def fingerprint(
         ((name, arrays[name]) for name in sorted(arrays)),
         () if white is None else (("mean", white.mean), ("matrix", white.matrix)),
     )
+    # In float32, so that a checkpoint has one fingerprint whatever its dtype and layout.
     for name, tensor in tensors:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensor, np.float32).data)

@@ -1,32 +1,31 @@
 """The body of `embed`: a file of texts → a file of their vectors, .npy or .parquet."""
 
+import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from roformer_tf.checkpoints import huggingface
-from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
-from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside, is_folder
-from roformer_tf.inference.embed import TextEmbedder, open_embedder
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
-from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
 FORMATS = (".npy", ".parquet")
+WriteVectors: TypeAlias = Callable[[Sequence[str], np.ndarray], Any]
+# Maximum number of texts for whitening: enough for a covariance of thousands of dimensions.
 WHITENING_TEXTS = 100_000
-"""Maximum number of texts for whitening: enough for a covariance of thousands of dimensions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,28 +44,13 @@ class EmbedConfig:
     output: str | None = None
     """File to write: .npy, a matrix with a row for each text, or .parquet, the columns text and
     vector."""
-    pooling: Pooling | None = None
-    """How a vector is pooled: by the pooler of a sim model, the mean of all tokens, or the first
-    token. Default: as in training, else the pooler of a sim model, or the mean."""
-    dimensions: int | None = None
-    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
+    vectors: VectorSettings = field(default_factory=VectorSettings)
     whiten: str | None = None
     """File of texts to learn whitening from (some thousands, like those that will be compared). It
     is saved in the model's folder, whose vectors are whitened from then on."""
-    max_length: int | None = None
-    """Maximum number of tokens of a text. Default: as in training."""
-    batch_size: int = BATCH_SIZE
-    """Maximum number of texts in a batch; long texts form smaller batches."""
-    precision: Precision = "float32"
-    """bfloat16 is faster where the hardware has it, and cosines change by some thousandths; int8 is
-    faster on any CPU, and they change by some hundredths."""
-    engine: Engine = "auto"
-    """Keras on its backend, or on a CPU ONNX Runtime or OpenVINO. Default: the fastest that is
-    installed and supports the model."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
-        check_numbers(self, "batch_size", at_least=1)
         if self.output is None and self.whiten is None:
             raise InputError("give --output, a .npy or .parquet file to write.")
         if self.output is not None:
@@ -91,23 +75,16 @@ def embed_file(config: EmbedConfig) -> None:
     if config.output is None:
         return
     with checked_texts(config.input, config.reading) as texts:
-        embedder = open_embedder(
-            config.model,
-            config.pooling,
-            config.dimensions,
-            config.precision,
-            config.max_length,
-            engine=config.engine,
-        )
+        embedder = config.vectors.open(config.model)
         note, described = embedder.choice.note, f"{embedder.described}."
         _report(texts.said, described, note, _untrained_cut(embedder))
         began, cut = time.perf_counter(), 0
         with (
-            vector_file(config.output, embedder) as out,
+            vector_file(config.output, embedder, len(texts)) as write,
             Progress(desc="embed", unit=" texts", total=len(texts)) as bar,
         ):
-            for block in embedder.blocks(texts.texts(), config.batch_size):
-                out.write(block.texts, block.vectors)
+            for block in embedder.blocks(texts.texts(), config.vectors.batch_size):
+                write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
         _report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
@@ -127,22 +104,17 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         )
     check_writable(folder / WHITENING)
     with checked_texts(path, config.reading) as texts:
-        embedder = open_embedder(
-            config.model,
-            config.pooling,
-            max_length=config.max_length,
-            whitened=False,
-            engine=config.engine,
-        )
+        plain = dataclasses.replace(config.vectors, dimensions=None)
+        embedder = plain.open(config.model, whitened=False)
         with Progress(desc="whiten", unit=" texts", total=min(len(texts), WHITENING_TEXTS)) as bar:
 
             def vectors() -> Iterator[np.ndarray]:
                 first = islice(texts.texts(), WHITENING_TEXTS)
-                for block in embedder.raw_blocks(first, config.batch_size):
+                for block in embedder.raw_blocks(first, config.vectors.batch_size):
                     yield block.vectors
                     bar.update(len(block.texts))
 
-            whitening = whitening_of(vectors(), embedder.config.pooling, config.dimensions)
+            whitening = whitening_of(vectors(), embedder.config.pooling, config.vectors.dimensions)
     whitening.save(folder)
     embedder.config.save(folder)
     save_modules(folder)
@@ -178,74 +150,34 @@ def _report(*lines: str) -> None:
         print(line, file=sys.stderr)
 
 
-class VectorFile(Protocol):
-    """A file of vectors, written block by block."""
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write (texts, D) float32."""
-
-
-class MatrixFile:
-    """A .npy file of vectors of D float32, whose number is known only at the end."""
-
-    def __init__(self, file: IO[bytes], columns: int) -> None:
-        self._file, self._columns = file, columns
-        self.rows = 0
-        self._write_header()
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write (texts, D) float32, without the texts."""
-        self._file.write(np.ascontiguousarray(vectors, "<f4").data)
-        self.rows += len(vectors)
-
-    def finish(self) -> None:
-        """Write the number of rows into the header, in which NumPy leaves room for it."""
-        end = self._file.tell()
-        self._file.seek(0)
-        self._write_header()
-        self._file.seek(end)
-
-    def _write_header(self) -> None:
-        shape = (self.rows, self._columns)
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-
-class ParquetFile:
-    """A .parquet file with the columns text and vector."""
-
-    def __init__(self, writer: Any, schema: Any) -> None:
-        self._writer, self._schema = writer, schema
-
-    def write(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write a group of rows."""
-        import pyarrow as pa
-
-        flat = pa.array(vectors.reshape(-1))
-        columns = [
-            pa.array([text.encode(errors="replace").decode() for text in texts]),
-            pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
-        ]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
-
-
 @contextmanager
-def vector_file(output: str, embedder: TextEmbedder) -> Iterator[VectorFile]:
-    """A file that is written whole or not at all; its name gives the format."""
+def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[WriteVectors]:
+    """A file of `count` vectors, written block by block; its name gives the format.
+
+    It is written whole or not at all.
+    """
     with file_beside(output) as beside:
         if output.lower().endswith(".npy"):
+            header = {"descr": "<f4", "fortran_order": False, "shape": (count, embedder.size)}
             with beside.open("wb") as file:
-                matrix = MatrixFile(file, embedder.size)
-                yield matrix
-                matrix.finish()
+                np.lib.format.write_array_header_1_0(file, header)
+                yield lambda _, vectors: file.write(np.ascontiguousarray(vectors, "<f4").data)
             return
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        vector = pa.list_(pa.float32(), embedder.size)
         schema = pa.schema(
-            [("text", pa.string()), ("vector", vector)],
+            [("text", pa.string()), ("vector", pa.list_(pa.float32(), embedder.size))],
             {"embedding": embedder.described, "fingerprint": embedder.fingerprint},
         )
         with pq.ParquetWriter(beside, schema) as writer:
-            yield ParquetFile(writer, schema)
+
+            def write(texts: Sequence[str], vectors: np.ndarray) -> None:
+                columns = [
+                    # a lone surrogate, which JSON may hold, has no UTF-8
+                    pa.array([text.encode(errors="replace").decode() for text in texts]),
+                    pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), embedder.size),
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+            yield write

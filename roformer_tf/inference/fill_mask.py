@@ -21,8 +21,8 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
+# The mask token, in texts of this module alone; every tokenizer call takes it for plain text.
 MASK = "[MASK]"
-"""The mask token, in texts of this module alone; every tokenizer call takes it for plain text."""
 
 
 class Candidate(NamedTuple):

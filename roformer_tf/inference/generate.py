@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     Writer: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
 
 ROWS = 64
+# Prompts in memory at a time; within them, those of similar length form batches.
 CHUNK = 512
-"""Prompts in memory at a time; within them, those of similar length form batches."""
+# `--paraphrases` samples at least so many texts, and each token from so many, as the released
+# script does (RoFormer-Sim, generate.py).
 CANDIDATES, LIKELIEST = 20, 5
-"""`--paraphrases` samples at least so many texts, and each token from so many, as the released
-script does (RoFormer-Sim, generate.py)."""
 COLUMNS = ("input", "output", "score")
 
 

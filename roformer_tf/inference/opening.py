@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=PretrainedModel)
 
+# The graph in a folder that `export` wrote as onnx or int8.
 ONNX = "model.onnx"
-"""The graph in a folder that `export` wrote as onnx or int8."""
+# The loss of quality by int8 on the validation set, in the folder of a fine-tuned model.
 COST = "int8.json"
-"""The loss of quality by int8 on the validation set, in the folder of a fine-tuned model."""
 
 
 @dataclass(frozen=True)

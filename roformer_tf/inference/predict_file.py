@@ -31,14 +31,13 @@ from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress
 
+# Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 4096
-"""Texts in memory at a time; within them, those of similar length form batches."""
+# Fewer texts, if they have as many characters together.
 CHUNK_CHARACTERS = 500_000
-"""Fewer texts, if they have as many characters together."""
+# Column of how many tokens of an example were not read, because it is too long. It is written where
+# a person reads the predictions: with the texts, and in .csv and .xlsx.
 TOKENS_CUT = "tokens_cut"
-"""Column of how many tokens of an example were not read, because it is too long.
-
-It is written where a person reads the predictions: with the texts, and in .csv and .xlsx."""
 SHOWN = 5  # labels that the summary counts
 
 Row: TypeAlias = Example | BadLine

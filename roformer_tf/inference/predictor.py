@@ -34,11 +34,11 @@ from roformer_tf.tasks.probabilities import shortest
 logger = logging.getLogger(__name__)
 
 Answer: TypeAlias = dict[str, Any]
+# The texts of one example: one, a pair, or A, B and C.
 Texts: TypeAlias = tuple[str, ...]
-"""The texts of one example: one, a pair, or A, B and C."""
 
+# Keys that the HTTP service names differently.
 NAMES = {"probabilities": "scores", "value": "score"}
-"""Keys that the HTTP service names differently."""
 TOP_TOKENS = 5  # of each [MASK]
 MAX_PROBLEMS = 3  # bad texts that an error lists
 MAX_SHOWN = 60  # characters of a bad text in an error

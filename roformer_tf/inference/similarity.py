@@ -8,20 +8,18 @@ from typing import Annotated, TextIO
 import numpy as np
 import tyro
 
-from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.engines.choice import Precision
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
-from roformer_tf.inference.embed import CHUNK, TextEmbedder, chunks, open_embedder
+from roformer_tf.inference.embed import CHUNK, TextEmbedder, VectorSettings, chunks
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
+# Columns of a file of pairs.
 PAIR = ("text_a", "text_b")
-"""Columns of a file of pairs."""
+# The column of their cosines.
 SCORE = "score"
-"""The column of their cosines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +39,7 @@ class SimilarityConfig:
     .xlsx with two columns of texts; "-" is the standard input."""
     output: str = STANDARD
     """File to write; "-" is the standard output."""
-    pooling: Pooling | None = None
-    """How a vector is pooled. Default: as of `embed`."""
-    dimensions: int | None = None
-    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
-    max_length: int | None = None
-    """Maximum number of tokens of a text. Default: as in training."""
-    batch_size: int = BATCH_SIZE
-    """Maximum number of texts in a batch."""
-    precision: Precision = "float32"
-    """bfloat16 is faster where the hardware has it; cosines change by some thousandths."""
+    vectors: VectorSettings = field(default_factory=VectorSettings)
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
@@ -61,7 +50,6 @@ class SimilarityConfig:
         for number, text in enumerate(self.text, 1):
             if not text.strip():
                 raise InputError(f"text {number} is blank. Give a text.")
-        check_numbers(self, "batch_size", at_least=1)
         if is_folder(self.output):
             raise InputError(f"--output {self.output} is a folder. Name a file.")
 
@@ -72,7 +60,7 @@ def similarity(config: SimilarityConfig) -> None:
         check_writable(config.output)
     if config.input is None:
         embedder = _opened(config)
-        vectors = embedder.embed(config.text, config.batch_size)
+        vectors = embedder.embed(config.text, config.vectors.batch_size)
         with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
@@ -86,7 +74,7 @@ def similarity(config: SimilarityConfig) -> None:
         ):
             out.write(tsv_line((*PAIR, SCORE)))
             for chunk in chunks(pairs, CHUNK // 2):
-                scores = cosines(embedder, chunk, config.batch_size)
+                scores = cosines(embedder, chunk, config.vectors.batch_size)
                 for pair, cosine in zip(chunk, scores.tolist(), strict=True):
                     out.write(tsv_line((*pair, f"{cosine:.6f}")))
                 bar.update(len(chunk))
@@ -104,9 +92,7 @@ def cosines(
 
 
 def _opened(config: SimilarityConfig) -> TextEmbedder:
-    embedder = open_embedder(
-        config.model, config.pooling, config.dimensions, config.precision, config.max_length
-    )
+    embedder = config.vectors.open(config.model)
     print(f"{embedder.described}.", file=sys.stderr)
     return embedder
 

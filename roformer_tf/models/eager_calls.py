@@ -16,8 +16,8 @@ import keras
 from roformer_tf.internals import all_layers, device_scope, is_called_alone
 from roformer_tf.kernels.forms import graph_of, is_known_integer, takes_plain_forms
 
+# Packages whose layers have no side effects, such as printing or keeping state.
 KNOWN = ("roformer_tf", "keras")
-"""Packages whose layers have no side effects, such as printing or keeping state."""
 
 
 @dataclass

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Texts that are generated at the same time.
 ROWS = 64
-"""Texts that are generated at the same time."""
+# Added by bert4keras to probabilities, whose logarithms it sums.
 SMALLEST = 1e-12
-"""Added by bert4keras to probabilities, whose logarithms it sums."""
 
+# Called with each new token: the number of the prompt, of the sample, and the token's id.
 OnToken: TypeAlias = Callable[[int, int, int], None]
-"""Called with each new token: the number of the prompt, of the sample, and the token's id."""
+# Called with each finished prompt: its number and its continuations.
 OnDone: TypeAlias = "Callable[[int, list[Continuation]], None]"
-"""Called with each finished prompt: its number and its continuations."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +217,7 @@ class _Generator:
         rows: list[_Row] = []
         for number in chosen:
             prompt, config = list(prompts[number]), configs[number]
+            # The random numbers depend on the prompt, not on its batch: see `turns`.
             key = [config.seed, zlib.crc32(np.array(prompt, "<i4").tobytes()), turns[number]]
             for sample in range(config.samples):
                 random = np.random.default_rng([*key, sample])
@@ -227,6 +228,7 @@ class _Generator:
             texts.setdefault(row.prompt, []).append(row)
         places = {number: place for place, number in enumerate(chosen)}
         order = [places[row.prompt] for row in rows]
+        # Each prompt is read once, and its caches are repeated for its samples.
         self.decoder.choose(order)
         running, logits = rows, logits[order]
         while True:
@@ -456,8 +458,8 @@ def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Itera
         thread.join()
 
 
+# Tokens at the end of a text in which texts of `stop` are searched for.
 TAIL = 32
-"""Tokens at the end of a text in which texts of `stop` are searched for."""
 
 
 def _batches(

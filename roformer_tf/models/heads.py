@@ -151,8 +151,8 @@ class LanguageModel(PretrainedModel):
         return max(least, pieces_that_fit(rows, predictions, self.config.vocab_size))
 
 
+# Minimum number of chunks of logits, of which one is in memory at a time, to save memory.
 LOSS_PIECES = 8
-"""Minimum number of chunks of logits, of which one is in memory at a time, to save memory."""
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

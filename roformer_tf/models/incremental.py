@@ -21,12 +21,12 @@ from roformer_tf.kernels.cache import KeyValueCache, compiled_step
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.onnx_step import KeysAndValues, OnnxStep, shared
 
+# The order of a key that is never visible, and of a query that sees nothing.
 UNSEEN, BLIND = np.iinfo(np.int32).max, -1
-"""The order of a key that is never visible, and of a query that sees nothing."""
+# Slots that are added at a time: more cost time while empty, fewer cost more compilations.
 CHUNK = 128
-"""Slots that are added at a time: more cost time while empty, fewer cost more compilations."""
+# Lengths of prompts are padded to multiples of it, so that few shapes are compiled.
 STEP = 16
-"""Lengths of prompts are padded to multiples of it, so that few shapes are compiled."""
 
 Ints = npt.NDArray[np.int32]
 
@@ -88,6 +88,7 @@ class IncrementalDecoder:
             query_order[row, there] = (
                 positions[row, there] if self.attention_type == "causal" else 0
             )
+        # Prompts end in the last slot that is filled, so padding comes before them.
         slots = length + min(-(-room // STEP) * STEP, CHUNK)
         for cache in self.caches:
             cache.clear(len(prompts), slots)
@@ -98,7 +99,7 @@ class IncrementalDecoder:
 
     def append(self, token_ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
         """Append a token (B,) to each text: logits (B, V) float32 of the next one."""
-        self._next += 1
+        self._next += 1  # position and order both grow by one
         self._hand_over()
         if self.slot == self._key_order.shape[1]:
             for kept in self._kept():

@@ -8,14 +8,14 @@ import numpy as np
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
+# Keys of an encoder's inputs; all but the first are optional.
 ENCODER_INPUTS = ("token_ids", "segment_ids", "sequence_ids")
-"""Keys of an encoder's inputs; all but the first are optional."""
+# Names of transformers → ours.
 OF_TRANSFORMERS = {
     "input_ids": "token_ids",
     "token_type_ids": "segment_ids",
     "attention_mask": "sequence_ids",
 }
-"""Names of transformers → ours."""
 
 
 def encoder_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:

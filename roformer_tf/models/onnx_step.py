@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Ints: TypeAlias = npt.NDArray[np.int32]
+# Of one layer, (B, N, S, K) each.
 KeysAndValues: TypeAlias = tuple[Floats, Floats]
-"""Of one layer, (B, N, S, K) each."""
 
+# ONNX Runtime's attention to cached keys needs heads whose size is a multiple of it.
 MULTIPLE = 8
-"""ONNX Runtime's attention to cached keys needs heads whose size is a multiple of it."""
 EMBEDDINGS = "encoder/embeddings"
+# Added to the score of a masked key.
 HIDDEN = np.float32(-1e9)
-"""Added to the score of a masked key."""
 
 
 class OnnxStep:

@@ -13,14 +13,14 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 
+# {"token_ids": (B, T), "segment_ids": (B, T)} int32 → (B, …), or (B, T, …) for each token.
 Forward: TypeAlias = Callable[[dict[str, np.ndarray]], Any]
-"""{"token_ids": (B, T), "segment_ids": (B, T)} int32 → (B, …), or (B, T, …) for each token."""
 
 BATCH_SIZE = 32
+# Lengths of batches are multiples of it: whole vectors, and few shapes in libraries' caches.
 STEP = 8
-"""Lengths of batches are multiples of it: whole vectors, and few shapes in libraries' caches."""
+# Tokens of a batch that keep a GPU or TPU busy.
 ACCELERATED = 16_384
-"""Tokens of a batch that keep a GPU or TPU busy."""
 
 
 class Runner(NamedTuple):

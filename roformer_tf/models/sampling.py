@@ -11,8 +11,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 
+# Tokens that usually contain those of top_p: to sort the whole vocabulary takes much longer.
 SHORTLIST = 512
-"""Tokens that usually contain those of top_p: to sort the whole vocabulary takes much longer."""
 
 
 class Distribution(NamedTuple):

@@ -94,6 +94,7 @@ TABLES = {
             Row("--max-length 5", "scores.tsv"),
             Row("--batch-size 2", "computed", batches(2)),
             Row("--precision int8", "computed", computed_by("onnx", "int8")),
+            Row("--engine keras", "computed", computed_by("keras")),
             Row(
                 "--text-columns 甲 丙",
                 "scores.tsv",
