@@ -1,14 +1,16 @@
 """Errors that end a command without a traceback, and checks of the user's numbers."""
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input from the user: the message says what was wrong, where, and what to do.
+    """Bad input from the user. The message states what was wrong, where, and what to do.
 
-    Commands print the message on stderr and exit with code 2; any other exception is our
-    mistake and keeps its traceback.
+    Commands print the message to stderr and exit with code 2. Any other exception is a bug and
+    keeps its traceback.
     """
 
 
@@ -17,10 +19,10 @@ class DivergedError(RuntimeError):
 
 
 class TerminatedError(BaseException):
-    """Told to end (SIGTERM), with all saved: commands print the message and exit with code 75.
+    """Stopped by SIGTERM with everything saved: commands print the message, exit with code 75.
 
-    That is EX_TEMPFAIL of sysexits.h, "try again later", upon which schedulers requeue a job. As
-    with KeyboardInterrupt, nothing on the way should take it for an error and go on.
+    That is EX_TEMPFAIL of sysexits.h, "try again later", on which schedulers requeue a job. It is
+    no Exception, like KeyboardInterrupt: no handler of errors on the way should catch it.
     """
 
 
@@ -48,16 +50,16 @@ def check_number(
     """
     if value is None or isinstance(value, str):
         return
-    bounds = {
-        "at least": (at_least, lambda x: value >= x),
-        "above": (above, lambda x: value > x),
-        "at most": (at_most, lambda x: value <= x),
-        "below": (below, lambda x: value < x),
-    }
-    set_bounds = {words: pair for words, pair in bounds.items() if pair[0] is not None}
-    if math.isfinite(value) and all(holds(bound) for bound, holds in set_bounds.values()):
+    bounds: tuple[tuple[str, float | None, Callable[[float, float], bool]], ...] = (
+        ("at least", at_least, operator.ge),
+        ("above", above, operator.gt),
+        ("at most", at_most, operator.le),
+        ("below", below, operator.lt),
+    )
+    used = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
+    if math.isfinite(value) and all(holds(value, bound) for _, bound, holds in used):
         return
-    span = " and ".join(f"{words} {_shown(bound)}" for words, (bound, _) in set_bounds.items())
+    span = " and ".join(f"{words} {_shown(bound)}" for words, bound, _ in used)
     raise InputError(f"{name} is {_shown(value)}, but must be {span}{hint and f', {hint}'}.")
 
 

@@ -1,11 +1,11 @@
-"""Checkpoints of a run: everything that the next step depends on, whole or not there at all.
+"""Checkpoints of a run: everything that the next step depends on, written atomically.
 
     checkpoints/step-00001000/model/                the weights, in our own format
     checkpoints/step-00001000/training.safetensors  optimizer, random states, mean loss so far
     checkpoints/step-00001000/state.json            RunState, and a hash of each file above
 
-What a step reads beside these is a function of (settings, step): there is no data position to
-save. Keras' own BackupAndRestore forgets the position in a grain pipeline.
+The data of a step is a function of (settings, step), so there is no data position to save. Keras'
+own BackupAndRestore loses the position in a grain pipeline.
 """
 
 import filecmp
@@ -35,12 +35,12 @@ from roformer_tf.runs.run_files import MODEL
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands."""
+    """Progress of a run."""
 
     step: int
-    """Steps done."""
+    """Completed steps."""
     rows: str
-    """Fingerprint of the rows that they were done on."""
+    """Fingerprint of the data that was trained on."""
 
 
 STATE = "state.json"
@@ -49,7 +49,7 @@ TRAINING = "training.safetensors"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment, in memory of its own: the model may go on."""
+    """A copy of a run's state in memory, so that training can continue while it is written."""
 
     state: RunState
     weights: dict[str, np.ndarray]
@@ -207,10 +207,10 @@ def _link(source: str, target: str) -> None:
 
 
 def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path | None]:
-    """Continue from the newest checkpoint under `folder` that can be read.
+    """Resume from the newest checkpoint in `folder` that is not damaged.
 
-    `data` is the fingerprint of what is trained on. Gives the steps done, and the checkpoint.
-    Raises InputError where there are checkpoints, but none that this run can continue from.
+    `data` is the fingerprint of the training data. Returns the completed steps and the checkpoint.
+    Raises InputError if there are checkpoints, but none from which this run can resume.
     """
     damaged = []
     for checkpoint in checkpoints(folder):
