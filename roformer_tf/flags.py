@@ -96,7 +96,7 @@ def check_names(flags: Sequence[str], settings: Any, program: str) -> None:
 
 
 def _flag_name(word: str) -> str:
-    """The name in --mask-rate or --mask_rate=0.2, "mask-rate"; "" if the word is no flag."""
+    """The name in --mask-rate or --mask-rate=0.2, "mask-rate"; "" if the word is no flag."""
     return word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 

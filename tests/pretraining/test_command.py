@@ -273,7 +273,7 @@ def test_it_continues_from_the_checkpoint_before_a_damaged_one(continued, pretra
     """In the precision that it began with."""
     run, out, err = continued
     saved = run / "checkpoints"
-    damaged = f"{saved / 'step-00000022'}: training.safetensors is not as it was written."
+    damaged = f"{saved / 'step-00000022'}: training.safetensors is damaged."
     assert f"cannot read the checkpoint {damaged}" in err
     assert f"continuing from {saved / 'step-00000016'}" in out
     assert same_result(run, pretrained)
