@@ -14,7 +14,7 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     # The fused layer of attention goes Keras' way as well; twenty steps of training have gradients.
     *("-k", "not keras- and not central_differences and not bfloat16"),
     "tests/kernels/test_forms.py",
-    "tests/kernels/test_flash.py",
+    "tests/kernels/test_gpu_attention.py",
     "tests/kernels/test_cross_entropy.py::test_values_and_gradients_are_those_of_the_formula[2]",
     "tests/kernels/test_cross_entropy.py::test_the_logits_of_all_predictions_are_never_there",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
@@ -75,7 +75,7 @@ def test_the_numbers_are_right_on_jax(tests):
     told = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **hasty)
     assert "passed" in told
     skipped = [line for line in told.splitlines() if line.startswith("SKIPPED")]
-    assert not [line for line in skipped if "test_flash.py" in line]
+    assert not [line for line in skipped if "test_gpu_attention.py" in line]
 
 
 def test_on_jax_a_model_is_loaded_and_run_without_tensorflow(released):
