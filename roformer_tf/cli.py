@@ -1,7 +1,7 @@
-"""`roformer-tf COMMAND …`: a table of commands; each one's settings dataclass is its flags.
+"""`roformer-tf COMMAND …`: a table of commands. The fields of a settings dataclass are the flags.
 
-A command's module is imported when the command is called, so that help is instant; where it loads
-Keras, the settings may stand in another, which is imported alone.
+A command's module is imported when the command is called, so that `--help` is instant. If that
+module loads Keras, the settings can be in a module of their own.
 """
 
 import errno
@@ -36,7 +36,7 @@ from roformer_tf.startup import import_quickly, quiet_tensorflow
 
 
 class Command(NamedTuple):
-    """Where a command lives, and what `roformer-tf --help` says of it."""
+    """Where a command is implemented, and its line in `roformer-tf --help`."""
 
     function: str
     """ "module:function" of one parameter, annotated with its settings dataclass."""
@@ -44,12 +44,12 @@ class Command(NamedTuple):
     loads: tuple[str, ...] = ()
     """Modules that load Keras or TensorFlow: `import_quickly` imports them before the function."""
     alone: str = ""
-    """A flag whose value may also be typed alone, without the flag."""
+    """A flag that may be omitted: its value is then a positional argument."""
     settings: str = ""
-    """ "module:class" of the settings, where the function's module takes long to load: neither
-    help nor a word on wrong flags waits for that."""
-    instead: Mapping[str, str] = MappingProxyType({})
-    """By a flag, the function that takes the other one's place where this flag is given."""
+    """ "module:class" of the settings if the function's module takes long to load. `--help` and
+    messages about wrong flags do not wait for it then."""
+    variants: Mapping[str, str] = MappingProxyType({})
+    """Flag → the function to call instead of `function` if this flag is used."""
 
 
 _TENSORFLOW = ("tensorflow",)
@@ -57,11 +57,11 @@ _MODELS = ("roformer_tf.models.heads",)
 
 COMMANDS = {
     "prepare": Command(
-        "roformer_tf.corpus.preparation:prepare", "make rows for pretraining out of a corpus"
+        "roformer_tf.corpus.preparation:prepare", "prepare a corpus for pretraining"
     ),
     "pretrain": Command(
         "roformer_tf.pretraining.command:pretrain",
-        "pretrain a language model, masked or causal",
+        "pretrain a masked or causal language model",
         _MODELS,
         settings="roformer_tf.pretraining.settings:PretrainConfig",
     ),
@@ -73,7 +73,7 @@ COMMANDS = {
     ),
     "predict": Command(
         "roformer_tf.inference.predict_file:predict_file",
-        "answer for each text of a file, with a fine-tuned model",
+        "predict for each text of a file with a fine-tuned model",
         alone="model",
     ),
     "embed": Command(
@@ -83,93 +83,95 @@ COMMANDS = {
     ),
     "similarity": Command(
         "roformer_tf.inference.similarity:similarity",
-        "say how alike texts are: the cosine of their vectors",
+        "compute the similarity of texts: the cosine of their vectors",
     ),
     "search": Command(
         "roformer_tf.search.command:search",
-        "find the documents that answer queries",
+        "find the documents most relevant to queries",
     ),
     "evaluate": Command(
         "roformer_tf.finetuning.evaluation:evaluate",
-        "judge a fine-tuned model by a labelled file, or a language model by text",
+        "evaluate a fine-tuned model on labelled data, or a language model on text",
         _MODELS,
         alone="model",
-        instead={"corpus": "roformer_tf.pretraining.length_evaluation:evaluate_corpus"},
+        variants={"corpus": "roformer_tf.pretraining.length_evaluation:evaluate_corpus"},
     ),
     "runs": Command(
-        "roformer_tf.runs.comparison:compare", "compare runs, finished or still training"
+        "roformer_tf.runs.comparison:compare", "compare training runs, finished or in progress"
     ),
     "cost": Command(
         "roformer_tf.pretraining.cost:cost",
-        "estimate what pretraining by a recipe costs",
+        "estimate the cost of pretraining with a recipe",
         ("roformer_tf.pretraining.command",),
     ),
     "export": Command(
         "roformer_tf.export.command:export_model",
-        "write a model as SavedModel, ONNX or int8",
+        "export a model as SavedModel, ONNX or int8 ONNX",
         _MODELS,
         alone="model",
     ),
     "serve": Command(
         "roformer_tf.serving.command:serve",
-        "answer over HTTP with a fine-tuned model, write, or search",
+        "serve models over HTTP: predict, embed, generate, search",
         alone="model",
     ),
     "fill-mask": Command(
         "roformer_tf.inference.fill_mask:fill_mask",
-        "fill the [MASK] of a text with a model",
+        "predict the [MASK] tokens of a text",
         _MODELS,
     ),
     "generate": Command(
         "roformer_tf.inference.generate:generate",
-        "continue a text, or write another that means the same, with a model that writes",
+        "continue or paraphrase a text with a causal language model",
         _MODELS,
     ),
     "checkpoints list": Command(
-        "roformer_tf.conversion.downloads:list_checkpoints", "show the released checkpoints"
+        "roformer_tf.conversion.downloads:list_checkpoints", "list the released checkpoints"
     ),
     "checkpoints download": Command(
-        "roformer_tf.conversion.downloads:download", "fetch a released checkpoint"
+        "roformer_tf.conversion.downloads:download", "download a released checkpoint"
     ),
     "checkpoints inspect": Command(
-        "roformer_tf.conversion.inspect:inspect", "show what is in a checkpoint", _TENSORFLOW
+        "roformer_tf.conversion.inspect:inspect",
+        "show the configuration and weights of a checkpoint",
+        _TENSORFLOW,
     ),
     "checkpoints convert": Command(
         "roformer_tf.conversion.convert:convert",
-        "write a checkpoint in another layout",
+        "convert a checkpoint to another format",
         _TENSORFLOW,
     ),
     "checkpoints vocabulary": Command(
         "roformer_tf.conversion.vocabulary:change_vocabulary",
-        "give a checkpoint another vocabulary",
+        "change the vocabulary of a checkpoint",
         _TENSORFLOW,
     ),
     "checkpoints average": Command(
         "roformer_tf.conversion.average:average",
-        "write the mean of several models' weights",
+        "average the weights of several models",
         _TENSORFLOW,
     ),
     "checkpoints verify": Command(
         "roformer_tf.conversion.verify:verify",
-        "compare a checkpoint's outputs with another library's",
+        "compare a checkpoint's outputs with those of another library",
         _TENSORFLOW + _MODELS,
     ),
 }
 
 BACKENDS = ("tensorflow", "jax")
-"""What Keras may run on here."""
+"""Keras backends that are supported."""
 
 _HELP = ("-h", "--help")
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
-"""What a full or failing disk says."""
+"""Error numbers of a full or failing disk."""
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
-"""The text of NumPy's OSError where not all of an array could be written; it has no errno."""
+"""NumPy's OSError for an array that was written in part; it has no errno."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; give the exit code."""
+    """Run a command and return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     _escape_what_the_console_lacks()
     if arguments == ["--version"]:
@@ -193,10 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not problem:
             raise
         file = getattr(error, "filename", None)
-        place = f" {file}" if file else ""
+        target = f" {file}" if file else ""
         print(
-            f"\nroformer-tf {name}: cannot write{place}: {problem}. Nothing that was whole "
-            "is lost. Make room; then the same command continues.",
+            f"\nroformer-tf {name}: cannot write{target}: {problem}. Completed files "
+            "are intact. Free some space and run the same command again: it resumes.",
             file=sys.stderr,
         )
         return FAILED
@@ -204,13 +206,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nroformer-tf {name}: {error}", file=sys.stderr)
         return TRY_AGAIN
     except KeyboardInterrupt:
-        print("\nstopped. The same command continues.", file=sys.stderr)
+        print("\nstopped. Run the same command again to resume.", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
 def _storage_problem(error: Exception) -> str:
-    """What an error says of a full or failing disk; "" for another error."""
+    """The message if the error is that of a full or failing disk, else ""."""
     if isinstance(error, OSError):
         if error.errno in _STORAGE:
             return error.strerror or os.strerror(error.errno)
@@ -221,9 +223,9 @@ def _storage_problem(error: Exception) -> str:
 
 
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
-    """A command's name, of two words in a group, and its flags: "checkpoints list", [].
+    """Split arguments into the command's name (two words in a group) and its flags.
 
-    The name of nothing at all, or of help alone, is "".
+    The name is "" if there are no arguments, or only --help.
     """
     words = 0
     name = ""
@@ -234,9 +236,9 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def _guess(name: str, flags: Sequence[str]) -> str:
-    """Ask which command was meant: one that is spelled alike, or one of a group without its group.
+    """Suggest a command: one with a similar spelling, or one that lacks its group.
 
-    Of `checkpoint list` the name is "checkpoint", for it is no group, and "list" seems a flag.
+    For `checkpoint list` the name is "checkpoint" and "list" looks like a flag.
     """
     of_groups = {command for command in COMMANDS if " " in command}
     last_words = {command.rpartition(" ")[2]: command for command in of_groups}
@@ -248,33 +250,32 @@ def _guess(name: str, flags: Sequence[str]) -> str:
 
 
 def _groups() -> set[str]:
-    """What stands before the last word of a command: "" and "checkpoints"."""
+    """The words before the last word of the commands: "" and "checkpoints"."""
     return {name.rpartition(" ")[0] for name in COMMANDS}
 
 
 def run(name: str, flags: Sequence[str]) -> None:
-    """Turn flags into the command's settings, and call it. Wrong flags exit with code 2."""
+    """Parse the flags into the command's settings and call it. Wrong flags exit with code 2."""
     backend = _check_backend()
     quiet_tensorflow()
     settings = load_settings(name, flags)
     program = f"roformer-tf {name}"
     typed = with_flag(list(flags), COMMANDS[name].alone, settings)
     check_names(typed, settings, program)
-    given = parsed(settings, with_yaml(typed, settings), program)
-    needs_keras = getattr(given, "engine", None) == "keras"
+    values = parsed(settings, with_yaml(typed, settings), program)
+    needs_keras = getattr(values, "engine", None) == "keras"
     modules = COMMANDS[name].loads or (_MODELS if needs_keras else ())
     if modules:
         import_quickly(modules, backend)
-    load_function(name, flags)(given)
+    load_function(name, flags)(values)
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:
     """Import a command's function."""
     command = COMMANDS[name]
-    given = [flag for flag in command.instead if flag in given_names(flags)]
-    function: Callable[[Any], Any] = _imported(
-        command.instead[given[0]] if given else command.function
-    )
+    used = given_names(flags)
+    variants = [place for flag, place in command.variants.items() if flag in used]
+    function: Callable[[Any], Any] = _imported(variants[0] if variants else command.function)
     return function
 
 
@@ -288,49 +289,47 @@ def load_settings(name: str, flags: Sequence[str] = ()) -> Any:
 
 
 def _imported(place: str) -> Any:
-    """What stands at "module:name"."""
+    """Import an object by its place, "module:name"."""
     module, name = place.split(":")
     return getattr(import_module(module), name)
 
 
 def _check_backend() -> str:
-    """The backend on which Keras will run.
+    """The backend that Keras will use. Raises InputError if it is unsupported or not installed.
 
-    Raises InputError where that is none of ours, or is not installed.
-
-    Before Keras is imported, for it fails in the midst of that. As it does, this reads the
-    variable KERAS_BACKEND and then the file keras.json.
+    Called before Keras is imported, which would fail with a traceback. Like Keras, this reads the
+    environment variable KERAS_BACKEND and then the file keras.json.
     """
     home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
-    where, name = "the environment variable KERAS_BACKEND", os.environ.get("KERAS_BACKEND")
+    origin, name = "the environment variable KERAS_BACKEND", os.environ.get("KERAS_BACKEND")
     if not name:
         from roformer_tf.files import parse_json
 
         with suppress(OSError, ValueError, AttributeError):  # absent, or not what Keras writes
-            where, name = str(home), parse_json(home.read_bytes()).get("backend")
+            origin, name = str(home), parse_json(home.read_bytes()).get("backend")
     if not name:
         return BACKENDS[0]
     if name not in BACKENDS:
         raise InputError(
-            f"{where} asks for the Keras backend {name!r}; roformer-tf runs on "
+            f"{origin} asks for the Keras backend {name!r}; roformer-tf runs on "
             f"{' or '.join(BACKENDS)}. Set KERAS_BACKEND to one of them, such as "
             f"KERAS_BACKEND={BACKENDS[0]}."
         )
     if name == "jax" and find_spec("jax") is None:
         raise InputError(
-            f"{where} asks for the Keras backend 'jax', which is not installed here: "
+            f"{origin} asks for the Keras backend 'jax', which is not installed here: "
             f"`pip install 'roformer-tf[jax]'`, or set KERAS_BACKEND={BACKENDS[0]}."
         )
     return str(name)
 
 
 def _escape_what_the_console_lacks() -> None:
-    """Print an emoji to a console, or a file, in GBK as its escape, instead of ending by an error.
+    """Print characters that the output's encoding lacks, such as an emoji in GBK, as escapes.
 
-    So redirected output is encoded on Chinese Windows, and where LANG says so elsewhere.
+    Redirected output is in GBK on Chinese Windows.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not what a notebook or a test puts there
+        if isinstance(stream, io.TextIOWrapper):  # a notebook or a test may replace it
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -42,29 +42,29 @@ class RoFormerConfig:
     intermediate_size: int
     """Features inside the feed-forward network."""
     embedding_size: int = 0
-    """Features of an embedding; unset, `hidden_size`. Where they differ, a projection follows."""
+    """Features of an embedding. Default: `hidden_size`. If they differ, a projection follows."""
     hidden_act: str = "gelu"
     """Activation of the feed-forward network and the MLM head: "gelu" is the exact (erf) one."""
     hidden_dropout_prob: float = 0.1
-    """Dropout on the embeddings and on what attention and feed-forward network give."""
+    """Dropout on the embeddings and on the outputs of attention and feed-forward network."""
     attention_probs_dropout_prob: float = 0.1
     """Dropout on the attention probabilities."""
     max_position_embeddings: int = 1536
-    """Longest row trained on. Rotary positions have no limit: kept for Hugging Face, which has."""
+    """Maximum sequence length in training. Rotary positions have no limit; Hugging Face has one."""
     type_vocab_size: int = 2
-    """Segments that can be told apart."""
+    """Number of segment ids."""
     initializer_range: float = 0.02
     """Standard deviation of the truncated normal that new kernels are drawn from."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in every layer norm."""
     position_embedding_type: str = "rotary"
-    """How tokens know their places: turned queries and keys ("rotary"), a learned table ("learned":
-    BERT) or sines and cosines ("sinusoidal") added to the embeddings, T5's bias of the scores by
-    distance ("t5"), or not at all ("none")."""
+    """Position encoding: rotated queries and keys ("rotary"), a learned table ("learned") or
+    sines and cosines ("sinusoidal") added to the embeddings, T5's bias of the scores by distance
+    ("t5"), or "none"."""
     relative_attention_num_buckets: int = 32
     """Buckets of T5's bias, of both directions together."""
     relative_attention_max_distance: int = 128
-    """Distance from which on all tokens share T5's last bucket."""
+    """Distances from this one on are in T5's last bucket."""
     rotary_style: str = "interleaved"
     """Which features form a pair: "interleaved" (2m, 2m + 1), as released, or "half" (m, m + H/2).
 
@@ -73,46 +73,46 @@ class RoFormerConfig:
     rotary_base: float = 10_000.0
     """Base of the rotary wavelengths."""
     rotary_share: float = 1.0
-    """Share of a head's features that turn, the first ones, as in GPT-J and GPT-NeoX."""
+    """Fraction of a head's dimensions that are rotated, the first ones (GPT-J, GPT-NeoX)."""
     rotary_value: bool = False
-    """Whether values turn, too: by their places in the row, packed or not. What a token takes from
-    others then knows more than distances."""
+    """Whether values are rotated, too, by their position in the sequence, packed or not. Outputs
+    are then no longer a function of relative positions only."""
     rope_parameters: Mapping[str, Any] | None = None
-    """How angles are scaled beyond the trained length, under transformers' keys: `rope_type`
-    "linear", "dynamic" (NTK) or "yarn", `factor`, and those that YaRN has beside them."""
+    """Scaling of the angles beyond the trained length, with transformers' keys: `rope_type`
+    "linear", "dynamic" (NTK) or "yarn", `factor`, and the further keys of YaRN."""
     use_logn_attn: bool = False
-    """Whether scores are scaled by log n / log(trained length) where more tokens, n, are seen."""
+    """Whether scores are scaled by log n / log(trained length) for n visible tokens beyond it."""
     trained_length: int = 0
-    """The longest row trained on, beyond which both scale; 0, `max_position_embeddings`. Angles go
-    by `original_max_position_embeddings` among the `rope_parameters` if they have it."""
+    """Sequence length in training, beyond which both scalings apply; 0: `max_position_embeddings`.
+    For the angles, `original_max_position_embeddings` in `rope_parameters` has priority."""
     local_attention: int = 0
-    """Tokens that those of a local layer see around them, half of them on each side, as ModernBERT
-    counts them; 0, no layer is local."""
+    """Window of the local layers in tokens, half of it on each side (ModernBERT's key); 0: no layer
+    is local."""
     global_attn_every_n_layers: int = 3
-    """Which layers see all where the others are local: 0, and every n-th behind it."""
+    """With local layers, every n-th layer is global, starting with layer 0."""
     norm_type: str = "layer_norm"
     """"layer_norm", or "rms_norm" without scale or offset: RoFormerV2's."""
     use_bias: bool = True
     """Whether dense layers have biases; RoFormerV2's have none."""
     attention_type: str | None = None
-    """What a token sees: all of its text ("bidirectional"), what stands up to it ("causal"), or
-    that and its own and earlier segments ("unilm", arXiv 1905.03197). Unset, the model's class
-    decides: "causal" for RoFormerForCausalLM, "unilm" for RoFormerForSentenceSimilarity."""
+    """Visible tokens: all ("bidirectional"), the previous ones ("causal"), or the token's own and
+    earlier segments ("unilm", arXiv 1905.03197). Default: by the model's class, "causal" for
+    RoFormerForCausalLM and "unilm" for RoFormerForSentenceSimilarity."""
     num_labels: int = 0
-    """Labels of a classification head; 0, there is none."""
+    """Labels of a classification head; 0: no such head."""
     pooling: str = "cls"
-    """What a text's classification reads: the first token ("cls") or the mean of all ("mean"). A
-    sentence's vector may also be what the linear pooler gives ("pooler")."""
+    """Pooling: the first token ("cls") or the mean of all ("mean"). For sentence embeddings also
+    the output of the linear pooler ("pooler")."""
     crf: bool = False
-    """Whether a classification of tokens scores labels behind each other, too: a conditional random
-    field. A checkpoint's tensors say so."""
+    """Whether token classification has a conditional random field (label transitions). Decided by
+    the tensors of a checkpoint."""
     label_mean: float = 0.0
-    """Mean of the numbers that a regression was trained on. The model's output is in deviations
-    from it; a saved head gives the number itself, for programs that know nothing of this."""
+    """Mean of the labels that a regression was trained on. The model predicts standardized labels;
+    a saved head includes the scaling, so that other programs get the label itself."""
     label_deviation: float = 1.0
-    """Standard deviation of these numbers."""
+    """Standard deviation of these labels."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the file it was read from that mean nothing here; kept, and written back."""
+    """Keys of the file that are not known here; they are written back."""
 
     def __post_init__(self) -> None:
         if self.embedding_size == 0:
@@ -148,13 +148,14 @@ class RoFormerConfig:
             raise InputError(
                 f"max_position_embeddings is {self.max_position_embeddings:,}, but may be at most "
                 f"{_MOST_POSITIONS:,}: a table of them is written for transformers. Rotary "
-                "positions have no limit here, whatever it says: give the longest row trained on."
+                "positions have no limit here: give the maximum sequence length in training."
             )
         if self.hidden_size % self.num_attention_heads or self.head_size % 2:
             raise InputError(
                 f"hidden_size {self.hidden_size} over num_attention_heads "
                 f"{self.num_attention_heads} gives no even head size, but rotary attention "
-                "turns features in pairs. Give a hidden_size that is an even multiple of the heads."
+                "rotates dimensions in pairs. Give a hidden_size that is an even multiple of the "
+                "heads."
             )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
@@ -184,13 +185,13 @@ class RoFormerConfig:
                 f"{turning[0]} is about rotary positions, but position_embedding_type is "
                 f"{self.position_embedding_type!r}. Leave one of them out."
             )
-        share = self.rotary_share
-        number = isinstance(share, int | float) and not isinstance(share, bool)
-        features = int(self.head_size * share + 1e-6) if number and 0 <= share <= 1 else -1
+        fraction = self.rotary_share
+        number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+        features = int(self.head_size * fraction + 1e-6) if number and 0 <= fraction <= 1 else -1
         if features <= 0 or features % 2:
             raise InputError(
-                f"rotary_share is {share!r} of heads of {self.head_size} features, but must be a "
-                "share above 0 and up to 1 that is an even number of them: they turn in pairs. "
+                f"rotary_share is {fraction!r} of heads of {self.head_size} features, but must be "
+                "a fraction above 0 and up to 1 that is an even number of them: they form pairs. "
                 'For no positions at all give position_embedding_type "none".'
             )
         checked_rope_parameters(self.rope_parameters, features, self.rotary_base)
@@ -207,14 +208,14 @@ class RoFormerConfig:
             )
 
     def _read_rope_parameters(self, parameters: dict[str, Any]) -> None:
-        """Take out what transformers has among them and we have beside them."""
+        """Move the keys that have a field of their own here out of `rope_parameters`."""
         for key, name in (("rope_theta", "rotary_base"), ("partial_rotary_factor", "rotary_share")):
             if key not in parameters:
                 continue
-            given, value = getattr(self, name), parameters.pop(key)
-            if given not in (type(self).__dataclass_fields__[name].default, value):
+            current, value = getattr(self, name), parameters.pop(key)
+            if current not in (type(self).__dataclass_fields__[name].default, value):
                 raise InputError(
-                    f"{name} is {given!r}, but {key} of rope_parameters is {value!r}. "
+                    f"{name} is {current!r}, but {key} of rope_parameters is {value!r}. "
                     "Leave one of them out."
                 )
             object.__setattr__(self, name, value)
@@ -227,7 +228,7 @@ class RoFormerConfig:
         return self.hidden_size // self.num_attention_heads
 
     def check_length(self, length: int, name: str) -> None:
-        """Raise InputError for rows that are longer than a learned table; `name` says of which."""
+        """Raise InputError if a length, named `name` for the message, exceeds a learned table."""
         if self.position_embedding_type == "learned" and length > self.max_position_embeddings:
             raise InputError(
                 f"{name} is {length:,}, but the model has learned {self.max_position_embeddings:,} "
@@ -236,27 +237,27 @@ class RoFormerConfig:
 
     @property
     def window(self) -> int:
-        """How far a token of a local layer sees on each side."""
+        """Number of tokens that are visible on each side in a local layer."""
         return self.local_attention // 2
 
     def is_local(self, layer: int) -> bool:
-        """Whether the layer of this number, from 0 on, sees what is near alone."""
+        """Whether the layer with this number, counted from 0, attends within the window only."""
         return bool(self.local_attention and layer % self.global_attn_every_n_layers)
 
     @property
-    def turning_share(self) -> float:
-        """Share of a head's features that turn: `rotary_share`, where positions are rotary."""
+    def rotated_fraction(self) -> float:
+        """Fraction of a head's dimensions that are rotated; 0 without rotary positions."""
         return self.rotary_share if self.position_embedding_type == "rotary" else 0.0
 
     def chosen_forms(self) -> dict[str, Any]:
-        """The keys of `_FORMS` that are not as a RoFormer has them."""
+        """The keys of `_FORMS` whose values differ from a RoFormer's."""
         values = {name: getattr(self, name) for name in _FORMS}
         return {name: x for name, x in values.items() if x != _usual_forms()[name]}
 
     def unusual_form(self, learned: bool = False, value: bool = False) -> str | None:
-        """What of `_FORMS` makes this another model than a RoFormer: key and value, for a message.
+        """A key of `_FORMS` and its value that make this no RoFormer, for a message; else None.
 
-        `learned`, `value`: whether learned positions and turned values are understood.
+        `learned`, `value`: whether the caller supports learned positions and rotated values.
         """
         chosen = self.chosen_forms()
         if value:
@@ -267,7 +268,7 @@ class RoFormerConfig:
 
     @property
     def has_label_scale(self) -> bool:
-        """Whether outputs are in deviations from a mean, and not the numbers themselves."""
+        """Whether outputs are standardized labels instead of the labels themselves."""
         return (self.label_mean, self.label_deviation) != (0.0, 1.0)
 
     @property
@@ -338,7 +339,7 @@ class RoFormerConfig:
     def replace(self, **changes: Any) -> "RoFormerConfig":
         """Copy the config with some keys changed. Raises InputError for a key that it lacks.
 
-        An embedding_size that was the hidden_size remains so, unless it is given too.
+        An embedding_size equal to the hidden_size follows it, unless it is changed, too.
         """
         names = {f.name for f in dataclasses.fields(self)}
         wrong = sorted(set(changes) - names)
@@ -354,9 +355,9 @@ class RoFormerConfig:
 def checked_rope_parameters(
     parameters: Mapping[str, Any] | None, features: int, base: float
 ) -> Mapping[str, Any] | None:
-    """Give `rope_parameters` back, for heads of which so many features turn.
+    """Check `rope_parameters` for heads with `features` rotated dimensions, and return them.
 
-    Raises InputError for a type or key that is not known, and for a number that no scaling has.
+    Raises InputError for an unknown type or key, and for a number out of range.
     """
     if parameters is None:
         return None
@@ -386,8 +387,8 @@ def checked_rope_parameters(
         raise InputError(f"rope_parameters of rope_type {kind!r} lack a factor, such as 4.0.")
     if (kind == "dynamic" and features <= 2) or (kind == "yarn" and base <= 1):
         raise InputError(
-            f"rope_type {kind!r} needs more than one pair of features that turns and a rotary_base "
-            f"above 1, but there are {features} features and the base {base:g}."
+            f"rope_type {kind!r} needs more than one pair of rotated dimensions and a rotary_base "
+            f"above 1, but there are {features} dimensions and the base {base:g}."
         )
     return parameters
 

@@ -6,10 +6,10 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input from the user: the message says what was wrong, where, and what to do.
+    """Bad input from the user. The message states what was wrong, where, and what to do.
 
-    Commands print the message on stderr and exit with code 2; any other exception is our
-    mistake and keeps its traceback.
+    Commands print the message to stderr and exit with code 2. Any other exception is a bug and
+    keeps its traceback.
     """
 
 
@@ -18,10 +18,10 @@ class DivergedError(RuntimeError):
 
 
 class TerminatedError(BaseException):
-    """Told to end (SIGTERM), with all saved: commands print the message and exit with code 75.
+    """Stopped by SIGTERM with everything saved: commands print the message, exit with code 75.
 
-    That is EX_TEMPFAIL of sysexits.h, "try again later", upon which schedulers requeue a job. As
-    with KeyboardInterrupt, nothing on the way should take it for an error and go on.
+    That is EX_TEMPFAIL of sysexits.h, "try again later", on which schedulers requeue a job. It is
+    no Exception, like KeyboardInterrupt: no handler of errors on the way should catch it.
     """
 
 
@@ -55,10 +55,10 @@ def check_number(
         ("at most", at_most, operator.le),
         ("below", below, operator.lt),
     ]
-    limits = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
-    if math.isfinite(value) and all(holds(value, bound) for _, bound, holds in limits):
+    used = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
+    if math.isfinite(value) and all(holds(value, bound) for _, bound, holds in used):
         return
-    span = " and ".join(f"{words} {_shown(bound)}" for words, bound, _ in limits)
+    span = " and ".join(f"{words} {_shown(bound)}" for words, bound, _ in used)
     raise InputError(f"{name} is {_shown(value)}, but must be {span}{hint and f', {hint}'}.")
 
 

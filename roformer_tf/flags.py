@@ -1,4 +1,4 @@
-"""Flags of a command: what a settings dataclass takes, and YAML files that hold the same."""
+"""Flags of a command: the fields of a settings dataclass, and YAML files with the same keys."""
 
 import dataclasses
 import difflib
@@ -15,16 +15,16 @@ from roformer_tf.recipes import find_recipe
 
 
 def parsed(settings: Any, flags: Sequence[str], program: str) -> Any:
-    """Make the settings that the flags ask for; wrong flags exit with code 2 and a message."""
+    """Parse flags into settings; wrong flags exit with code 2 and a message."""
     import tyro
 
     return tyro.cli(settings, args=flags, prog=program, config=(tyro.conf.OmitArgPrefixes,))
 
 
 def given_names(flags: Sequence[str]) -> set[str]:
-    """The flags that are typed, and those that a `--config` names, without the dashes.
+    """The names of the typed flags and of the keys of a `--config` file, without dashes.
 
-    A YAML file that cannot be read has none: whoever reads it says what is wrong.
+    A YAML file that cannot be read counts as empty; `yaml_flags` reports the problem later.
     """
     typed = list(takewhile(lambda word: word != "--", flags))
     names = set(filter(None, map(_flag_name, typed)))
@@ -45,43 +45,44 @@ def _yaml_keys(name: str) -> set[str]:
 
 
 def with_flag(flags: list[str], name: str, settings: Any) -> list[str]:
-    """Write out a flag whose value was typed alone: "x --port 80" → "--model x --port 80".
+    """Add an omitted flag to its value: "x --port 80" → "--model x --port 80".
 
-    `name` is such a flag, or "" where a command has none. What follows another flag is its value.
+    `name` is the flag that may be omitted, or "" if the command has none. Words after another flag
+    are values of that flag.
     """
     if not name or name in map(_flag_name, flags):
         return flags
-    for place in _alone(flags, flag_types(settings) | {"config": str}):
-        return [*flags[:place], f"--{name}", *flags[place:]]
+    for index in _positional(flags, flag_types(settings) | {"config": str}):
+        return [*flags[:index], f"--{name}", *flags[index:]]
     return flags
 
 
-def _alone(flags: Sequence[str], types: Mapping[str, Any]) -> Iterator[int]:
-    """Places of the words that are neither flags nor values of one."""
+def _positional(flags: Sequence[str], types: Mapping[str, Any]) -> Iterator[int]:
+    """Indices of the words that are neither flags nor values of a flag."""
     values = 0
-    for place, word in enumerate(flags):
+    for index, word in enumerate(flags):
         if word == "--":
             return
         if word.startswith("-") and word != "-":
-            values = 0 if "=" in word else _most_values(types.get(_flag_name(word), bool))
+            values = 0 if "=" in word else _max_values(types.get(_flag_name(word), bool))
         elif values:
             values -= 1
         else:
-            yield place
+            yield index
 
 
-def _most_values(kind: Any) -> int:
-    """How many words a flag of this type takes at most."""
+def _max_values(kind: Any) -> int:
+    """The maximum number of words that a flag of this type takes."""
     if kind is bool:  # --flag or --no-flag
         return 0
-    several = any(get_origin(one) in (tuple, dict) for one in (kind, *get_args(kind)))
+    several = any(get_origin(x) in (tuple, dict) for x in (kind, *get_args(kind)))
     return sys.maxsize if several else 1
 
 
 def check_names(flags: Sequence[str], settings: Any, program: str) -> None:
-    """Raise InputError for flags that a command does not have, each with the one it is most like.
+    """Raise InputError for unknown flags, each with the most similar one.
 
-    tyro does so too, but not where a flag that is needed is missing: because it is mistyped.
+    tyro does so too, but not if a required flag is missing because it is misspelled.
     """
     typed = list(takewhile(lambda word: word != "--", flags))
     if {"-h", "--help"} & set(typed):
@@ -91,25 +92,25 @@ def check_names(flags: Sequence[str], settings: Any, program: str) -> None:
     names = dict.fromkeys(filter(None, map(_flag_name, typed)))
     wrong = [name for name in names if name not in known and not name.startswith("tyro-")]
     if wrong:
-        told = " ".join(f"There is no flag --{x}.{nearest(x, known, '--')}" for x in wrong)
-        raise InputError(f"{told[0].lower()}{told[1:]} `{program} --help` lists the flags.")
+        text = " ".join(f"There is no flag --{x}.{nearest(x, known, '--')}" for x in wrong)
+        raise InputError(f"{text[0].lower()}{text[1:]} `{program} --help` lists the flags.")
 
 
 def _flag_name(word: str) -> str:
-    """Of --mask-rate and --mask-rate=0.2, with - or _, mask-rate; "" of what is no flag."""
+    """The name in --mask-rate or --mask-rate=0.2, "mask-rate"; "" if the word is no flag."""
     return word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
 def with_yaml(flags: list[str], settings: type) -> list[str]:
-    """Replace `--config FILE` by the flags in it, put in front: flags given by hand win."""
-    given = [flag for flag in flags if flag == "--config" or flag.startswith("--config=")]
-    if not given:
+    """Replace `--config FILE` by its flags, before all others: typed flags have priority."""
+    indices = [i for i, flag in enumerate(flags) if flag.partition("=")[0] == "--config"]
+    if not indices:
         return flags
-    place = flags.index(given[0])
-    if "=" in given[0]:
-        file, rest = given[0].partition("=")[2], flags[:place] + flags[place + 1 :]
-    elif place + 1 < len(flags):
-        file, rest = flags[place + 1], flags[:place] + flags[place + 2 :]
+    index = indices[0]
+    if "=" in flags[index]:
+        file, rest = flags[index].partition("=")[2], flags[:index] + flags[index + 1 :]
+    elif index + 1 < len(flags):
+        file, rest = flags[index + 1], flags[:index] + flags[index + 2 :]
     else:
         raise InputError("--config needs a YAML file, or the name of a recipe such as base.")
     return [*yaml_flags(find_recipe(file), settings), *rest]
@@ -118,8 +119,8 @@ def with_yaml(flags: list[str], settings: type) -> list[str]:
 def yaml_flags(path: Path, settings: type) -> list[str]:
     """The keys of a YAML file as flags.
 
-    Raises InputError for a file that cannot be read, for a key that is unknown or stands twice,
-    and for a truth value, which YAML makes of no and off, where there can be none.
+    Raises InputError for a file that cannot be read, an unknown or repeated key, and a boolean
+    (which `no` and `off` are in YAML) where the flag takes none.
     """
     import yaml
 
@@ -154,32 +155,32 @@ def _dashed(key: Any) -> str:
 
 
 def _keys_twice(root: Any) -> Iterator[str]:
-    """Say where a key is in a mapping twice; at the top, with dashes or underscores."""
+    """Describe repeated keys of a mapping; at the top, dashes and underscores are the same."""
     for node in _nodes(root):
-        there: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for key, _ in node.value if node.id == "mapping" else ():
             name = _dashed(key.value) if node is root else str(key.value)
             line = key.start_mark.line + 1
-            if name in there:
-                yield f"line {line}: {key.value} is in line {there[name]} already. Leave one."
-            there[name] = line
+            if name in lines:
+                yield f"line {line}: {key.value} is in line {lines[name]} already. Remove one."
+            lines[name] = line
 
 
 def _truth_values(root: Any, known: Mapping[str, Any]) -> Iterator[str]:
-    """Say where something is true or false to YAML that can only be a text or a number."""
+    """Describe values that are booleans in YAML, but can only be a text or a number."""
     for key, value in root.value:
-        kind = known.get(_dashed(key.value), bool)  # what is unknown is told later
+        kind = known.get(_dashed(key.value), bool)  # unknown keys are reported later
         for node in _nodes(value) if bool not in (kind, *get_args(kind)) else ():
             if node.tag == "tag:yaml.org,2002:bool":
                 yield (
-                    f"line {node.start_mark.line + 1}: {key.value} is {node.value}, which to YAML "
-                    "is true or false, as are yes, no, on and off. Put a text in quotes, "
+                    f"line {node.start_mark.line + 1}: {key.value} is {node.value}, which is "
+                    "a boolean in YAML, like yes, no, on and off. Put a text in quotes, "
                     f'"{node.value}", or leave {key.value} out for none.'
                 )
 
 
 def _nodes(root: Any) -> Iterator[Any]:
-    """A YAML node and all those in it, each once, though aliases may lead to it again."""
+    """A YAML node and all nodes in it, each once even if aliases refer to it again."""
     waiting, seen = deque([root]), set[int]()
     while waiting:
         node = waiting.popleft()
@@ -194,10 +195,10 @@ def _nodes(root: Any) -> Iterator[Any]:
 
 
 def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
-    """One key of a YAML file as it would be typed."""
+    """One key of a YAML file as typed flags."""
     if value is None:
         return []
-    if isinstance(value, bool) and kind is bool:  # one that may be unset is `--flag True`
+    if isinstance(value, bool) and kind is bool:  # an optional boolean is `--flag True`
         return [f"--{flag}" if value else f"--no-{flag}"]
     if isinstance(value, dict):  # such as {news: 3, wiki: 1}
         values = [word for pair in value.items() for word in pair]
@@ -207,14 +208,14 @@ def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
 
 
 def _as_word(value: Any) -> str:
-    """One value as it would be typed; of several with names, {length: 512}, "length=512"."""
+    """One value as it is typed; a mapping {length: 512} is "length=512"."""
     if isinstance(value, dict):
         return " ".join(f"{key}={_as_word(item)}" for key, item in value.items())
     return str(value)
 
 
 def flag_types(settings: Any) -> dict[str, Any]:
-    """Every flag of a settings dataclass with its type, those of nested ones included."""
+    """The flags of a settings dataclass, nested ones included, with their types."""
     hints = get_type_hints(settings)
     types: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
@@ -226,10 +227,10 @@ def flag_types(settings: Any) -> dict[str, Any]:
 
 
 def nearest(word: str, words: Any, prefix: str = "") -> str:
-    """Ask whether the word that begins so, or else the most similar, was meant; "" if none is.
+    """A question with the word that starts like this one, or the most similar; "" if none is.
 
-    `prefix` is what all of them are spelled with, which makes none more similar.
+    `prefix` is printed before the word and does not count for the similarity.
     """
-    begun = [other for other in sorted(words) if word and other.startswith(f"{word}-")]
-    near = begun or difflib.get_close_matches(word, sorted(words), n=1)
+    longer = [other for other in sorted(words) if word and other.startswith(f"{word}-")]
+    near = longer or difflib.get_close_matches(word, sorted(words), n=1)
     return f" Did you mean {prefix}{near[0]}?" if near else ""

@@ -42,7 +42,7 @@ def flags_of(command, *typed):
 
 @cache
 def all_flags():
-    instead = [(name, f"--{flag}") for name, c in COMMANDS.items() for flag in c.instead]
+    instead = [(name, f"--{flag}") for name, c in COMMANDS.items() for flag in c.variants]
     return set().union(*(flags_of(*one) for one in [*((name,) for name in COMMANDS), *instead]))
 
 
@@ -70,7 +70,7 @@ def check(line):
     assert name in COMMANDS, f"no command {name!r}: {line}"
     unfinished = "…" in line or "..." in line or not any(word in line for word in (" --", "/"))
     if unfinished or {"--help", "-h"} & set(typed) or typed == ["--train"]:
-        instead = [f"--{flag}" for flag in COMMANDS[name].instead]
+        instead = [f"--{flag}" for flag in COMMANDS[name].variants]
         assert set(flags_in(line)) <= flags_of(name, *typed) | flags_of(name, *instead)
         return
     settings = load_settings(name, typed)
@@ -167,7 +167,7 @@ def test_help_names_flags_of_its_command_as_they_are_typed(name, capsys, monkeyp
     with contextlib.suppress(SystemExit):
         main([*name.split(), "--help"])
     text = capsys.readouterr().out
-    own = flags_of(name).union(COMMANDS[name].instead)
+    own = flags_of(name).union(COMMANDS[name].variants)
     for flag in flags_in(text):
         near = [c for c in COMMANDS if re.search(rf"{c}[^.│]*--{re.escape(flag)}", text)]
         assert flag in own or any(flag in flags_of(c) for c in near), flag

@@ -203,7 +203,7 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
 def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = (config.num_attention_heads, config.head_size)
-    turned = int(config.head_size * config.turning_share + 1e-6)
+    turned = int(config.head_size * config.rotated_fraction + 1e-6)
     turned_values = turned if config.rotary_value else 0
     ours = f"encoder/layer_{index}"
     tf1, hf = f"bert/encoder/layer_{index}", f"roformer.encoder.layer.{index}"

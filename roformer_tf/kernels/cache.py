@@ -1,4 +1,4 @@
-"""Keys and values that are kept while a model writes, and steps compiled around them."""
+"""Key-value cache for generation, and steps compiled around it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ class KeyValueCache:
         self.clear(0, 0)
 
     def clear(self, batch: int, slots: int) -> None:
-        """Make room for as many rows and slots, all of zeros."""
+        """Reset to zeros, with room for a batch of this size and number of slots."""
         shape = (batch, self.heads, slots, self.head_size)
         self.stored = [_zeros(shape, self.dtype) for _ in range(2)]
 
     def grow(self, slots: int) -> None:
-        """Add as many slots behind the others."""
+        """Add slots after the existing ones."""
         self.stored = [ops.pad(x, [(0, 0), (0, 0), (0, slots), (0, 0)]) for x in self.stored]
 
     def take(self, rows: Tensor) -> None:
-        """Keep the rows of these numbers (B',) int32, in this order; one may come several times."""
+        """Select rows by index (B',) int32, in this order; an index may be repeated."""
         self.stored = [ops.take(x, rows, axis=0) for x in self.stored]
 
     def write(self, key: Tensor, value: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
-        """Put keys and values (B, N, T, H) at T slots, from slot () int32 on.
+        """Store keys and values (B, N, T, H) in T slots, starting at slot () int32.
 
-        Returns all that it then holds, (B, N, S, H) each. To be called within a compiled step.
+        Returns all stored keys and values, (B, N, S, H) each. Call it within a compiled step.
         """
         new = [ops.cast(x, self.dtype) for x in (key, value)]
         form = _write_in_place if fast() else _write_plainly
@@ -44,8 +44,8 @@ class KeyValueCache:
 
 
 def _write_plainly(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """x (B, N, S, H) with new (B, N, T, H) from the slot on."""
-    if keras.backend.backend() == "tensorflow":  # whose update of a slice is XLA's alone
+    """x (B, N, S, H) with new (B, N, T, H) written from the slot on."""
+    if keras.backend.backend() == "tensorflow":  # updates a slice only with XLA
         stop = slot + ops.shape(new)[2]
         return ops.concatenate([x[:, :, :slot], new, x[:, :, stop:]], axis=2)
     return ops.slice_update(x, (0, 0, slot, 0), new)
@@ -56,15 +56,15 @@ def _write_in_place(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     import tensorflow as tf
 
     batch, heads, slots, size = tf.unstack(tf.shape(x))
-    places = tf.range(batch * heads)[:, None] * slots + slot + tf.range(tf.shape(new)[2])
+    indices = tf.range(batch * heads)[:, None] * slots + slot + tf.range(tf.shape(new)[2])
     rows = tf.raw_ops.InplaceUpdate(
-        x=tf.reshape(x, (-1, size)), i=tf.reshape(places, (-1,)), v=tf.reshape(new, (-1, size))
+        x=tf.reshape(x, (-1, size)), i=tf.reshape(indices, (-1,)), v=tf.reshape(new, (-1, size))
     )
     return tf.ensure_shape(tf.reshape(rows, (batch, heads, slots, size)), x.shape)
 
 
 def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Zeros in memory that no other tensor has, into which can be written."""
+    """Zeros in memory of their own, which can be written in place."""
     if not fast():
         return ops.zeros(shape, dtype)
     import tensorflow as tf
@@ -74,16 +74,16 @@ def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Past:
-    """What a layer has read before, and where the T tokens that come now belong.
+    """The cache of a layer, and the slots and positions of the T new tokens.
 
-    No tuple: Keras takes no argument of a call that holds tensors and other things.
+    Not a tuple: Keras accepts no call argument that mixes tensors with other objects.
     """
 
     cache: KeyValueCache
     slot: Tensor
-    """() int32: the slot of the first one."""
+    """() int32: slot of the first new token."""
     positions: Tensor
-    """(B, T) int32: by which their queries and keys are rotated."""
+    """(B, T) int32: positions for the rotation of queries and keys."""
 
 
 def compiled_step(
@@ -94,8 +94,8 @@ def compiled_step(
 ) -> Callable[..., Tensor]:
     """Compile a step that reads the variables, and reads and writes the caches.
 
-    Its inputs are int32 arrays with as many axes as `axes` says. TensorFlow traces it once for all
-    shapes; on JAX it is compiled once a shape.
+    Its inputs are int32 arrays with the number of axes in `axes`. TensorFlow traces it once for all
+    shapes; JAX compiles it once per shape.
     """
 
     def pure(stored: Any, *inputs: Tensor) -> Any:

@@ -1,6 +1,6 @@
-"""The devices that Keras' backend computes on, by the names on their data sheets.
+"""Accelerators of Keras' backend, by name.
 
-Asked before Keras is loaded, as by what answers without it, there is the processor alone.
+While Keras is not loaded, as with an engine that does not need it, there is only the CPU.
 """
 
 import sys
@@ -9,11 +9,11 @@ from typing import Literal
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
 AttentionForm = Literal["masked", "segments", "plain"]
-"""How attention is computed on JAX with an NVIDIA GPU; elsewhere it is plain, or `fast` says.
+"""How JAX computes attention on an NVIDIA GPU; elsewhere it is "plain".
 
-"masked": cuDNN's kernel with a mask of all pairs, where Keras finds it possible. "segments": JAX's
-kernel in Pallas, which takes a document's number for each token. Both keep no matrix of scores
-(`attention.py`). "plain": products and softmax, by XLA.
+"masked": cuDNN's kernel with a mask of all pairs, if Keras can use it. "segments": JAX's Pallas
+kernel, which takes a document number per token. Both do not store the matrix of scores
+(`attention.py`). "plain": matrix products and softmax, compiled by XLA.
 """
 
 
@@ -26,8 +26,8 @@ def accelerators() -> list[str]:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        found = tf.config.list_physical_devices("GPU")
-        details = map(tf.config.experimental.get_device_details, found)
+        devices = tf.config.list_physical_devices("GPU")
+        details = map(tf.config.experimental.get_device_details, devices)
         return [x.get("device_name") or "a GPU without a name" for x in details]
     if keras.backend.backend() == "jax":
         import jax
@@ -37,12 +37,12 @@ def accelerators() -> list[str]:
 
 
 def device_in_words() -> str:
-    """What a command says that it runs on: "NVIDIA L20, by JAX", "the processor, by TensorFlow"."""
+    """The device, for messages: "NVIDIA L20, by JAX" or "the CPU, by TensorFlow"."""
     if "keras" not in sys.modules:
-        return "the processor"
+        return "the CPU"
     import keras
 
     names = accelerators()
-    counted = f"{len(names)} × {names[0]}" if len(names) > 1 else next(iter(names), "the processor")
+    counted = f"{len(names)} × {names[0]}" if len(names) > 1 else next(iter(names), "the CPU")
     backend = keras.backend.backend()
     return f"{counted}, by {BACKENDS.get(backend, backend)}"

@@ -1,8 +1,8 @@
-"""Which form of an operation runs: the plain one, or a fast one for TensorFlow on a CPU.
+"""Which implementation of an operation runs: the plain one, or a fast one for TensorFlow on a CPU.
 
-The plain form is Keras', runs everywhere, and says what is meant; the fast one beside it is held
-equal to it in value and gradient. Fast forms are for training: they are compiled for each shape,
-and what is exported holds none of them. Attention alone has forms for a GPU, on JAX.
+The plain form uses Keras operations, runs everywhere and is the reference. Tests compare the fast
+form with it, value and gradient. Fast forms are for training: they are compiled for each shape, and
+exported models contain none of them. Only attention has forms for a GPU, on JAX.
 """
 
 import functools
@@ -27,7 +27,7 @@ _attention: ContextVar[AttentionForm | None] = ContextVar("attention", default=N
 
 @contextmanager
 def plain_forms() -> Iterator[None]:
-    """Have the plain forms run in whatever is called, or traced, within."""
+    """Use the plain forms in all calls and traces of the block."""
     token = _plain.set(True)
     try:
         yield
@@ -36,17 +36,16 @@ def plain_forms() -> Iterator[None]:
 
 
 def takes_plain_forms() -> bool:
-    """Whether `plain_forms` is around."""
+    """Whether this runs inside `plain_forms`."""
     return _plain.get()
 
 
 def fast() -> bool:
-    """Whether fast forms run: on TensorFlow, where tensors lie on a CPU.
+    """Whether the fast forms run: on TensorFlow, if tensors are on a CPU.
 
-    The device is the one that the enclosing `tf.device` or `keras.device` names; without one it is
-    an accelerator, if TensorFlow has any. A `tf.function` decides when it is traced, by the scope
-    around the trace. Elsewhere the plain forms run: JAX compiles them as well as they can be, and
-    so does XLA on a TensorFlow GPU.
+    The device is that of the enclosing `tf.device` or `keras.device`; without one it is an
+    accelerator, if TensorFlow has any. A `tf.function` decides when it is traced, by the scope
+    around the trace. Elsewhere the plain forms run, because XLA compiles them equally well.
     """
     if keras.backend.backend() != "tensorflow" or _plain.get():
         return False
@@ -60,9 +59,9 @@ def fast() -> bool:
 
 @contextmanager
 def attention_by(form: AttentionForm | None) -> Iterator[None]:
-    """Have attention take a form, where the device has it, in whatever is called or traced within.
+    """Use this form of attention, if the device has it, in all calls and traces of the block.
 
-    None leaves it to `attention_form`. Raises InputError for one that is not known.
+    None leaves the choice to `attention_form`. Raises InputError for an unknown form.
     """
     if form not in (None, *get_args(AttentionForm)):
         known = ", ".join(get_args(AttentionForm))
@@ -75,11 +74,11 @@ def attention_by(form: AttentionForm | None) -> Iterator[None]:
 
 
 def attention_form() -> AttentionForm:
-    """Which form attention takes on the device at hand.
+    """The form of attention on the current device.
 
-    On JAX with a GPU the one that `attention_by` names, else "masked"; elsewhere "plain".
-    "segments" needs a single NVIDIA GPU of the Ampere generation or newer: of several, each would
-    compute all rows. `keras.config.disable_flash_attention()` makes it "plain" everywhere.
+    On JAX with a GPU it is that of `attention_by`, by default "masked"; elsewhere "plain".
+    "segments" needs a single NVIDIA GPU of the Ampere generation or newer: with several, each would
+    compute the whole batch. `keras.config.disable_flash_attention()` makes it "plain".
     """
     if keras.backend.backend() != "jax" or _plain.get():
         return "plain"
@@ -99,10 +98,10 @@ def attention_form() -> AttentionForm:
 
 
 def spares_logits() -> bool:
-    """Whether losses over a vocabulary are made in pieces wherever their logits are large: on JAX.
+    """Whether losses over a vocabulary are computed in chunks if their logits are large: on JAX.
 
-    Their product is made again for the gradients, some hundredths of a step, so that memory does
-    not grow with the vocabulary. On a processor that is no slower by JAX; TensorFlow loses time.
+    The product is repeated for the gradients (a few percent of a step), so that memory does not
+    grow with the vocabulary. On a CPU JAX is not slower with it; TensorFlow is.
     """
     return keras.backend.backend() == "jax" and not _plain.get()
 
@@ -111,23 +110,23 @@ def _has_tensor_cores_for_bfloat16(device: Any) -> bool:
     """Whether a device of JAX is an NVIDIA GPU of compute capability 8.0 or more."""
     try:
         return float(device.compute_capability) >= 8
-    except (AttributeError, TypeError, ValueError):  # AMD's are told as "gfx942"
+    except (AttributeError, TypeError, ValueError):  # AMD's capability is "gfx942"
         return False
 
 
 def wide(x: Tensor) -> str:
-    """The dtype to compute in what x holds: float32, or float64 where x is of it."""
+    """The dtype for intermediate results: float64 if x is float64, else float32."""
     return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
 
 
 def island(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function of tensors with XLA, within a TensorFlow step that is not compiled.
 
-    XLA does a chain of element-wise operations in one pass over memory; matrix products are
-    better left to TensorFlow's own kernels on a CPU. Arguments that are no tensors are constants.
+    XLA fuses a chain of element-wise operations into one pass over memory. On a CPU, matrix
+    products are faster in TensorFlow's own kernels. Other arguments than tensors are constants.
     """
 
-    # Made at the first call: TensorFlow is imported only where it runs.
+    # Created at the first call, so that other backends do not import TensorFlow.
     @functools.cache
     def compiled() -> Callable[..., Any]:
         import tensorflow as tf
@@ -158,7 +157,7 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         import tensorflow as tf
 
-        # Tensors, since a function given variables would have to give their gradients apart.
+        # Tensors: for variables, the function would have to return gradients separately.
         return differentiable()(*(tf.convert_to_tensor(x) for x in arguments))
 
     return call

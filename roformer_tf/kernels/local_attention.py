@@ -4,9 +4,9 @@
     queries          ██
     keys       ▓▓    ▓▓    ▓▓             of which a mask shows those in the window
 
-A block of queries looks at its own keys and at those of the blocks beside it, which hold all that
-is in the window where a block is at least as long as that is wide on one side. So the blocks are
-rows of a batch for the attention of whole rows, with all its forms.
+A block of queries attends to its own keys and those of the neighbouring blocks. These contain the
+whole window, because a block is at least as long as one side of it. The blocks become the batch of
+ordinary attention, with all its forms.
 
 Axes: B batch, N heads, T length, H head size, M blocks, C block length, K = 2 C or 3 C keys.
 """
@@ -31,8 +31,8 @@ def attend_locally(
 ) -> Tensor:
     """`attend` of query, key and value (B, N, T, H), by blocks: (B, N, T, H).
 
-    visible (B, M, C, K) bool: what each query of a block sees of its own keys and of those beside
-    it, in front (K = 2 C) or on both sides (K = 3 C), as `masks.visible_band` gives it; bias
+    visible (B, M, C, K) bool: which keys of its own and neighbouring blocks each query sees. The
+    neighbour is the previous block (K = 2 C) or both (K = 3 C): see `masks.visible_band`. bias
     (1, N, C, K), the same for all blocks.
     """
     batch, heads, length, size = ops.shape(query)
@@ -50,7 +50,7 @@ def attend_locally(
 
 
 def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:
-    """Cut an axis (…, T, …) into blocks (…, M, C, …) of so many rows, the last filled up with 0."""
+    """Split an axis (…, T, …) into blocks (…, M, C, …), the last padded with 0."""
     shape = list(ops.shape(x))
     blocks = (shape[axis] + rows - 1) // rows  # of a negative tensor ONNX rounds the other way
     x = _padded(x, axis, 0, rows)  # more than is needed, so that its size is no tensor
@@ -60,15 +60,15 @@ def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:
 
 
 def with_neighbours(x: Tensor, axis: int, ahead: bool) -> Tensor:
-    """Blocks (…, M, C, …) → (…, M, K, …): each with the one in front of it and, if `ahead`, behind.
+    """Blocks (…, M, C, …) → (…, M, K, …): each with the previous one and, if `ahead`, the next.
 
-    The first has zeros in front of it, the last zeros behind.
+    Zeros take the place of a block before the first and after the last.
     """
     blocks = ops.shape(x)[axis]
     wider = _padded(x, axis, 1, int(ahead))
     shifted = [(*_all(axis), slice(i, i + blocks)) for i in range(3 if ahead else 2)]
     # one after the other along the rows of a block
-    return ops.concatenate([wider[places] for places in shifted], axis + 1)
+    return ops.concatenate([wider[index] for index in shifted], axis + 1)
 
 
 def _all(axes: int) -> tuple[slice, ...]:
@@ -76,7 +76,7 @@ def _all(axes: int) -> tuple[slice, ...]:
     return (slice(None),) * axes
 
 
-def _padded(x: Tensor, axis: int, front: int, behind: int) -> Tensor:
+def _padded(x: Tensor, axis: int, before: int, after: int) -> Tensor:
     widths: list[Any] = [(0, 0)] * len(x.shape)
-    widths[axis] = (front, behind)
+    widths[axis] = (before, after)
     return ops.pad(x, widths)

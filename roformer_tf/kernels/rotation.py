@@ -1,4 +1,4 @@
-"""From one projection to queries, keys and values as products take them, turned by position."""
+"""Splits one projection into queries, keys and values and rotates them by position."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
 PARTS = ("query", "key", "value")
-TURNED = ("query", "key")
-"""The parts that rotary attention turns; the values stay (RoFormer, section 3.2.2)."""
+ROTATED = ("query", "key")
+"""Rotary attention rotates queries and keys, not the values (RoFormer, section 3.2.2)."""
 
 
 def split_and_rotate(
@@ -17,9 +17,9 @@ def split_and_rotate(
     sin: Tensor,
     parts: tuple[str, ...] = PARTS,
     training: bool | None = None,
-    turned: tuple[str, ...] = TURNED,
+    rotated: tuple[str, ...] = ROTATED,
 ) -> tuple[Tensor, ...]:
-    """Split into queries, keys and values, or those that `parts` names, and turn those of `turned`.
+    """Split into the `parts`, of queries, keys and values, and rotate those named in `rotated`.
 
     projected (B, T, parts, N, 2, H/2): per head first all first features of the pairs, then all
     second ones, which need no strided slices. cos and sin (T, H/2) or (B, T, H/2) → for each part
@@ -28,7 +28,7 @@ def split_and_rotate(
     """
     cos, sin = (ops.cast(table, wide(projected)) for table in (cos, sin))
     form = _fast if training and fast() else split_and_rotate_plainly
-    return form(projected, cos, sin, parts, turned)
+    return form(projected, cos, sin, parts, rotated)
 
 
 def split_and_rotate_plainly(
@@ -36,7 +36,7 @@ def split_and_rotate_plainly(
     cos: Tensor,
     sin: Tensor,
     parts: tuple[str, ...] = PARTS,
-    turned: tuple[str, ...] = TURNED,
+    rotated: tuple[str, ...] = ROTATED,
 ) -> tuple[Tensor, ...]:
     """The plain form."""
     pairs = ops.cast(projected, wide(projected))
@@ -44,8 +44,8 @@ def split_and_rotate_plainly(
     split = []
     for i, part in enumerate(parts):
         first, second = pairs[i, 0], pairs[i, 1]
-        if part in turned:
-            x = _turned(first, second, cos, sin)
+        if part in rotated:
+            x = _rotated(first, second, cos, sin)
         else:
             x = ops.concatenate([first, second], -1)
         # 1 / √H of the scores, here on T · H numbers a head instead of on T · S
@@ -54,7 +54,7 @@ def split_and_rotate_plainly(
     return tuple(split)
 
 
-def _turned(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Pairs (B, N, T, H/2) twice, cos and sin ([B,] T, H/2) → (B, N, T, H)."""
     cos, sin = cos[..., None, :, :], sin[..., None, :, :]
     # (a + i b) · exp(i θ), section 3.2.1 of the paper, for all pairs of a head side by side
@@ -62,16 +62,16 @@ def _turned(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _fast(
-    projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...], turned: tuple[str, ...]
+    projected: Tensor, cos: Tensor, sin: Tensor, parts: tuple[str, ...], rotated: tuple[str, ...]
 ) -> Any:
     @with_gradient
     def split(projected: Tensor, cos: Tensor, sin: Tensor) -> Any:
         # Rotations are orthogonal, and stay multiples of such under a scaled table: the gradient
-        # is turned back, by −θ. Tables have none.
+        # is rotated back, by −θ. Tables have none.
         def gradients(*upstream: Tensor) -> tuple[Tensor, None, None]:
-            return _merged(upstream, cos, sin, parts, turned), None, None
+            return _merged(upstream, cos, sin, parts, rotated), None, None
 
-        return _split(projected, cos, sin, parts, turned), gradients
+        return _split(projected, cos, sin, parts, rotated), gradients
 
     return split(projected, cos, sin)
 
@@ -85,15 +85,15 @@ def _merged(
     cos: Tensor,
     sin: Tensor,
     parts: tuple[str, ...],
-    turned: tuple[str, ...],
+    rotated: tuple[str, ...],
 ) -> Tensor:
-    """Turn gradients back, and lay them as `projected` lies."""
+    """Rotate gradients back, and arrange them in the layout of `projected`."""
     half = upstream[0].shape[-1] // 2
     together = []
     for part, x in zip(parts, upstream, strict=True):
         x = ops.cast(x * x.shape[-1] ** -0.5 if part == "query" else x, wide(x))
-        if part in turned:
-            x = _turned(x[..., :half], x[..., half:], cos, -sin)
+        if part in rotated:
+            x = _rotated(x[..., :half], x[..., half:], cos, -sin)
         together.append(ops.transpose(x, (0, 2, 1, 3)))  # (B, T, N, H)
     merged = ops.stack(together, axis=2)
     return ops.cast(ops.reshape(merged, (*ops.shape(merged)[:-1], 2, half)), upstream[0].dtype)

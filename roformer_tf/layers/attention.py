@@ -17,18 +17,18 @@ from roformer_tf.layers.scaling import sharpened
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
-    """Attention on rotated queries and keys; everything else is Keras' own code.
+    """Attention on rotated queries and keys; all other code is Keras' own.
 
     Axes: B batch, T queries, S keys, N heads, H head size (even), D features.
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
 
-    `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the share of a
-    head's features that turn, the first ones, and with `rotary_value` the values turn, too.
+    `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the fraction
+    of a head's dimensions that are rotated, the first ones. With `rotary_value` values are, too.
     `rope_parameters`, with transformers' keys, scale the angles beyond `trained_length`, and
     `use_logn_attn` scales the scores (`scaling.log_n`). `frozen` names projections that do not
     train, such as "query": a saved layer keeps them. All other arguments are Keras' own.
-    Raises InputError for an odd `key_dim`, for features turn in pairs, for an unknown style or
-    scaling, and for inputs that are no rows of vectors.
+    Raises InputError for an odd `key_dim` (dimensions are rotated in pairs), for an unknown style
+    or scaling, and for inputs of another rank.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     ) -> None:
         if key_dim % 2:
             raise InputError(
-                f"key_dim is {key_dim}, but rotation turns features in pairs. Give an even number."
+                f"key_dim is {key_dim}, but dimensions are rotated in pairs. Give an even number."
             )
         if rotary_value and kwargs.get("value_dim") not in (None, key_dim):
             raise InputError(
-                f"value_dim is {kwargs['value_dim']}, but values that turn have key_dim features, "
-                f"{key_dim}. Leave value_dim out, or rotary_value."
+                f"value_dim is {kwargs['value_dim']}, but rotated values have key_dim dimensions, "
+                f"{key_dim}. Leave value_dim or rotary_value out."
             )
-        # Before Keras makes anything: what cannot be turned is refused here.
-        turning = (rotary_style, rotary_base, rotary_share, rotary_value)
-        rotation = Rotation(key_dim, *turning, rope_parameters, trained_length)
+        # Raises InputError before Keras creates anything.
+        rotation_options = (rotary_style, rotary_base, rotary_share, rotary_value)
+        rotation = Rotation(key_dim, *rotation_options, rope_parameters, trained_length)
         if use_logn_attn and trained_length < 2:
             raise InputError(
                 f"use_logn_attn scales scores beyond a trained_length, which is {trained_length}. "
@@ -168,8 +168,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     def _rotate(self, x: Tensor, length: Any) -> Tensor:
         if (places := axes.given_positions()) is not None:
-            return axes.turn_along_axes(x, places, self.rotation)
-        return self.rotation.turn(x, ops.arange(ops.shape(x)[1]), length)
+            return axes.rotate_along_axes(x, places, self.rotation)
+        return self.rotation.rotate(x, ops.arange(ops.shape(x)[1]), length)
 
     def compute_output_spec(
         self,

@@ -1,9 +1,9 @@
 """Rotation along several axes: positions such as (row, column) of a patch, pure functions.
 
-The pairs of a head are shared out among the axes, a run of pairs for each; within a run the
-wavelengths go from the shortest to the longest, as along one axis. Each pair turns by one axis'
-position alone, so that the product of a query and a key depends on the differences along each axis
-and on nothing else: g(m − n, i − j).
+The pairs of a head are divided among the axes, a run of pairs for each. Within a run the
+wavelengths go from the shortest to the longest, as along one axis. Each pair is rotated by the
+position on one axis only. So the product of a query and a key depends on the differences along each
+axis and on nothing else: g(m − n, i − j).
 
 Axes: B batch, T tokens, A axes, N heads, H head size (even).
 """
@@ -17,7 +17,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
-from roformer_tf.layers.rotary import Rotation, angles, turn_pairs
+from roformer_tf.layers.rotary import Rotation, angles, rotate_pairs
 
 
 def pairs_by_axis(head_size: int, axes: int) -> list[int]:
@@ -31,7 +31,7 @@ def pairs_by_axis(head_size: int, axes: int) -> list[int]:
     pairs = head_size // 2
     if not 1 <= axes <= pairs:
         raise InputError(
-            f"the positions have {axes} axes, but a head turns {head_size} features in {pairs} "
+            f"the positions have {axes} axes, but a head rotates {head_size} dimensions in {pairs} "
             "pairs, of which each axis needs one. Give larger heads, or fewer axes."
         )
     return [(pairs + axes - 1 - axis) // axes for axis in range(axes)]
@@ -51,19 +51,19 @@ def axial_angles(
     return ops.concatenate(parts, axis=-1)
 
 
-def turn_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tensor:
-    """Turn x (B, T, N, H) by positions (T, A) or (B, T, A) int → like x.
+def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate x (B, T, N, H) by positions (T, A) or (B, T, A) int → like x.
 
-    As `Rotation.turn` does it along one axis: its base, its style, its share of the features.
+    As `Rotation.rotate` for one axis, with its base, style and fraction of the dimensions.
     """
     features = rotation.features
     if not features:
         return x
     theta = axial_angles(positions, features, rotation.base, wide(x))
-    turned = turn_pairs(x[..., :features], ops.cos(theta), ops.sin(theta), rotation.style)
+    rotated = rotate_pairs(x[..., :features], ops.cos(theta), ops.sin(theta), rotation.style)
     if features == rotation.head_size:
-        return turned
-    return ops.concatenate([turned, x[..., features:]], axis=-1)
+        return rotated
+    return ops.concatenate([rotated, x[..., features:]], axis=-1)
 
 
 _given: ContextVar[Tensor | None] = ContextVar("rotary_positions", default=None)
@@ -101,6 +101,6 @@ def _check(positions: Tensor, rotation: Rotation) -> None:
         pairs_by_axis(rotation.features, shape[-1])
     if rotation.parameters is not None:
         raise InputError(
-            "rotary_positions are turned as they are: rope_parameters, which stretch one axis "
+            "rotary_positions are rotated as they are: rope_parameters, which stretch one axis "
             "beyond a trained length, do not go with them. Leave one out."
         )

@@ -24,7 +24,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
-from roformer_tf.layers.axes import turn_along_axes
+from roformer_tf.layers.axes import rotate_along_axes
 from roformer_tf.layers.rotary import Rotation
 
 LEAST = 1e-30
@@ -82,23 +82,23 @@ def linear_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    turned_query: Tensor | None = None,
-    turned_key: Tensor | None = None,
+    rotated_query: Tensor | None = None,
+    rotated_key: Tensor | None = None,
     sequence_ids: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
     """Σ_n (q′_m · k′_n) v_n / Σ_n q_m · k_n over the n that m may see.
 
-    Features query (B, T, N, M) and key (B, S, N, M), turned or, where unset, as they are in the
+    Features query (B, T, N, M) and key (B, S, N, M), rotated or, where unset, as they are in the
     numerator too; value (B, S, N, V) → (B, T, N, V). With `sequence_ids` (B, T) int, two tokens see
     each other where these are equal and not 0; `causal`, only what does not stand behind (T = S
     for both). A token that sees nothing gets zeros.
     """
-    turned_query = query if turned_query is None else turned_query
-    turned_key = key if turned_key is None else turned_key
+    rotated_query = query if rotated_query is None else rotated_query
+    rotated_key = key if rotated_key is None else rotated_key
     if sequence_ids is None and not causal:
-        memory = ops.einsum("bsnm,bsnv->bnmv", turned_key, value)
-        above = ops.einsum("btnm,bnmv->btnv", turned_query, memory)
+        memory = ops.einsum("bsnm,bsnv->bnmv", rotated_key, value)
+        above = ops.einsum("btnm,bnmv->btnv", rotated_query, memory)
         below = ops.einsum("btnm,bnm->btn", query, ops.sum(key, axis=1))
         return _quotient(above, below)
     if sequence_ids is None:
@@ -106,7 +106,7 @@ def linear_attention(
     # Documents one behind the other, their tokens in order (both sorts are stable): then a chunk
     # shares a document with the one before it only if it begins with what that ended with.
     order = ops.argsort(sequence_ids, axis=1)
-    features = (query, key, value, turned_query, turned_key)
+    features = (query, key, value, rotated_query, rotated_key)
     q, k, v, tq, tk, ids = (_along(x, order) for x in (*features, sequence_ids))
     return _along(_by_chunks(q, k, v, tq, tk, ids, causal), ops.argsort(order, axis=1))
 
@@ -128,14 +128,14 @@ def _by_chunks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    turned_query: Tensor,
-    turned_key: Tensor,
+    rotated_query: Tensor,
+    rotated_key: Tensor,
     sequence_ids: Tensor,
     causal: bool = False,
 ) -> Tensor:
     """`linear_attention` of rows in which each document is one run of tokens."""
     length = ops.shape(query)[1]
-    features = (query, key, value, turned_query, turned_key)
+    features = (query, key, value, rotated_query, rotated_key)
     q, k, v, tq, tk = (_chunked(x) for x in features)  # (B, K, C, N, M or V)
     ids = _chunked(sequence_ids)  # (B, K, C), 0 in what fills up the last one
     visible = (ids[..., :, None] == ids[..., None, :]) & (ids[..., None, :] != 0)
@@ -223,7 +223,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
 
     `feature_map`: "elu", elu(x) + 1, or "favor", FAVOR+'s random features, orthogonal, drawn by
     `seed`, which approach softmax the more `num_features` there are (unset, 4 · H; even, for they
-    turn in pairs). `causal`: whether a token sees only what does not stand behind it. Names and
+    are rotated in pairs). `causal`: whether a token sees only itself and earlier ones. Names and
     shapes of the trained weights are those of `RotaryMultiHeadAttention`.
     Raises InputError for other options, dropout among them: there are no scores to be dropped.
     """
@@ -248,7 +248,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         features = num_features or 4 * key_dim
         if features < 2 or features % 2:
             raise InputError(
-                f"num_features is {num_features}, but rotation turns features in pairs. Give an "
+                f"num_features is {num_features}, but dimensions are rotated in pairs. Give an "
                 "even number above 0."
             )
         if wrong := sorted(set(kwargs) - OPTIONS):
@@ -256,8 +256,8 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
                 f"linear attention has no {', '.join(wrong)}: it has no scores, which that is of. "
                 f"Leave it out. It has: {', '.join(sorted(OPTIONS))}."
             )
-        turning: Mapping[str, Any] = {"rotary_style": rotary_style, "rotary_base": rotary_base}
-        super().__init__(num_heads, key_dim, **turning, **kwargs)
+        rotary: Mapping[str, Any] = {"rotary_style": rotary_style, "rotary_base": rotary_base}
+        super().__init__(num_heads, key_dim, **rotary, **kwargs)
         self.feature_map, self.num_features = feature_map, num_features
         self.causal, self.random_seed = causal, seed
         size = features if feature_map == "favor" else key_dim
@@ -307,7 +307,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
             )
         )
         q, k = self._features(q, k, sequence_ids)
-        tq, tk = (self._turned(x, rotary_positions) for x in (q, k))
+        tq, tk = (self._rotated(x, rotary_positions) for x in (q, k))
         causal = self.causal or use_causal_mask
         heads = linear_attention(q, k, v, tq, tk, sequence_ids, causal)
         return self.output_dense(ops.cast(heads, self.compute_dtype))
@@ -324,10 +324,10 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         largest = ops.max(exponents, axis=(1, 3), keepdims=True)
         return favor_features(query, directions), favor_features(key, directions, largest)
 
-    def _turned(self, x: Tensor, positions: Tensor | None) -> Tensor:
+    def _rotated(self, x: Tensor, positions: Tensor | None) -> Tensor:
         if positions is not None:
-            return turn_along_axes(x, positions, self.feature_rotation)
-        return self.feature_rotation.turn(x, ops.arange(ops.shape(x)[1]))
+            return rotate_along_axes(x, positions, self.feature_rotation)
+        return self.feature_rotation.rotate(x, ops.arange(ops.shape(x)[1]))
 
     def compute_output_spec(  # type: ignore[override]
         self,

@@ -1,4 +1,4 @@
-"""Rotary positions' rivals: vectors added to the embeddings, and a bias added to the scores.
+"""Position encodings other than rotary: added to the embeddings, or a bias of the scores.
 
 `position_embedding_type` chooses: "learned" (BERT, arXiv 1810.04805), "sinusoidal" (Transformer,
 arXiv 1706.03762, section 3.5), "t5" (arXiv 1910.10683, section 2.1), or none at all.
@@ -18,17 +18,17 @@ from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 
 
-def places(sequence_ids: Tensor) -> Tensor:
-    """The place of each token in its document: (B, T) int → (B, T) int32, from 0 on.
+def document_positions(sequence_ids: Tensor) -> Tensor:
+    """The position of each token in its document: (B, T) int → (B, T) int32, from 0 on.
 
-    A document is a run of equal ids. Rotation and bias know distances alone and need none of this;
-    what is added would otherwise tell a packed text by where in the row it lies.
+    A document is a run of equal ids. Rotation and bias depend on distances only and do not need
+    this; added encodings would otherwise depend on where a document is in a packed sequence.
     """
     batch, length = ops.shape(sequence_ids)
     before = ops.roll(sequence_ids, 1, axis=1)
     index = ops.broadcast_to(ops.arange(length, dtype="int32"), (batch, length))
     begins = (sequence_ids != before) | (index == 0)
-    # All rows end to end: the number of each token's document, and where in its row that begins.
+    # All sequences concatenated: each token's document number, and where that document begins.
     document = ops.cumsum(ops.reshape(ops.cast(begins, "int32"), (-1,))) - 1
     start = ops.reshape(ops.where(begins, index, 0), (-1,))
     start = ops.segment_max(start, document, batch * length)
@@ -36,10 +36,10 @@ def places(sequence_ids: Tensor) -> Tensor:
 
 
 class LearnedPositions(layers.Embedding):
-    """BERT's table: a vector for each of P places.
+    """BERT's table: a vector for each of P positions.
 
-    Call: places ([B,] T) int → ([B,] T, E) in the compute dtype. Raises InputError for rows that
-    are longer than the table, where their length is known.
+    Call: positions ([B,] T) int → ([B,] T, E) in the compute dtype. Raises InputError for rows that
+    are longer than the table, if their length is known.
     """
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -57,9 +57,9 @@ class LearnedPositions(layers.Embedding):
 class SinusoidalPositions(layers.Layer):
     """sin and cos of n · 10000^(−2i/E), neighbours of each other: a table without weights.
 
-    Call: places ([B,] T) int → ([B,] T, E) in the compute dtype, divided by √E: the Transformer
-    multiplies its word embeddings by √E before it adds, which under the norm that follows here is
-    the same, and leaves the words as all other models have them.
+    Call: positions ([B,] T) int → ([B,] T, E) in the compute dtype, divided by √E: the Transformer
+    multiplies its word embeddings by √E before it adds, which is the same under the
+    norm that follows here, and leaves the word embeddings as in all other models.
     """
 
     def __init__(self, features: int, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class SinusoidalPositions(layers.Layer):
         pairs = np.arange(0, self.features, 2, dtype="float64") / self.features
         theta = ops.cast(inputs, "float32")[..., None] * (10_000.0**-pairs).astype("float32")
         table = ops.stack([ops.sin(theta), ops.cos(theta)], axis=-1)
-        # an odd number of features leaves the last cosine out
+        # with an odd number of features there is no last cosine
         table = ops.reshape(table, (*ops.shape(inputs), -1))[..., : self.features]
         return ops.cast(table / math.sqrt(self.features), self.compute_dtype)
 
@@ -81,7 +81,7 @@ class RelativeBias(layers.Layer):
 
     Call: rows (B, T) of anything → (1, N, T, T), to be added to their scores, query before key, in
     the compute dtype. `bidirectional`: whether the two directions have buckets of their own;
-    without, all that lies ahead is as near as a token itself.
+    without, all later tokens are in the bucket of distance 0.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RelativeBias(layers.Layer):
         )
 
     def call(self, inputs: Tensor) -> Tensor:
-        """Give the bias between all tokens of a row."""
+        """The bias between all tokens of a sequence."""
         length = ops.shape(inputs)[1]
         distances = ops.arange(2 * length - 1) - (length - 1)  # key minus query
         x = ops.transpose(self._of(distances))  # (N, 2T − 1)
@@ -116,11 +116,11 @@ class RelativeBias(layers.Layer):
         return x[None, :, :, length - 1 :]
 
     def of_band(self, rows: int, keys: int) -> Tensor:
-        """The bias between a block of C queries and the K keys beside it: (1, N, C, K)."""
+        """The bias between a block of C queries and its K keys: (1, N, C, K)."""
         return self.between(ops.arange(rows)[None], ops.arange(-rows, keys - rows)[None])
 
     def between(self, query: Tensor, key: Tensor) -> Tensor:
-        """The bias between tokens at places (B, T) and (B, S) int: (B, N, T, S)."""
+        """The bias between tokens at positions (B, T) and (B, S) int: (B, N, T, S)."""
         return ops.transpose(self._of(key[:, None, :] - query[:, :, None]), (0, 3, 1, 2))
 
     def _of(self, distances: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def _lower_bounds(buckets: int, max_distance: int) -> np.ndarray:
 
 
 def added_positions(config: RoFormerConfig, words: Any, dtype: Any) -> layers.Layer | None:
-    """What is added to the embeddings for their places, a layer of ([B,] T) int, if anything.
+    """The layer that encodes positions ([B,] T) int for the embeddings, or None.
 
     words: the initializer of the word embeddings.
     """
@@ -183,7 +183,7 @@ def added_positions(config: RoFormerConfig, words: Any, dtype: Any) -> layers.La
 
 
 def relative_bias(config: RoFormerConfig, words: Any, dtype: Any) -> RelativeBias | None:
-    """What is added to the scores for their distances, if anything; words: as above."""
+    """The layer that gives a bias of the scores by distance, or None; words: as above."""
     if config.position_embedding_type != "t5":
         return None
     return RelativeBias(
@@ -200,6 +200,6 @@ def relative_bias(config: RoFormerConfig, words: Any, dtype: Any) -> RelativeBia
 def _beside(words: Any) -> keras.initializers.Initializer:
     """The words' initializer with another seed, not drawn from where all others are.
 
-    So models of all forms begin with the same weights, but for those that others have not.
+    So models with other position encodings start with the same weights, apart from this table.
     """
     return keras.initializers.TruncatedNormal(stddev=words.stddev, seed=words.seed + 1)

@@ -1,13 +1,13 @@
 """Rotary position embedding: angles and rotation, pure functions (RoFormer, arXiv 2104.09864).
 
-Feature pair m of a head at position n is turned by the angle n · base^(−2m/H) (section 3.2.2),
+Feature pair m of a head at position n is rotated by the angle n · base^(−2m/H) (section 3.2.2),
 so that the product of a query and a key depends on their distance alone. Which two features
 form pair m is the style: "interleaved" (2m, 2m + 1) in the paper and the released checkpoints,
 "half" (m, m + H/2) in GPT-NeoX and Llama.
 
-Only the first part of a head may turn, as in GPT-J and GPT-NeoX, and the values may turn as well:
-`Rotation` says so. `kernels/rotation.py` turns the queries and keys of self-attention in the same
-pass that splits them; the tests hold both to one reference.
+`Rotation` has the options: only the first dimensions of a head (GPT-J, GPT-NeoX), and the values as
+well. `kernels/rotation.py` rotates the queries and keys of self-attention in the same pass that
+splits them; tests compare both with one reference.
 
 Axes: B batch, T positions, N heads, H head size (even).
 """
@@ -26,22 +26,22 @@ from roformer_tf.layers.scaling import frequencies
 
 @dataclass(frozen=True)
 class Rotation:
-    """How the heads of an attention turn: all but the positions.
+    """How the heads of an attention layer are rotated, apart from the positions.
 
-    Raises InputError for an odd head, an unknown style, and a share that gives no whole pairs.
+    Raises InputError for an odd head size, an unknown style, and a share without whole pairs.
     """
 
     head_size: int
     style: str = "interleaved"
     base: float = 10_000.0
     share: float = 1.0
-    """Of each head's features, the first ones: from 0, which turns nothing, to 1."""
+    """Fraction of each head's dimensions, the first ones: from 0 (no rotation) to 1."""
     value: bool = False
-    """Whether values turn, too, by their places in the row: no longer by distances alone."""
+    """Whether values are rotated, too; outputs then depend on more than distances."""
     parameters: Mapping[str, Any] | None = None
-    """How angles are scaled beyond the trained length: transformers' `rope_parameters`."""
+    """Scaling of the angles beyond the trained length: transformers' `rope_parameters`."""
     trained_length: int = 0
-    """The longest row that was trained on, where `parameters` do not say so."""
+    """Sequence length in training, if it is not in `parameters`."""
 
     def __post_init__(self) -> None:
         pair_axis(self.style)
@@ -50,42 +50,42 @@ class Rotation:
 
     @property
     def features(self) -> int:
-        """How many features of a head turn."""
-        return turned_features(self.head_size, self.share)
+        """Number of rotated dimensions of a head."""
+        return rotated_features(self.head_size, self.share)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What turns: "query", "key", "value"."""
+        """The rotated projections, of "query", "key" and "value"."""
         if not self.features:
             return ()
         return ("query", "key", "value") if self.value else ("query", "key")
 
-    def turn(self, x: Tensor, positions: Tensor, length: Any = None) -> Tensor:
-        """Turn x (B, T, N, H) by positions (T,) or (B, T) int: like x, as `rotate` does it.
+    def rotate(self, x: Tensor, positions: Tensor, length: Any = None) -> Tensor:
+        """Rotate x (B, T, N, H) by positions (T,) or (B, T) int: like x, as `rotate` does it.
 
-        length: tokens of the row that x is of, by which dynamic scaling goes.
+        length: of the sequence, which dynamic scaling depends on.
         """
         if not self.features:
             return x
         tables = self._tables(positions, wide(x), length)
-        turned = turn_pairs(x[..., : self.features], *tables, self.style)
+        rotated = rotate_pairs(x[..., : self.features], *tables, self.style)
         if self.features == self.head_size:
-            return turned
-        return ops.concatenate([turned, x[..., self.features :]], axis=-1)
+            return rotated
+        return ops.concatenate([rotated, x[..., self.features :]], axis=-1)
 
     def tables(self, positions: Tensor, dtype: str, length: Any = None) -> tuple[Tensor, Tensor]:
         """cos and sin ([B,] T, H/2) of all pairs, for heads in `firsts_then_seconds` order.
 
-        What does not turn is turned by 0. length: as in `turn`.
+        Dimensions without rotation get the angle 0. length: as in `Rotation.rotate`.
         """
         cos, sin = self._tables(positions, dtype, length)
-        if still := (self.head_size - self.features) // 2:
-            behind = [(0, 0)] * (len(cos.shape) - 1) + [(0, still)]
-            cos, sin = ops.pad(cos, behind, constant_values=1), ops.pad(sin, behind)
+        if unrotated := (self.head_size - self.features) // 2:
+            padding = [(0, 0)] * (len(cos.shape) - 1) + [(0, unrotated)]
+            cos, sin = ops.pad(cos, padding, constant_values=1), ops.pad(sin, padding)
         return cos, sin
 
     def _tables(self, positions: Tensor, dtype: str, length: Any) -> tuple[Tensor, Tensor]:
-        """cos and sin ([B,] T, R/2) of the pairs that turn."""
+        """cos and sin ([B,] T, R/2) of the pairs that are rotated."""
         speed, factor = frequencies(
             self.features, self.base, self.parameters, self.trained_length, length
         )
@@ -94,27 +94,27 @@ class Rotation:
         return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
 
     def firsts_then_seconds(self, x: Tensor) -> Tensor:
-        """Features (…, H) in another order: the first of every pair, then the second of every one.
+        """Reorder dimensions (…, H): the first of every pair, then the second of every pair.
 
-        What does not turn makes pairs as it lies, in halves.
+        Dimensions without rotation form pairs of their first and second half.
         """
-        turned, shape = x[..., : self.features], x.shape
+        rotated, shape = x[..., : self.features], x.shape
         if self.style == "interleaved":
-            pairs = ops.reshape(turned, (*shape[:-1], self.features // 2, 2))
-            turned = ops.reshape(ops.swapaxes(pairs, -1, -2), turned.shape)
+            pairs = ops.reshape(rotated, (*shape[:-1], self.features // 2, 2))
+            rotated = ops.reshape(ops.swapaxes(pairs, -1, -2), rotated.shape)
         if self.features == self.head_size:
-            return turned
-        halves = [ops.reshape(y, (*shape[:-1], 2, -1)) for y in (turned, x[..., self.features :])]
+            return rotated
+        halves = [ops.reshape(y, (*shape[:-1], 2, -1)) for y in (rotated, x[..., self.features :])]
         return ops.reshape(ops.concatenate(halves, axis=-1), shape)
 
 
-def turned_features(head_size: int, share: float) -> int:
+def rotated_features(head_size: int, share: float) -> int:
     """How many of H features a share is, in whole pairs. Raises InputError where it is none."""
     features = int(head_size * share + 1e-6) if 0 <= share <= 1 else -1
     if features < 0 or features % 2 or (share and not features):
         raise InputError(
-            f"rotary_share is {share:g} of heads of {head_size} features, which turn in pairs. "
-            "Give a share from 0, which turns nothing, to 1 that is an even number of them."
+            f"rotary_share is {share:g} of heads of {head_size} dimensions, rotated in pairs. "
+            "Give a fraction from 0 (no rotation) to 1 that is an even number of them."
         )
     return features
 
@@ -134,18 +134,18 @@ def angles(
 def rotate(
     x: Tensor, positions: Tensor, base: float = 10_000.0, style: str = "interleaved"
 ) -> Tensor:
-    """Turn every pair of features (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
+    """Rotate every pair of features (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
 
     x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype; products and sum at
     least in float32.
     Raises InputError for an unknown style.
     """
     theta = angles(positions, x.shape[-1], base, wide(x))
-    return turn_pairs(x, ops.cos(theta), ops.sin(theta), style)
+    return rotate_pairs(x, ops.cos(theta), ops.sin(theta), style)
 
 
-def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved") -> Tensor:
-    """Turn x (B, T, N, H) by the cosines and sines ([B,] T, H/2) of its pairs' angles: like x.
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved") -> Tensor:
+    """Rotate x (B, T, N, H) by the cosines and sines ([B,] T, H/2) of its pairs' angles: like x.
 
     Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
     the table: the paper's strided slices and their gradients cost four times as much on
@@ -160,8 +160,8 @@ def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved") 
     cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
     # (a, b) · (cos, cos) + (b, a) · (−sin, sin), equation 34 with the sign moved into the table
     flipped = ops.cast(ops.flip(pairs, axis), dtype)
-    turned = ops.cast(pairs, dtype) * cos + flipped * sin
-    return ops.cast(ops.reshape(turned, shape), x.dtype)
+    rotated = ops.cast(pairs, dtype) * cos + flipped * sin
+    return ops.cast(ops.reshape(rotated, shape), x.dtype)
 
 
 def pair_axis(style: str) -> int:
@@ -179,5 +179,5 @@ def rotate_as_in_the_paper(x: Tensor, positions: Tensor, base: float = 10_000.0)
     theta = ops.repeat(angles(positions, x.shape[-1], base), 2, axis=-1)  # (T, H): θ0 θ0 θ1 θ1 …
     dtype, x = x.dtype, ops.cast(x, "float32")
     swapped = ops.reshape(ops.stack([-x[..., 1::2], x[..., ::2]], axis=-1), ops.shape(x))
-    turned = x * ops.cos(theta)[:, None, :] + swapped * ops.sin(theta)[:, None, :]
-    return ops.cast(turned, dtype)
+    rotated = x * ops.cos(theta)[:, None, :] + swapped * ops.sin(theta)[:, None, :]
+    return ops.cast(rotated, dtype)

@@ -2,7 +2,7 @@
 
 `rope_parameters` has the keys of transformers 5, and the formulas are those it reads them by.
 
-Axes: B batch, N heads, T queries, S keys, R features of a head that turn.
+Axes: B batch, N heads, T queries, S keys, R features of a head that are rotated.
 """
 
 import math

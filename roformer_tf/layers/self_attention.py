@@ -154,8 +154,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def _alone(self) -> bool:
         """Whether queries, keys and values cannot be made by one product.
 
-        A quantized projection is more than its kernel, and values that turn would leave attention
-        in the order of `firsts_then_seconds`, which the output's projection does not have.
+        A quantized projection is more than its kernel, and rotated values would leave attention in
+        the order of `firsts_then_seconds`, which the output projection does not expect.
         """
         projections = (self.query_dense, self.key_dense, self.value_dense)
         return self.rotation.value or not all(map(self._plain, projections))
@@ -259,9 +259,9 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         training: bool | None,
         length: Any,
     ) -> tuple[Tensor, ...]:
-        """Queries, keys or values of x (B, T, D), turned by positions ([B,] T) → (B, N, T, H).
+        """Queries, keys or values of x (B, T, D), rotated by positions ([B,] T) → (B, N, T, H).
 
-        length: that of the rows, as `Rotation.turn` has it.
+        length: that of the rows, as `Rotation.rotate` has it.
 
         In training one product makes all parts, for which it puts their weights together. Without
         a gradient that would cost one text more than three products take.
@@ -286,7 +286,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         else:
             y = layer(x)
         if part in self.rotation.parts:
-            y = self.rotation.turn(y, positions, length)
+            y = self.rotation.rotate(y, positions, length)
         if part == "query":
             # q · k / √H: scaling T · H numbers here is less than T · S scores later.
             y = y * ops.convert_to_tensor(self.key_dim**-0.5, y.dtype)
@@ -296,7 +296,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         """Kernels (D, parts · N · H) or biases (parts · N · H) of the projections to the parts.
 
         Of queries and keys the first features of all pairs come before the second ones. One
-        permutation P of both changes no score, (P q) · (P k) = q · k, and lets pairs be turned
+        permutation P of both changes no score, (P q) · (P k) = q · k, and lets pairs be rotated
         without strided slices.
         """
         weights = []

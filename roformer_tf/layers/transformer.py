@@ -156,7 +156,7 @@ class RoFormerLayer(layers.Layer):
             dropout=config.attention_probs_dropout_prob,
             rotary_style=config.rotary_style,
             rotary_base=config.rotary_base,
-            rotary_share=config.turning_share,
+            rotary_share=config.rotated_fraction,
             rotary_value=config.rotary_value,
             rope_parameters=config.rope_parameters,
             use_logn_attn=config.use_logn_attn,

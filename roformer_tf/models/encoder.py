@@ -10,7 +10,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
 from roformer_tf.kernels.forms import Tensor, attention_form
 from roformer_tf.layers.masks import visible_band, visible_documents
-from roformer_tf.layers.positions import places, relative_bias
+from roformer_tf.layers.positions import document_positions, relative_bias
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
 
@@ -83,7 +83,7 @@ class RoFormerEncoder(PretrainedModel):
         views = self._views(sequences(inputs), segment_ids)
         where = ops.arange(ops.shape(token_ids)[1])
         if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
-            where = places(sequences(inputs))  # positions within packed documents
+            where = document_positions(sequences(inputs))  # not those in the packed sequence
         biases = self._biases(token_ids, views)
         states = [self.embeddings(token_ids, segment_ids, where, training=training)]
         for number, layer in enumerate(self.layer_stack):

@@ -1,8 +1,8 @@
-"""What was set on a model's layers after it was made, which its config does not say.
+"""Settings of a model's layers that are not in its config, such as frozen layers.
 
-A `.keras` file holds a model's config and weights. What is frozen, and `rematerialize`, are kept in
-it as well. Anything else, such as LoRA or another dropout rate, is refused: the file would open as
-another model.
+A `.keras` file holds a model's config and weights, and also which layers are frozen or
+`rematerialize`. Other changes, such as LoRA or another dropout rate, are refused: the file would
+load as a different model.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,21 +13,23 @@ from roformer_tf.internals import all_layers
 
 
 def kept_settings(model: Any) -> dict[str, list[Any]]:
-    """What does not train, and the encoders that rematerialize: {} where nothing was set.
+    """Frozen layers and weights, and encoders that rematerialize: {} if there are none.
 
-    Layers are given by their number in `all_layers`, for not all have a path; weights by paths.
+    Layers are identified by their index in `all_layers`, because not all have a path.
     """
     layers = list(enumerate(all_layers(model)))
     settings: dict[str, list[Any]] = {
-        "frozen_layers": [number for number, one in layers if not one.trainable],
-        "frozen_weights": [_path(model, one) for one in model.weights if not one.trainable],
-        "rematerialize": [number for number, one in layers if getattr(one, REMATERIALIZE, False)],
+        "frozen_layers": [index for index, layer in layers if not layer.trainable],
+        "frozen_weights": [
+            _path(model, weight) for weight in model.weights if not weight.trainable
+        ],
+        "rematerialize": [i for i, layer in layers if getattr(layer, REMATERIALIZE, False)],
     }
     return {name: values for name, values in settings.items() if values}
 
 
 def apply_settings(model: Any, settings: Mapping[str, Iterable[Any]]) -> None:
-    """Set on a new model what `kept_settings` gave of another one."""
+    """Apply the result of `kept_settings` to a new model of the same config."""
     layers, weights = (set(settings.get(f"frozen_{x}", ())) for x in ("layers", "weights"))
     # A layer comes before those inside it, which get the same value first.
     for number, layer in enumerate(all_layers(model)):
@@ -39,7 +41,7 @@ def apply_settings(model: Any, settings: Mapping[str, Iterable[Any]]) -> None:
 
 
 def check_unchanged(model: Any, new: Any) -> None:
-    """Raise InputError for a model that differs from a new one of its config in other settings."""
+    """Raise InputError if other settings of a model's layers differ from those of its config."""
     for layer, other in zip(all_layers(model), all_layers(new), strict=True):
         settings, usual = _settings(layer), _settings(other)
         for name in sorted(settings.keys() | usual.keys()):
@@ -47,27 +49,27 @@ def check_unchanged(model: Any, new: Any) -> None:
                 raise InputError(
                     f"{model.name} cannot be saved as .keras: {name} of its layer "
                     f"{layer.path or layer.name} was changed from {usual.get(name)} to "
-                    f"{settings.get(name)}, which the file has no place for. Change it in the "
-                    "config instead, or use save_pretrained, which keeps weights alone and merges "
+                    f"{settings.get(name)}, which the file cannot store. Change it in the "
+                    "config instead, or use save_pretrained, which stores only weights and merges "
                     "LoRA."
                 )
 
 
 REMATERIALIZE = "rematerialize"
-"""The attribute of an encoder."""
+"""An attribute of encoders."""
 NOT_COMPARED = ("name", "trainable", "seed", "frozen")
-"""Keys of a layer's config that differ from one to the next, or that are kept."""
+"""Keys of a layer's config that differ between equal layers, or that are stored."""
 
 
 def _settings(layer: Any) -> dict[str, Any]:
-    """What a layer computes by, besides its weights."""
+    """The settings of a layer that its results depend on."""
     if hasattr(layer, "config"):  # a model inside a model
         return {"config": layer.config.replace(unknown={})}
     try:
         settings = layer.get_config()
-    except NotImplementedError:  # a layer that is only ever made of a RoFormerConfig
+    except NotImplementedError:  # a layer that is only created from a RoFormerConfig
         settings = {}
-    settings["dtype"] = layer.dtype_policy.name  # what stands there is numbered within a file
+    settings["dtype"] = layer.dtype_policy.name  # its value in the config is numbered within a file
     return {
         name: value
         for name, value in settings.items()

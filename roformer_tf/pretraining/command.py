@@ -72,7 +72,7 @@ def pretrain(config: PretrainConfig) -> None:
         group.reporting_failure(),
         contextlib.ExitStack() as held,
     ):
-        termination.told = group.any
+        termination.any_process = group.any
         lock = locked(config.output)
         group.run_on_first(lambda: held.enter_context(lock))  # one lock for all processes
         _pretrain(config, group, termination)

@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: a line of metrics, an evaluation, a checkpoint."""
+"""Keras callbacks of a run: metrics, periodic evaluations and checkpoints, termination."""
 
 import json
 import math
@@ -24,12 +24,11 @@ from roformer_tf.terminal import Progress
 
 
 class PeriodicCallback(keras.callbacks.Callback):
-    """Calls a function after every so many steps of the run, and after the last one.
+    """Calls a function after every `every` steps of the run, and after the last one.
 
-    The function gets the number of steps done. `fit` counts from its own start; the run counts
+    The function gets the number of completed steps. `fit` counts from its own start; the run counts
     from step `start`. Time inside the function does not count as training: see `StepLog`. A call
-    that would come less than `seconds_apart` behind the one before, or the beginning, is left out,
-    but for the last.
+    less than `seconds_apart` after the previous one is skipped, except the last.
     """
 
     def __init__(
@@ -53,58 +52,57 @@ class PeriodicCallback(keras.callbacks.Callback):
         )
         self.seconds_apart, self._called = seconds_apart, time.monotonic()
         self.also = also
-        """Asked after every step: whether to call the function whatever the step."""
+        """Asked after every step: whether to call the function at this step, too."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Call the function if its time has come."""
+        """Call the function if it is due."""
         step = self.start + batch + 1
-        also = self.also()  # whatever the step: `Termination` learns from it that the run is to end
+        also = self.also()  # at every step: `Termination.received` must be asked once a step
         due = also or step % self.every == 0
-        if (due and self._rested()) or step == self.last:
+        if (due and self._is_late_enough()) or step == self.last:
             self._called = time.monotonic()
             with self.log.paused():
                 sync(self.model)
                 self.function(step)
 
-    def _rested(self) -> bool:
+    def _is_late_enough(self) -> bool:
         return time.monotonic() - self._called >= self.seconds_apart
 
 
 def ending_signals() -> list[int]:
-    """Signals that tell a run to end.
+    """Signals that ask a run to stop.
 
-    On Windows no process sends another one SIGTERM; Ctrl+Break, and a console that is closed,
-    arrive there as SIGBREAK.
+    Windows has no SIGTERM between processes; Ctrl+Break and a closed console send SIGBREAK.
     """
     return [getattr(signal, name) for name in ("SIGTERM", "SIGBREAK") if hasattr(signal, name)]
 
 
 class Termination(keras.callbacks.Callback):
-    """SIGTERM, which schedulers send some time before they kill, ends a run behind a step.
+    """Stops a run after the current step on SIGTERM, which schedulers send before they kill.
 
-    So does SIGBREAK, where there is such (Windows).
+    On Windows SIGBREAK does the same. As a context manager it handles the signal: before training
+    by raising TerminatedError, during training by stopping `fit` after the step.
 
-    As a context it receives the signal: while no step is under way, by raising TerminatedError
-    from wherever the program is; else by stopping `fit` after the step. Must stand last among a
-    run's callbacks; `received` tells the one that saves what will come, and only what it was told
-    of stops the run: a signal that comes between the two waits for the next step.
+    It must be the last of a run's callbacks. The callback that saves calls `received` first, and
+    the run stops only if that returned True. A signal between the two waits for the next step, so
+    that a run never stops without a checkpoint.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.stopped = self.training = self._received = self._told = False
+        self.stopped = self.training = self._received = self._agreed = False
         self.signal = "SIGTERM"
-        """Name of the one that came."""
-        self.told: Callable[[bool], bool] = bool
-        """Whether any of several processes was; asked with whether this one was."""
+        """Name of the signal that was received."""
+        self.any_process: Callable[[bool], bool] = bool
+        """From whether this process got the signal to whether any of several did."""
 
     def received(self) -> bool:
-        """Whether the run has been told to end; asked once a step."""
-        self._told = self.told(self._received)
-        return self._told
+        """Whether the run has to stop; called once a step."""
+        self._agreed = self.any_process(self._received)
+        return self._agreed
 
     def __enter__(self) -> "Termination":
-        self._here = threading.current_thread() is threading.main_thread()  # no other gets signals
+        self._here = threading.current_thread() is threading.main_thread()  # only it gets signals
         if self._here:
             self._before = {
                 number: signal.signal(number, self._receive) for number in ending_signals()
@@ -117,33 +115,37 @@ class Termination(keras.callbacks.Callback):
                 signal.signal(number, before)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """From now on a step is waited for."""
+        """From now on, wait for the end of a step."""
         self.training = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Stop if told to, unless this was the last step anyway."""
-        if self._told and not self.model.stop_training:
+        """Stop if a signal was received, unless this was the last step anyway."""
+        if self._agreed and not self.model.stop_training:
             self.stopped = self.model.stop_training = True
 
     def _receive(self, number: int, frame: Any) -> None:
         self._received = True
         self.signal = signal.Signals(number).name
         if not self.training:
-            raise TerminatedError(f"told to end ({self.signal}). The same command continues.")
+            raise TerminatedError(f"received {self.signal}. Run the same command again to resume.")
 
 
 class StepLog(keras.callbacks.Callback):
     """Writes a line of metrics every `every` steps, moves the progress bar, watches the loss.
 
-    Must stand first among a run's callbacks. A line holds `step`, `loss` (mean over the steps
-    since the line before, in nats), `learning_rate` (of the last step) and `tokens_per_second`
-    (tokens · steps ÷ time, compilation and `paused` time left out: null where no other step is
-    left). Given `flops_per_step` and `peak`, the operations that all devices together can do in a
-    second, also `mfu`: the share of these that the steps needed (null where that speed is). Of a
-    `PretrainingModel` also `gradient_norm` (of the last step), `left_out` (steps skipped since the
-    line before: its `loss` is null if all were) and `waiting` (share of the time in which the next
-    batch was not there yet). Raises DivergedError when the loss is NaN or exploding, or
-    `max_skipped` steps in a row are skipped. One that is `quiet` shows no bar.
+    Must be the first of a run's callbacks. A line holds
+
+    - `step`, `loss` (mean over the steps since the previous line, in nats), `learning_rate` (of the
+      last step) and `tokens_per_second`. Compilation and `paused` time do not count; null if no
+      other step remains;
+    - with `flops_per_step` and `peak` (operations per second of all devices) also `mfu`, the
+      fraction of the peak that was used;
+    - for a `PretrainingModel` also `gradient_norm` (of the last step), `skipped` (steps since the
+      previous line; `loss` is null if all were) and `waiting` (fraction of the time in which the
+      next batch was not ready).
+
+    Raises DivergedError when the loss is NaN or explodes, or `max_skipped` steps in a row are
+    skipped. With `quiet` there is no progress bar.
     """
 
     def __init__(
@@ -165,10 +167,10 @@ class StepLog(keras.callbacks.Callback):
         self.max_skipped, self.quiet = max_skipped, quiet
         self.flops_per_step, self.peak = flops_per_step, peak
         self.skipped = 0  # since the last line
-        self.name = name  # beside the bar
+        self.name = name  # shown with the bar
         self.lines, self.every, self.start, self.last = lines, every, start, last
         self.tokens_per_step, self.uniform_loss = tokens_per_step, uniform_loss
-        self.highest_loss: float | None = None  # that is still no explosion
+        self.highest_loss: float | None = None  # above this the loss has exploded
         self.bar: Progress | None = None
 
     def __enter__(self) -> "StepLog":
@@ -179,7 +181,7 @@ class StepLog(keras.callbacks.Callback):
             self.bar.close()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Show the bar where the run stands."""
+        """Show the bar at the step where the run starts."""
         self.bar = Progress(
             total=self.last,
             initial=self.start,
@@ -190,7 +192,7 @@ class StepLog(keras.callbacks.Callback):
         self.restored = [ops.convert_to_numpy(v) for v in self.model.metrics_variables]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Go on with the mean of a resumed run, which `fit` has just set to zero."""
+        """Restore the mean loss of a resumed run, which `fit` has just reset."""
         for variable, value in zip(self.model.metrics_variables, self.restored, strict=True):
             variable.assign(value)
 
@@ -199,7 +201,7 @@ class StepLog(keras.callbacks.Callback):
         tqdm.write(text, file=sys.stdout)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Count the step; write the line if its time has come."""
+        """Count the step; write a line if one is due."""
         assert logs is not None
         assert self.bar is not None
         step = self.start + batch + 1
@@ -214,19 +216,19 @@ class StepLog(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def check(self, step: int, name: str, loss: float) -> None:
-        """Raise DivergedError for a loss that is not finite, or far above that at the start."""
+        """Raise DivergedError if a loss is not finite, or far above the loss at the start."""
         if not math.isfinite(loss):
             raise DivergedError(f"{name} is {loss} at step {step:,}.")
         if self.highest_loss is None:  # wide, since the first steps may well raise the loss
             self.highest_loss = max(2 * self.uniform_loss, 3 * loss)
         if loss > self.highest_loss:
             raise DivergedError(
-                f"{name} is {loss:.1f} at step {step:,}, more than twice that of a blind guess "
+                f"{name} is {loss:.1f} at step {step:,}, more than twice that of a uniform guess "
                 "and three times that at the start."
             )
 
     def _count_skipped(self, step: int, in_a_row: int) -> None:
-        """Say that a step was skipped; stop the run if it was one too many."""
+        """Print that a step was skipped; stop the run if there were too many in a row."""
         if not in_a_row:
             return
         self.skipped += 1
@@ -239,7 +241,7 @@ class StepLog(keras.callbacks.Callback):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do something that is no training: its time does not count as training."""
+        """Exclude the time of the block from the training time."""
         began = time.perf_counter()
         yield
         self.clock += time.perf_counter() - began
@@ -257,12 +259,12 @@ class StepLog(keras.callbacks.Callback):
             "tokens_per_second": speed,
         }
         if self.flops_per_step and self.peak:
-            share = self.flops_per_step / seconds / self.peak if seconds else None
-            line["mfu"] = None if share is None else round(share, 4)
+            used = self.flops_per_step / seconds / self.peak if seconds else None
+            line["mfu"] = None if used is None else round(used, 4)
         if "gradient_norm" in logs:
             line |= {
                 "gradient_norm": norm if math.isfinite(norm) else None,
-                "left_out": self.skipped,  # the file's word since its first version
+                "skipped": self.skipped,
                 "waiting": None,
             }
             if seconds:
@@ -283,11 +285,11 @@ class StepLog(keras.callbacks.Callback):
 
 
 class MetricsFile:
-    """Lines of JSON for programs, and the same numbers for TensorBoard.
+    """Metrics as lines of JSON, and the same numbers for TensorBoard.
 
-    A run that resumes at step n has written lines of later steps before it was killed: they are
-    removed, since these steps are done again. One that starts at 0 removes all.
-    Where several processes train, one is `writing`. `also` gets every line, too.
+    Lines after `resumed_at` were written before the run was killed; they are removed, because
+    these steps are run again. If several processes train, only one is `writing`. `also` is called
+    with every line.
     """
 
     def __init__(
@@ -300,7 +302,7 @@ class MetricsFile:
         also: Callable[[Mapping[str, Any]], None] = lambda line: None,
     ) -> None:
         self.path, self.writing, self.also = path, writing, also
-        if not writing:  # but another process
+        if not writing:
             return
         kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
         write_text(path, "".join(_json(line) for line in kept))
@@ -312,7 +314,7 @@ class MetricsFile:
             self.board = Writer(str(tensorboard))
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line, at once on its way to the disk."""
+        """Append a line and flush the file."""
         if not self.writing:
             return
         self.file.write(_json(line))
@@ -335,7 +337,7 @@ class MetricsFile:
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line but its step, those of {"a": {"b": 1}} under "a/b"."""
+    """The numbers of a line without its step; {"a": {"b": 1}} becomes {"a/b": 1}."""
     flat: dict[str, float] = {}
     for key, value in line.items():
         if isinstance(value, Mapping):

@@ -1,11 +1,11 @@
-"""Checkpoints of a run: everything that the next step depends on, whole or not there at all.
+"""Checkpoints of a run: everything that the next step depends on, written atomically.
 
     checkpoints/step-00001000/model/                the weights, in our own format
     checkpoints/step-00001000/training.safetensors  optimizer, random states, mean loss so far
     checkpoints/step-00001000/state.json            RunState, and a hash of each file above
 
-What a step reads beside these is a function of (settings, step): there is no data position to
-save. Keras' own BackupAndRestore forgets the position in a grain pipeline.
+The data of a step is a function of (settings, step), so there is no data position to save. Keras'
+own BackupAndRestore loses the position in a grain pipeline.
 """
 
 import filecmp
@@ -35,12 +35,12 @@ from roformer_tf.runs.run_files import MODEL
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands."""
+    """Progress of a run."""
 
     step: int
-    """Steps done."""
+    """Completed steps."""
     rows: str
-    """Fingerprint of the rows that they were done on."""
+    """Fingerprint of the data that was trained on."""
 
 
 STATE = "state.json"
@@ -49,7 +49,7 @@ TRAINING = "training.safetensors"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment, in memory of its own: the model may go on."""
+    """A copy of a run's state in memory, so that training can continue while it is written."""
 
     state: RunState
     weights: dict[str, np.ndarray]
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def take_snapshot(state: RunState, model: PretrainedModel) -> Snapshot:
-    """Copy a compiled model and its optimizer; of several processes all must.
+    """Copy the state of a compiled model and its optimizer; all processes must call it.
 
     Raises DivergedError if a weight is not finite.
     """
@@ -75,10 +75,10 @@ def save_checkpoint(folder: Path, state: RunState, model: PretrainedModel, keep:
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, keep: int) -> Path:
-    """Write a checkpoint under `folder`, and delete all but the last `keep` up to this one.
+    """Write a checkpoint in `folder`, and delete all but the last `keep` up to this one.
 
-    Any of a later step was damaged: the run went back behind it. Of `model` nothing is read but
-    what does not change.
+    Checkpoints of later steps are damaged ones, which `resume` skipped: they are deleted, too.
+    From `model` only the configuration is read; it may be training meanwhile.
     """
     state = snapshot.state
     checkpoint = folder / f"step-{state.step:08}"
@@ -102,15 +102,15 @@ def checkpoints(folder: Path) -> Iterator[Path]:
 
 
 def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
-    """Put a compiled model and its optimizer into the saved state; tell where the run stands.
+    """Load the saved state into a compiled model and its optimizer; return the run's progress.
 
-    Raises InputError where a file is damaged or belongs to another model.
+    Raises InputError if a file is damaged or belongs to another model.
     """
     try:
         values = parse_json((checkpoint / STATE).read_text(encoding="utf-8"))
         for name, digest in values.pop("blake2b").items():
             if hash_file(checkpoint / name) != digest:
-                raise ValueError(f"{name} is not as it was written")
+                raise ValueError(f"{name} is damaged")
         state = RunState(**values)
         arrays = load_file(checkpoint / TRAINING)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
@@ -126,10 +126,10 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
 
 
 def publish(model: Path, target: Path, texts: Mapping[str, str] | None = None) -> None:
-    """Make a saved model the run's: the same files under another name, not copies.
+    """Publish a saved model as `target`, by hard links where possible.
 
-    `texts` are further files of it, by name, which come with it, whole or not at all. Where it is
-    the run's already, nothing is done but to bring these up to date.
+    `texts` are further files, by name, that are published together with it. If the weights are
+    there already, only these files are updated.
     """
     texts = texts or {}
     weights = target / WEIGHTS
@@ -146,10 +146,10 @@ def publish(model: Path, target: Path, texts: Mapping[str, str] | None = None) -
 
 
 class CheckpointWriter:
-    """Writes a run's checkpoints in a thread, while training goes on.
+    """Writes checkpoints in a thread while training continues.
 
-    As a context it waits, at the end, for the one that is being written. What goes wrong in the
-    thread is raised by the next call. `then(checkpoint)` is called in it, once one is whole.
+    As a context manager it waits for the last one at the end. An error in the thread is raised by
+    the next call. `then(checkpoint)` is called in the thread after each checkpoint.
     """
 
     def __init__(
@@ -160,12 +160,12 @@ class CheckpointWriter:
         self._pending: Future[None] | None = None
 
     def write(self, snapshot: Snapshot) -> None:
-        """Have a snapshot written, once the one before is."""
+        """Write a snapshot in the thread, after the previous one is complete."""
         self.wait()
         self._pending = self._pool.submit(self._write, snapshot)
 
     def wait(self) -> None:
-        """Wait until all is written. Raises what went wrong."""
+        """Wait until the last one is written. Raises the thread's error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -185,9 +185,9 @@ class CheckpointWriter:
 
 
 def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
-    """Every variable that is no weight: dropout's random states, optimizer slots, mean loss.
+    """All variables except the weights: dropout's random states, optimizer slots, mean loss.
 
-    Numbered, since Keras counts the names of seed generators up within a process.
+    They are numbered, because the names of seed generators depend on a counter of the process.
     """
     weights = {id(v) for v in model.named_variables().values()}
     others = [v for v in model.variables if id(v) not in weights]
@@ -207,10 +207,10 @@ def _link(source: str, target: str) -> None:
 
 
 def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path | None]:
-    """Continue from the newest checkpoint under `folder` that can be read.
+    """Resume from the newest checkpoint in `folder` that is not damaged.
 
-    `data` is the fingerprint of what is trained on. Gives the steps done, and the checkpoint.
-    Raises InputError where there are checkpoints, but none that this run can continue from.
+    `data` is the fingerprint of the training data. Returns the completed steps and the checkpoint.
+    Raises InputError if there are checkpoints, but none from which this run can resume.
     """
     damaged = []
     for checkpoint in checkpoints(folder):

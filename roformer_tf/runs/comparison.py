@@ -1,7 +1,7 @@
-"""Run folders → how the runs compare: tables to read, a plot, and the same for programs.
+"""The `runs` command: compares runs in tables, a plot and a JSON file.
 
-No Keras here: the answer comes at once, also beside runs that are still training. What it reads
-is written by `callbacks.MetricsFile`, `run_files.write_settings` and `report.write_report`.
+Keras is not imported, so the tables appear at once, even while runs are training. The files are
+written by `callbacks.MetricsFile`, `run_files.write_settings` and `report.write_report`.
 """
 
 import json
@@ -38,14 +38,14 @@ PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
 COMMANDS = {PRETRAINING: "pretrain", FINE_TUNING: "finetune"}
 
 Plain: TypeAlias = dict[str, Any]
-"""A dictionary that JSON knows."""
+"""A dictionary that can be written as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsConfig:
-    """Compare runs of `pretrain` and `finetune`: how far, how good, and which settings differ.
+    """Compare runs of `pretrain` and `finetune`: progress, metrics and settings that differ.
 
-    Runs that are still training are shown as far as they have come.
+    Runs that are still training are shown with what they have so far.
     """
 
     folder: Annotated[
@@ -53,11 +53,11 @@ class RunsConfig:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)"),
     ]
-    """Folders of runs, or folders that hold such folders."""
+    """Folders of runs, or folders that contain such folders."""
     plot: Path | None = None
-    """PNG file to draw the losses of all runs into."""
+    """PNG file for a plot of the losses of all runs."""
     json: Path | None = None
-    """File to write the same figures into, for programs."""
+    """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
         if not self.folder:
@@ -71,28 +71,28 @@ class RunsConfig:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What lies in a run's folder."""
+    """The contents of a run's folder."""
 
     folder: Path
     name: str
     settings: Plain
     lines: list[Plain]
-    """Of metrics.jsonl."""
+    """The lines of metrics.jsonl."""
     evaluations: list[Plain]
     report: Plain
-    """Of fine-tuning that is done."""
+    """report.json of a finished fine-tuning, else {}."""
     training: int
-    """Of fine-tuning in several trainings, which of them the lines are of; else 0."""
+    """Number of the current training, if fine-tuning consists of several; else 0."""
 
     @property
     def kind(self) -> str:
-        """A training of several has no settings of its own, but epochs."""
+        """Whether it is pretraining or fine-tuning; one training of several has only epochs."""
         epochs = "epochs" in self.settings or any("epoch" in line for line in self.evaluations)
         return FINE_TUNING if epochs else PRETRAINING
 
 
 def compare(config: RunsConfig) -> None:
-    """Print how the runs compare, and write what is asked for."""
+    """Print the tables, and write the plot and the JSON file."""
     for file in (config.plot, config.json):
         if file:
             check_writable(file)
@@ -102,16 +102,16 @@ def compare(config: RunsConfig) -> None:
     if config.json:
         text = json.dumps(comparison, ensure_ascii=False, indent=2, default=str)
         whole = text.encode("utf-8", "backslashreplace").decode()  # a folder's name may be GBK
-        with _told(f"write {config.json}"):
+        with _file_errors(f"write {config.json}"):
             write_text(config.json, f"{whole}\n")
     if config.plot:
         from roformer_tf.runs.plots import plot_runs  # matplotlib takes a second to load
 
-        with _told(f"write {config.plot}"):
+        with _file_errors(f"write {config.plot}"):
             plot_runs({run.name: curves(run) for run in runs}, config.plot)
     try:
         print("\n".join(tables(comparison, terminal_width())), flush=True)
-    except BrokenPipeError:  # `… | head` has seen enough; Python flushes once more at its end
+    except BrokenPipeError:  # `… | head` has ended; Python flushes once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -121,18 +121,18 @@ def find_runs(folder: Path) -> list[Path]:
         raise InputError(
             f"there is no folder {folder}. Give the --output of a run, or a folder that holds runs."
         )
-    with _told(f"read {folder}"):
+    with _file_errors(f"read {folder}"):
         runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
     if not runs:
         raise InputError(
-            f"{folder} holds no run: neither {SETTINGS} nor {METRICS_FILE} lies in it, or in a "
-            "folder of it. Give the --output of a run, or a folder that holds runs."
+            f"{folder} holds no run: there is no {SETTINGS} or {METRICS_FILE} in it or in its "
+            "subfolders. Give the --output of a run, or a folder that holds runs."
         )
     return runs
 
 
 def named(folders: Sequence[Path]) -> dict[Path, str]:
-    """A name for each folder, given twice or not: its own, or its path where two have the same."""
+    """A unique name for each folder: its own name, or its path if two have the same name."""
     known: dict[Path, Path] = {}
     for folder in folders:
         known.setdefault(folder.resolve(), folder)
@@ -146,10 +146,10 @@ def named(folders: Sequence[Path]) -> dict[Path, str]:
 def read_run(folder: Path, name: str) -> RecordedRun:
     """Read a run's folder. Raises InputError for a damaged file.
 
-    Of several trainings, the run's own lines are those of the best, once all are done; before,
-    they are those of the training at work.
+    If fine-tuning consists of several trainings, its lines are those of the best one once all are
+    finished, and before that those of the current one.
     """
-    with _told(f"read {folder}"):
+    with _file_errors(f"read {folder}"):
         trials = sorted(
             folder.glob(f"{TRIALS}/*/{METRICS_FILE}"), key=lambda path: path.stat().st_mtime
         )
@@ -167,7 +167,7 @@ def read_run(folder: Path, name: str) -> RecordedRun:
 
 
 def compared(runs: Sequence[RecordedRun]) -> Plain:
-    """Everything that is shown, as JSON knows it.
+    """Everything that is shown, as a dictionary for JSON.
 
     {"runs": [{"name": "base", "step": 500, "loss": 2.1, …, "settings": {…}}, …],
      "differences": {"pretraining": {"learning_rate": {"base": 0.0003, "fast": 0.001}}, …}}
@@ -180,10 +180,10 @@ def compared(runs: Sequence[RecordedRun]) -> Plain:
 
 
 def summary(run: RecordedRun) -> Plain:
-    """How far a run is, and how good; null where there is no figure yet."""
+    """Progress and metrics of a run; None where there is no figure yet."""
     losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
     accuracies = points(run.evaluations, "held_out_accuracy")
-    speeds, shares = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
+    speeds, utilizations = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
     best_step, best = best_evaluation(run.evaluations) or (None, None)
     last = losses[-max(1, len(losses) // 100) :]
     step = max((line["step"] for line in (*run.lines[-1:], *run.evaluations[-1:])), default=0)
@@ -203,16 +203,16 @@ def summary(run: RecordedRun) -> Plain:
         "best_held_out_loss": best,
         "best_step": best_step,
         "tokens_per_second": median(speed for _, speed in speeds) if speeds else None,
-        "mfu": median(share for _, share in shares) if shares else None,
+        "mfu": median(x for _, x in utilizations) if utilizations else None,
         **_figures(run),
         "settings": run.settings,
     }
 
 
 def differences(runs: Sequence[RecordedRun]) -> dict[str, Plain]:
-    """Settings that are not the same in all runs that have any: key → {name of the run: value}.
+    """Settings that differ between runs: key → {name of the run: value}.
 
-    A run of another version may lack a key. Where a run is written says nothing of it.
+    A run of another version may lack a key. The output folder does not count.
     """
     runs = [run for run in runs if run.settings]
     keys = dict.fromkeys(key for run in runs for key in run.settings if key != "output")
@@ -232,10 +232,10 @@ def points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, floa
 
 
 def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, float] | None:
-    """Step and loss of the best evaluation since rows have their length; None where there is none.
+    """Step and loss of the best evaluation at the current sequence length; None without any.
 
-    Among rows of another length a token is easier or harder to tell, whatever the model. A line
-    without `length`, of an older version, counts as of the same length as the next one with it.
+    Losses at different lengths are not comparable: a longer context makes a token easier to
+    predict. A line without `length` counts as the length of the next line that has one.
     """
     comparable: list[Mapping[str, Any]] = []
     length: int | None = None
@@ -285,7 +285,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _steps(run: RecordedRun) -> int | None:
-    """The steps asked for; of fine-tuning they are known from the first evaluation on."""
+    """The planned number of steps; for fine-tuning, known after the first evaluation."""
     if run.kind == PRETRAINING:
         steps, stages = run.settings.get("steps"), run.settings.get("stages")
         if stages:  # 'length=512 steps=1000': whatever else another version may say there
@@ -299,12 +299,12 @@ def _steps(run: RecordedRun) -> int | None:
 
 
 def _figures(run: RecordedRun) -> Plain:
-    """What fine-tuning reached, by set: as its report has it, before that at the last epoch."""
+    """Metrics of fine-tuning by set: from its report, or before that from the last epoch."""
     if run.kind == PRETRAINING:
         return {}
     valid = {key: x for line in run.evaluations[-1:] for key, x in line.items()}
-    given = run.report or {"valid": valid}
-    sets = {name: given.get(name) or {} for name in ("test", "valid")}
+    metrics = run.report or {"valid": valid}
+    sets = {name: metrics.get(name) or {} for name in ("test", "valid")}
     return {
         name: {key: x for key, x in one.items() if key not in ("step", "epoch") and _is_figure(x)}
         for name, one in sets.items()
@@ -317,7 +317,7 @@ def _is_figure(value: Any) -> bool:
 
 
 def _by_metrics(runs: Sequence[Plain]) -> list[list[Plain]]:
-    """The runs with figures of fine-tuning, those that have the same side by side."""
+    """The runs with metrics of fine-tuning, grouped by the names of the metrics."""
     groups: dict[tuple[str, ...], list[Plain]] = {}
     for run in runs:
         figures = run.get("valid") or run.get("test")
@@ -342,7 +342,7 @@ def _row(run: Plain) -> dict[str, str]:
 
 
 def _state(run: Plain) -> str:
-    """How far a run is: "finished at step 900", "at step 500 of 900, training 2"."""
+    """For example "finished at step 900" or "at step 500 of 900, training 2"."""
     words = f"{'finished ' if run['finished'] else ''}at step {run['step']:,}"
     if run["steps"] not in (None, run["step"]):
         words += f" of {run['steps']:,}"
@@ -389,8 +389,8 @@ def _headed(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Turn what the file system refuses into a message for the user."""
+def _file_errors(what: str) -> Iterator[None]:
+    """Raise an InputError in place of an error of the file system."""
     try:
         yield
     except OSError as error:

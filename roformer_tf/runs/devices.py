@@ -1,4 +1,4 @@
-"""The device at hand, as Keras knows it: its precision, its compiler, its name."""
+"""The device of Keras' backend: its name, and the precision and compiler that suit it."""
 
 import functools
 import platform
@@ -14,10 +14,10 @@ from roformer_tf.runs.settings import Precision
 
 
 def choose_precision(asked: Precision) -> str:
-    """Give a Keras dtype policy's name: as asked, or bfloat16 products where they are faster.
+    """The Keras dtype policy to use. "auto": bfloat16 matrix products if the device is faster.
 
-    They are on GPUs and TPUs; on a processor they are tried. With instructions for them (AMX,
-    AVX512-BF16) and libraries that use them they take about half the time, without many times it.
+    GPUs and TPUs are. On a CPU it is measured: with AMX or AVX512-BF16 products take about half the
+    time, without them many times as long.
     """
     if asked != "auto":
         return asked
@@ -39,18 +39,18 @@ def _accelerated() -> bool:
 
 @functools.cache  # a process decides once
 def _faster_in_bfloat16() -> bool:
-    """Whether products take clearly less time than in float32.
+    """Whether matrix products take clearly less time than in float32.
 
-    Casts and element-wise work gain nothing, so a little less would not pay.
+    Casts and element-wise operations gain nothing, so a small difference would not pay.
     """
     seconds = _product_seconds("bfloat16", "float32")
     return seconds["bfloat16"] < 0.75 * seconds["float32"]
 
 
 def _product_seconds(*dtypes: str, size: int = 1024, rounds: int = 5) -> dict[str, float]:
-    """Least processor time of one product of two square matrices, for each dtype in turn.
+    """Minimum CPU time of a product of two square matrices, by dtype.
 
-    Time on the clock would depend on what else runs: the same command must decide the same.
+    CPU time, because wall-clock time depends on other programs and the decision must not.
     """
     squares = {dtype: keras.ops.ones((size, size), dtype) for dtype in dtypes}
 
@@ -60,13 +60,13 @@ def _product_seconds(*dtypes: str, size: int = 1024, rounds: int = 5) -> dict[st
         return time.process_time() - began
 
     for x in squares.values():
-        seconds(x)  # the first one prepares
+        seconds(x)  # warm-up
     tried = [{dtype: seconds(x) for dtype, x in squares.items()} for _ in range(rounds)]
     return {dtype: min(times[dtype] for times in tried) for dtype in dtypes}
 
 
 def describe_machine() -> dict[str, str]:
-    """What a run ran on, for its report: processor, accelerators, backend and versions."""
+    """CPU, accelerators, backend and versions, for the report of a run."""
     return {
         "processor": f"{_processor()}, {usable_cores()} cores",
         "accelerators": ", ".join(_accelerators()) or "none",
@@ -80,7 +80,7 @@ def _accelerators() -> list[str]:
 
 
 def _processor() -> str:
-    """The processor's name, as Linux has it; elsewhere its architecture."""
+    """The CPU's name on Linux; elsewhere its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -90,11 +90,11 @@ def _processor() -> str:
 
 
 def device_name() -> str | None:
-    """The name of the first accelerator of Keras' backend, "NVIDIA L20"; None on a processor."""
+    """The name of the first accelerator of Keras' backend, "NVIDIA L20"; None on a CPU."""
     return next(iter(accelerators()), None)
 
 
 def sync(model: keras.Model) -> None:
-    """Have the model's variables hold what the last step made: on JAX `fit` keeps it elsewhere."""
+    """Update the model's variables: on JAX, `fit` keeps the state of the last step elsewhere."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()

@@ -1,4 +1,4 @@
-"""Batches of changing length, as `keras.Model.fit` takes them."""
+"""Batches of varying length in the forms that `keras.Model.fit` accepts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ def fed(
     *,
     static_shapes: bool = False,
 ) -> Any:
-    """Give `fit` batches of (inputs, targets, weights) whose lengths differ; B must not.
+    """Batches of (inputs, targets, weights) for `fit`. Lengths may differ, the batch size not.
 
-    Nor may it of the inputs, but for those whose names are `varying`. With `static_shapes` all
-    batches, of whatever `fit` or `predict` takes, are of one shape, which a graph then knows.
-    Of a grain dataset Keras, on TensorFlow, looks at two batches and takes what they have in
-    common for the shape of all: where both are of one length, the first other one ends the run.
+    Only inputs named in `varying` may differ in the batch size, too. With `static_shapes` all
+    batches have one shape, which is then known in the graph.
+
+    Why not the grain dataset itself: on TensorFlow, Keras infers the shape from two batches. If
+    both have one length, the first batch of another length ends the run.
     """
     if keras.backend.backend() != "tensorflow":
         return batches
@@ -31,10 +32,10 @@ def fed(
 
 
 def epochs(batches: grain.MapDataset, steps: int) -> Any:
-    """Give `fit` the endless batches in epochs of so many: it needs no `steps_per_epoch`.
+    """Endless batches in epochs of `steps`, so that `fit` needs no `steps_per_epoch`.
 
-    Lengths may differ from batch to batch. Every iteration is the next epoch, so that a dataset
-    that was looked into begins with its second.
+    Lengths may differ from batch to batch. Every iteration is the next epoch: a dataset that was
+    iterated once before starts with the second.
     """
     if keras.backend.backend() != "tensorflow":
         return _Epochs(batches, steps)
@@ -51,7 +52,7 @@ def epochs(batches: grain.MapDataset, steps: int) -> Any:
 
 
 class _Epochs(keras.utils.PyDataset):
-    """Batches in epochs, for the backends that take arrays of any shape."""
+    """Batches in epochs, for backends that accept arrays of any shape."""
 
     def __init__(self, batches: grain.MapDataset, steps: int) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class _Epochs(keras.utils.PyDataset):
         return self._batches[self._epoch * self._steps + number]
 
     def on_epoch_end(self) -> None:
-        """Go on to the next order of the rows."""
+        """Continue with the next epoch's batches."""
         self._epoch += 1
 
 
@@ -77,9 +78,9 @@ def _tensorflow_dataset(
 ) -> Any:
     """A `tf.data.Dataset` of batches.
 
-    Their axes but the first may be of any size, unless shapes are static: those of the first batch.
-    It does not tune itself: there is nothing to tune in what Python makes, and on a busy machine
-    whoever ends such an iterator may wait many seconds until its tuner wakes up.
+    All axes except the first may have any size, unless shapes are static: those of the first batch.
+    Autotuning is off. It has nothing to tune in a Python generator, and closing the iterator may
+    wait for the tuner for many seconds on a busy machine.
     """
     import tensorflow as tf
 
@@ -89,8 +90,9 @@ def _tensorflow_dataset(
 
     signature = keras.tree.map_structure(spec, next(iterate()))
     for name in varying:
-        found = signature[0][name]
-        signature[0][name] = tf.TensorSpec([None] * found.shape.rank, found.dtype)
+        spec_of_input = signature[0][name]
+        unknown = [None] * spec_of_input.shape.rank
+        signature[0][name] = tf.TensorSpec(unknown, spec_of_input.dtype)
     options = tf.data.Options()
     options.autotune.enabled = False
     dataset = tf.data.Dataset.from_generator(iterate, output_signature=signature)
@@ -98,10 +100,10 @@ def _tensorflow_dataset(
 
 
 def prefetched(batches: grain.MapDataset) -> grain.IterDataset:
-    """Have a thread make the next few batches while the model works on one; for `fit`.
+    """Batches for `fit` that a thread prepares while the model trains.
 
-    One thread: masking is Python, of which a process runs one piece at a time, and grain's own
-    default of 16 threads and 500 batches ahead only takes time and memory from the model.
+    One thread, because masking is Python code and holds the interpreter's lock. grain's default of
+    16 threads and 500 batches only takes CPU time and memory from the model.
     """
     import grain
 

@@ -23,9 +23,10 @@ REPORT, RESULT, TRIALS = "report.json", "result.json", "trials"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl and the like, each with a `step`; a last one that a kill cut is none.
+    """Lines of metrics.jsonl and similar files, each with a `step`; none if there is no file.
 
-    No lines without the file. Raises InputError for any other line that cannot be read.
+    A last line that a killed process left incomplete is skipped. Raises InputError for any other
+    line that cannot be read.
     """
     if not path.exists():
         return []
@@ -34,7 +35,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Keys and values of a JSON or YAML file, none without one. InputError for a damaged one."""
+    """Keys and values of a JSON or YAML file, {} if there is none. InputError if it is damaged."""
     if not path.exists():
         return {}
     content = path.read_bytes()
@@ -44,12 +45,12 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         line, problem, values = _damaged_line(error, content), "this is damaged", None
     if not isinstance(values, dict):
-        raise InputError(f"{path}, line {line}: {problem}. Mend the file, or leave the run out.")
+        raise InputError(f"{path}, line {line}: {problem}. Fix the file, or leave the run out.")
     return {str(key): value for key, value in values.items()}
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings that a run was begun with; none in a new folder."""
+    """The settings that a run was started with; {} in a new folder."""
     path = folder / SETTINGS
     return (path.exists() and yaml.safe_load(path.read_text(encoding="utf-8"))) or {}
 
@@ -61,14 +62,14 @@ def _read_line(text: bytes, place: str) -> dict[str, Any]:
         line = None
     if not (isinstance(line, dict) and isinstance(line.get("step"), int)):
         raise InputError(
-            f"{place}: this is no line of metrics: {text[:40].decode('utf-8', 'replace')!r}. "
+            f"{place}: this is not a line of metrics: {text[:40].decode('utf-8', 'replace')!r}. "
             "Remove the line, or leave the run out."
         )
     return line
 
 
 def _damaged_line(error: Exception, content: bytes) -> int:
-    """The line, counted from 1, at which a reader of YAML, JSON or UTF-8 stopped."""
+    """The line, counted from 1, at which parsing YAML, JSON or UTF-8 failed."""
     if isinstance(error, UnicodeDecodeError):
         return content.count(b"\n", 0, error.start) + 1
     if isinstance(error, json.JSONDecodeError):
@@ -82,7 +83,7 @@ def _damaged_line(error: Exception, content: bytes) -> int:
 Settings = TypeVar("Settings", bound=Any)  # a dataclass of a command that trains
 
 RESULTS = (MODEL, CHECKPOINTS, BEST, TRIALS, RESULT, REPORT, "report.md")
-"""Some of what a run writes, and would replace."""
+"""Files and folders that a run writes, and that it must not overwrite for another program."""
 
 
 def check_output(config: Any, may_change: Sequence[str]) -> None:
@@ -93,20 +94,20 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
     output = Path(config.output)
     settings = output / SETTINGS
     if not settings.exists():
-        in_the_way = [output / name for name in RESULTS if (output / name).exists()]
-        if output.is_file() or in_the_way:
+        existing = [output / name for name in RESULTS if (output / name).exists()]
+        if output.is_file() or existing:
             raise InputError(
-                f"{(in_the_way or [output])[0]} exists, but is of no run that began here. "
+                f"{(existing or [output])[0]} exists, but no run started in this folder. "
                 "Choose another --output."
             )
         return
-    began = read_settings(output)
-    if began:  # a setting may be younger than the run
-        began = _defaults(type(config)) | began
+    started = read_settings(output)
+    if started:  # a setting may be newer than the run
+        started = _defaults(type(config)) | started
     changed = [
-        f"{key} was {began.get(key)!r} and is {value!r}"
+        f"{key} was {started.get(key)!r} and is {value!r}"
         for key, value in plain(config).items()
-        if key not in may_change and began.get(key) != value
+        if key not in may_change and started.get(key) != value
     ]
     if changed:
         raise InputError(
@@ -116,26 +117,26 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
 
 
 def settle_precision(config: Settings) -> Settings:
-    """Replace `precision="auto"` by what the run began with, else by what suits the device.
+    """Replace `precision="auto"` by the run's precision, or for a new run by the device's best.
 
-    Begun on one machine and continued on another, a run does not change its arithmetic.
+    A run that is resumed on another machine keeps its arithmetic.
     """
     if config.precision != "auto":
         return config
     from roformer_tf.runs.devices import choose_precision  # loads Keras
 
-    began = read_settings(Path(config.output)).get("precision", "auto")
-    return dataclasses.replace(config, precision=choose_precision(began))
+    started = read_settings(Path(config.output)).get("precision", "auto")
+    return dataclasses.replace(config, precision=choose_precision(started))
 
 
 def write_settings(config: Any) -> None:
-    """Write the run's settings, by which the same command finds it again."""
+    """Write the run's settings; the same command is recognized by them."""
     text = yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False)
     write_text(Path(config.output) / SETTINGS, text)
 
 
 def tidy(output: Path) -> None:
-    """Remove what a killed process was writing, in a folder that is known to be a run's."""
+    """Remove temporary files of a killed process from the folder of a run."""
     if (output / SETTINGS).exists():
         for folder in (output, output / "export", *output.glob(f"{TRIALS}/*")):
             sweep(folder)
@@ -143,7 +144,7 @@ def tidy(output: Path) -> None:
 
 
 def _defaults(settings: Any) -> dict[str, Any]:
-    """What a settings dataclass has where nothing is given, as `plain` tells it."""
+    """The defaults of a settings dataclass, in the form of `plain`."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         if field.default_factory is not dataclasses.MISSING:
@@ -155,7 +156,7 @@ def _defaults(settings: Any) -> dict[str, Any]:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """A settings dataclass as YAML knows values, flags of nested ones beside the others."""
+    """A settings dataclass as a dictionary for YAML; fields of nested dataclasses are flattened."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

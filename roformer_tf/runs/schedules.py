@@ -1,4 +1,4 @@
-"""The learning rate over the steps of a run."""
+"""Learning rate schedules."""
 
 import math
 from typing import Any, Literal
@@ -9,13 +9,13 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises linearly to `peak` over the warm-up steps, then falls to 0 at the end.
+    """Linear warm-up to `peak`, then decay to 0 at the end.
 
-    The first step already moves: step s (from 0) has peak · (s + 1) / warmup_steps. It falls over
-    the last `decay_steps`, unset: all after the warm-up, as a line or, by `shape="cosine"`, as half
-    a wave; before them it stays at the peak (warm-up, stable, decay: arXiv 2404.06395). With
-    `accumulate` batches to a step it is called with batches, as Keras does. `begin`: number of its
-    first step, where others went before.
+    Step s (from 0) of the warm-up has peak · (s + 1) / warmup_steps, so the first step is not 0.
+    The decay takes the last `decay_steps` (default: all after the warm-up). It is linear, or half a
+    cosine wave with `shape="cosine"`. Before it the rate stays at the peak (warm-up, stable,
+    decay: arXiv 2404.06395). With `accumulate` batches per step, Keras calls it with the number of
+    batches. `begin` is the number of its first step, if another schedule came before.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return self.peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras needs to make the schedule again."""
+        """The arguments, for Keras' serialization."""
         return {
             "peak": self.peak,
             "warmup_steps": self.warmup_steps,
@@ -55,9 +55,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class AdjustableDecay(WarmupDecay):
-    """A linear WarmupDecay whose numbers a compiled step reads anew, so that they may change.
+    """A linear WarmupDecay that can be changed without compiling the training step again.
 
-    `numbers`: peak, warm-up, total and decay steps, float32 (4,); without it they are fixed.
+    A compiled step reads `numbers`: peak, warm-up, total and decay steps, float32 (4,). If it is
+    None, they are fixed.
     """
 
     numbers: keras.Variable | None = None
@@ -73,7 +74,7 @@ class AdjustableDecay(WarmupDecay):
         return peak * ops.clip(ops.minimum(rising, left), 0.0, 1.0)
 
     def adjust(self, other: WarmupDecay) -> None:
-        """Go as another schedule of as many batches to a step does."""
+        """Take over the numbers of another schedule with the same `accumulate`."""
         self.peak, self.warmup_steps = other.peak, other.warmup_steps
         self.total_steps, self.decay_steps = other.total_steps, other.decay_steps
         assert self.numbers is not None

@@ -1,4 +1,4 @@
-"""The lines of a run at Weights & Biases too, for teams that look there."""
+"""Sends the metrics of a run to Weights & Biases."""
 
 import os
 import uuid
@@ -14,22 +14,21 @@ from roformer_tf.runs.callbacks import scalars
 
 Track: TypeAlias = Callable[[Mapping[str, Any]], None]
 IDENTITY = "wandb-id"
-"""File of a run's folder that holds its name there, so that it is the same run when it resumes."""
+"""File with the run's id at Weights & Biases, so that a resumed run continues the same one."""
 
 
 def check_tracking(project: str | None) -> None:
-    """Raise InputError where a project is named, but the package is missing."""
+    """Raise InputError if a project is set, but wandb is not installed."""
     if project is not None and find_spec("wandb") is None:
         raise InputError("--wandb needs the package: pip install 'roformer-tf[wandb]'.")
 
 
 @contextmanager
 def tracked(project: str | None, output: Path, settings: Mapping[str, Any]) -> Iterator[Track]:
-    """Give what takes a line of metrics to a project of wandb; without one, it does nothing.
+    """Yield a function that sends a line of metrics to a wandb project, or does nothing without.
 
-    Plots go by `step`, as our own do: the steps that a killed run does again stand there twice.
-    WANDB_MODE=offline writes to the run's folder alone, for `wandb sync`. Raises InputError where
-    the service refuses.
+    Plots are by `step`. Steps that a resumed run repeats appear twice. WANDB_MODE=offline writes to
+    the run's folder only, for `wandb sync`. Raises InputError if wandb cannot start the run.
     """
     if project is None:
         yield lambda line: None
@@ -48,11 +47,11 @@ def tracked(project: str | None, output: Path, settings: Mapping[str, Any]) -> I
             resume="allow",
             dir=os.fspath(output),
             config=dict(settings),
-            settings=wandb.Settings(console="off"),  # what is printed stays here
+            settings=wandb.Settings(console="off"),  # do not upload what is printed
         )
     except (wandb.Error, OSError) as error:
         raise InputError(
-            f"wandb did not begin a run of {project}: {error}. Log in by `wandb login`, set "
+            f"wandb could not start a run of {project}: {error}. Log in with `wandb login`, set "
             "WANDB_MODE=offline, or leave --wandb out."
         ) from None
     run.define_metric("*", step_metric="step")

@@ -144,7 +144,7 @@ def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
     for name, entry in cli.COMMANDS.items():
         settings = cli.load_settings(name)
         shown = re.findall(r"--([a-z][a-z0-9-]*)", help_of(name))
-        others = {"help", *entry.instead}  # what such a flag leads to has a help of its own
+        others = {"help", *entry.variants}  # what such a flag leads to has a help of its own
         cli.check_names([f"--{flag}" for flag in shown if flag not in others], settings, name)
 
 
@@ -282,7 +282,10 @@ def test_an_empty_file_changes_nothing(run, yaml):
         ("- steps\n", ["settings.yaml", "no keys with values"]),
         ("steps\n", ["settings.yaml", "no keys with values"]),
         ("steps: many\noutput: x\n", ["--steps"]),
-        ("output: no\n", ["settings.yaml, line 1: output is no, which to YAML", '"no", or leave']),
+        (
+            "output: no\n",
+            ["settings.yaml, line 1: output is no, which is a boolean", '"no", or leave'],
+        ),
         ("steps: 3\noutput: x\nsteps: 4\n", ["settings.yaml, line 3: steps is in line 1"]),
         ("save-every: 3\noutput: x\nsave_every: 3\n", ["line 3: save_every is in line 1"]),
         ("output: x\ncorpus:\n  - a\n  - on\n", ["line 4: corpus is on, which"]),
@@ -320,7 +323,7 @@ def test_a_missing_yaml_file_is_named(run, tmp_path):
         (InputError("no such corpus."), 2, "roformer-tf try: no such corpus.\n"),
         (DivergedError("the loss is nan."), 1, "roformer-tf try: the loss is nan.\n"),
         (DifferenceError("layer_1 differs."), 1, "roformer-tf try: layer_1 differs.\n"),
-        (KeyboardInterrupt(), 130, "\nstopped. The same command continues.\n"),
+        (KeyboardInterrupt(), 130, "\nstopped. Run the same command again to resume.\n"),
     ],
 )
 def test_errors_that_the_user_can_act_upon_are_one_message(run, error, code, message):

@@ -158,7 +158,7 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     assert finetune(shallow, train, run, test=test, **more) == 0
     told = capsys.readouterr().out
     assert f"task {task}" in told
-    assert "device: the processor, by " in told
+    assert "device: the CPU, by " in told
 
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     metric = METRICS.get(task, "accuracy")

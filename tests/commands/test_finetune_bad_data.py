@@ -159,4 +159,4 @@ def test_an_output_folder_of_something_else_is_left_alone(folder, released, tmp_
     (tmp_path / "model").mkdir()
     flags = ["--checkpoint", released("char"), "--train", folder / "good.tsv"]
     assert run(*flags, "--output", tmp_path) == 2
-    assert "is of no run that began here" in capsys.readouterr().err
+    assert "no run started in this folder" in capsys.readouterr().err

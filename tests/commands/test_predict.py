@@ -139,7 +139,7 @@ def test_bad_rows_are_told_all_at_once_over_chunks(finetuned, tmp_path, monkeypa
         f"  {path}:2-11 has an empty text in 'text'",
     )
     assert summary.startswith("1 of 11 texts predicted; ")
-    assert "; device: the processor, by " in summary
+    assert "; device: the CPU, by " in summary
     output = ["--output", str(tmp_path / "new.tsv")]
     assert main(["predict", *flags, "--strict", *output]) == 2
     err = capfd.readouterr().err

@@ -156,7 +156,7 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
     told_to_end((run / "rows" / "unfinished" / "settings.json").exists)
     assert main(["pretrain", *flags(run, workers=2)]) == 75
     err = capsys.readouterr().err
-    assert "told to end (SIGTERM). The same command continues." in err
+    assert "received SIGTERM. Run the same command again to resume." in err
     assert "Traceback" not in err
     assert not (run / "rows" / "manifest.json").exists()
 

@@ -75,7 +75,7 @@ def test_a_poisoned_batch_is_skipped_and_told_of(pretrain_flags, tmp_path, capsy
     for step in (4, 5, 6, 11):
         assert f"step {step} is skipped" in out
     lines = read_metrics(run / "metrics.jsonl")
-    assert [line["left_out"] for line in lines] == [0, 3, 0, 1, 0, 0, 0, 0]
+    assert [line["skipped"] for line in lines] == [0, 3, 0, 1, 0, 0, 0, 0]
     assert [line["loss"] is None for line in lines] == [False, True, *[False] * 6]
     assert lines[1]["gradient_norm"] is None
     assert all(np.isfinite(line["loss"]) for line in [lines[0], *lines[2:]])
@@ -166,7 +166,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
     assert done.returncode == 0, done.stderr
     full, again = json.loads(done.stdout)
     assert full["code"] == 1, full
-    assert "No space left on device. Nothing that was whole is lost. Make room" in full["err"]
+    assert "No space left on device. Completed files are intact. Free some space" in full["err"]
     assert "Traceback" not in full["err"]
     assert not [name for names in full["names"].values() for name in names if ".tmp" in name]
     *_, last = full["names"]["checkpoints"]  # of those that were written before
@@ -209,7 +209,5 @@ def test_whatever_is_written_to_a_full_disk_ends_in_a_message(
     monkeypatch.setattr(cli, "load_settings", lambda *_: ListConfig)
     assert main(["checkpoints", "list"]) == 1
     err = capsys.readouterr().err
-    assert re.search(
-        "cannot write.*: .*(full|large|No space).* Nothing that was whole is lost", err
-    )
+    assert re.search("cannot write.*: .*(full|large|No space).* Completed files are intact", err)
     assert not list(tmp_path.glob(".*"))

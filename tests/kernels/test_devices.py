@@ -32,10 +32,10 @@ def gpus(monkeypatch):
 @pytest.mark.parametrize(
     ("backend", "names", "want"),
     [
-        ("tensorflow", [], "the processor, by TensorFlow"),
+        ("tensorflow", [], "the CPU, by TensorFlow"),
         ("tensorflow", ["NVIDIA L20"], "NVIDIA L20, by TensorFlow"),
         ("tensorflow", [""], "a GPU without a name, by TensorFlow"),
-        ("jax", [], "the processor, by JAX"),
+        ("jax", [], "the CPU, by JAX"),
         ("jax", ["NVIDIA H100 80GB HBM3"] * 8, "8 × NVIDIA H100 80GB HBM3, by JAX"),
     ],
 )
@@ -47,6 +47,6 @@ def test_the_device_is_told_by_its_name(gpus, backend, names, want):
 
 def test_without_keras_there_is_the_processor_alone(monkeypatch):
     monkeypatch.delitem(sys.modules, "keras")
-    assert device_in_words() == "the processor"
+    assert device_in_words() == "the CPU"
     assert accelerators() == []
     assert "keras" not in sys.modules

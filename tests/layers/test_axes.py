@@ -9,7 +9,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
-from roformer_tf.layers.axes import axial_angles, pairs_by_axis, turn_along_axes
+from roformer_tf.layers.axes import axial_angles, pairs_by_axis, rotate_along_axes
 from roformer_tf.layers.rotary import Rotation, angles
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
@@ -43,9 +43,9 @@ def test_each_pair_turns_by_one_axis(axes, head, base, style):
     x = rng.normal(size=(2, 5, 3, head)).astype("float32")
     positions = rng.integers(-9, 300, (2, 5, axes)).astype("int32")
     want = by_complex_phases(x.astype("float64"), positions, base, style)
-    got = turn_along_axes(x, positions, Rotation(head, style, base))
+    got = rotate_along_axes(x, positions, Rotation(head, style, base))
     np.testing.assert_allclose(array(got), want, atol=5e-5)
-    alike = turn_along_axes(x, positions[0], Rotation(head, style, base))  # of all rows
+    alike = rotate_along_axes(x, positions[0], Rotation(head, style, base))  # of all rows
     np.testing.assert_allclose(array(alike)[0], want[0], atol=5e-5)
 
 
@@ -59,17 +59,19 @@ def test_of_one_axis_they_are_the_usual_angles():
 def test_only_the_share_that_turns_is_shared_out():
     x = np.random.default_rng(1).normal(size=(1, 4, 2, 16)).astype("float32")
     positions = np.array([[0, 0], [3, 1], [2, 9], [7, 7]], "int32")
-    got = array(turn_along_axes(x, positions, Rotation(16, share=0.5)))
+    got = array(rotate_along_axes(x, positions, Rotation(16, share=0.5)))
     np.testing.assert_array_equal(got[..., 8:], x[..., 8:])
-    want = array(turn_along_axes(x[..., :8], positions, Rotation(8)))
+    want = array(rotate_along_axes(x[..., :8], positions, Rotation(8)))
     np.testing.assert_array_equal(got[..., :8], want)
-    np.testing.assert_array_equal(turn_along_axes(x, positions, Rotation(16, share=0.0)), x)
+    np.testing.assert_array_equal(rotate_along_axes(x, positions, Rotation(16, share=0.0)), x)
 
 
 def scores(query, key, at, other, style):
     """Product of a query at one position and a key at another, both (A,)."""
     turned = [
-        array(turn_along_axes(x[None, None, None], np.array([place], "int32"), Rotation(8, style)))
+        array(
+            rotate_along_axes(x[None, None, None], np.array([place], "int32"), Rotation(8, style))
+        )
         for x, place in ((query, at), (key, other))
     ]
     return float((turned[0].astype("float64") * turned[1]).sum())

@@ -11,7 +11,7 @@ from roformer_tf.layers.positions import (
     LearnedPositions,
     RelativeBias,
     SinusoidalPositions,
-    places,
+    document_positions,
     relative_bucket,
 )
 
@@ -78,8 +78,8 @@ def test_sines_and_cosines_stand_side_by_side():
 def test_places_begin_anew_with_every_document():
     ids = np.array([[1, 1, 1, 2, 2, 0, 0], [5, 3, 3, 3, 3, 3, 3], [0, 0, 1, 1, 2, 1, 1]])
     want = [[0, 1, 2, 0, 1, 0, 1], [0, 0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 0, 1]]
-    np.testing.assert_array_equal(ops.convert_to_numpy(places(ids)), want)
-    np.testing.assert_array_equal(ops.convert_to_numpy(places(ids[:, :1])), [[0]] * 3)
+    np.testing.assert_array_equal(ops.convert_to_numpy(document_positions(ids)), want)
+    np.testing.assert_array_equal(ops.convert_to_numpy(document_positions(ids[:, :1])), [[0]] * 3)
 
 
 def test_a_row_longer_than_the_table_is_refused():

@@ -84,12 +84,12 @@ def test_up_to_the_trained_length_ntk_changes_nothing():
     x = np.random.default_rng(0).normal(size=(2, 9, 3, 8)).astype("float32")
     plain, scaled = Rotation(8), Rotation(8, parameters=parameters, trained_length=9)
     for length in (3, 9):
-        got = scaled.turn(x[:, :length], np.arange(length), length)
-        want = plain.turn(x[:, :length], np.arange(length))
+        got = scaled.rotate(x[:, :length], np.arange(length), length)
+        want = plain.rotate(x[:, :length], np.arange(length))
         np.testing.assert_array_equal(ops.convert_to_numpy(got), ops.convert_to_numpy(want))
     shorter = Rotation(8, parameters=parameters, trained_length=8)
-    got = ops.convert_to_numpy(shorter.turn(x, np.arange(9), 9))
-    assert np.abs(got - ops.convert_to_numpy(plain.turn(x, np.arange(9)))).max() > 1e-3
+    got = ops.convert_to_numpy(shorter.rotate(x, np.arange(9), 9))
+    assert np.abs(got - ops.convert_to_numpy(plain.rotate(x, np.arange(9)))).max() > 1e-3
 
 
 def test_log_n_grows_beyond_the_trained_length_alone():

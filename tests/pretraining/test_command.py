@@ -88,12 +88,12 @@ def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
             "learning_rate",
             "tokens_per_second",
             "gradient_norm",
-            "left_out",
+            "skipped",
             "waiting",
         ]
         assert 0 < line["loss"] < 10
         assert 0 < line["gradient_norm"] < 100
-        assert line["left_out"] == 0
+        assert line["skipped"] == 0
         assert line["tokens_per_second"] > 0
         assert 0 <= line["waiting"] <= 1
     rates = [line["learning_rate"] for line in lines]
@@ -273,7 +273,7 @@ def test_it_continues_from_the_checkpoint_before_a_damaged_one(continued, pretra
     """In the precision that it began with."""
     run, out, err = continued
     saved = run / "checkpoints"
-    damaged = f"{saved / 'step-00000022'}: training.safetensors is not as it was written."
+    damaged = f"{saved / 'step-00000022'}: training.safetensors is damaged."
     assert f"cannot read the checkpoint {damaged}" in err
     assert f"continuing from {saved / 'step-00000016'}" in out
     assert same_result(run, pretrained)

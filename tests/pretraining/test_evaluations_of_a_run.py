@@ -206,7 +206,7 @@ def test_a_precision_that_is_asked_for_is_trained_in(
     assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0
     told = capsys.readouterr().out
     assert f"parameters, {precision}" in told
-    assert "device: the processor, by " in told
+    assert "device: the CPU, by " in told
     judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
     _, batches = held_out(run, 8)
     losses = {}

@@ -146,5 +146,5 @@ def test_on_a_gpu_it_says_how_attention_is_computed(monkeypatch, form, dtype, ra
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     monkeypatch.setattr(command, "device_in_words", lambda: "NVIDIA L20, by JAX")
     assert command._attention(model).startswith(told)
-    monkeypatch.setattr(command, "device_in_words", lambda: "the processor, by JAX")
+    monkeypatch.setattr(command, "device_in_words", lambda: "the CPU, by JAX")
     assert command._attention(model) == ""

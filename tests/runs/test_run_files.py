@@ -24,7 +24,7 @@ def test_a_last_line_that_was_cut_short_does_not_count(tmp_path, end):
 def test_a_damaged_line_is_named_with_its_number(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 10}\n{"loss": 3}\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: this is no line of metrics"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: this is not a line of metrics"):
         read_metrics(path)
 
 

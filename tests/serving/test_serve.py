@@ -638,7 +638,7 @@ def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
     serve(ServeConfig(model=str(finetuned("classification")), port=0))
     assert seen[0] > kept
     said = capsys.readouterr().out
-    assert re.fullmatch(r"serving \S+ at http://127\.0\.0\.1:\d+ on the processor.*\n", said)
+    assert re.fullmatch(r"serving \S+ at http://127\.0\.0\.1:\d+ on the CPU.*\n", said)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from roformer_tf.runs.devices import sync
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class EmaAdamW(AdamW):
-    """AdamW that may keep an exponential moving average of the weights; subclasses move otherwise.
+    """AdamW with an optional exponential moving average of the weights, the base of all here.
 
-    `ema`: memory of that average, which begins as the weights; at step t (from 0) no more than
-    t / (t + 9), so that a short run forgets where it began. 0 makes none.
-    Keras' own, `use_ema`, counts every batch that is accumulated as a step, and replaces
-    the weights when `fit` ends.
+    `ema` is the decay of the average, which starts at the weights. At step t (from 0) the decay is
+    at most t / (t + 9), so that a short run forgets its initial weights. 0: no average.
+
+    Keras' own `use_ema` counts every accumulated batch as a step, and overwrites the weights when
+    `fit` ends.
     """
 
     def __init__(self, learning_rate: Any, *, ema: float = 0.0, **kwargs: Any) -> None:
@@ -28,24 +29,24 @@ class EmaAdamW(AdamW):
         self.ema_weights: list[keras.Variable] = []
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the optimizer again."""
+        """The arguments, for Keras' serialization."""
         return super().get_config() | {"ema": self.ema}
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Make the slots and the averaged weights."""
+        """Create the slots and the averaged weights."""
         if self.built:
             return
         self.make_slots(variables)
         self.ema_weights = self.add_optimizer_variables(variables if self.ema else [], "ema")
         for average, variable in zip(self.ema_weights, variables, strict=False):  # none without ema
-            average.assign(ops.copy(variable))  # JAX would share it, and give it away twice
+            average.assign(ops.copy(variable))  # a copy: JAX would donate the shared buffer twice
 
     def make_slots(self, variables: list[keras.Variable]) -> None:
-        """Make what is remembered of the gradients."""
+        """Create the slots for the moments of the gradients."""
         super().build(variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight, what is remembered of it, and its average."""
+        """Update a weight, its slots and its average."""
         self.move(gradient, variable, learning_rate)
         if self.ema:
             step = ops.cast(self.iterations, "float32")
@@ -54,16 +55,16 @@ class EmaAdamW(AdamW):
             self.assign_add(average, fresh * ops.subtract(variable, average))
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight and what is remembered of its gradients."""
+        """Update a weight and its slots."""
         super().update_step(gradient, variable, learning_rate)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LayerwiseAdamW(EmaAdamW):
-    """AdamW with a learning rate, and so a decay, of its own for each weight.
+    """AdamW with a learning rate, and so a weight decay, of its own for each weight.
 
-    `scales`: learning rate of each weight as a share of the learning rate, in the order of the
-    variables that it is built on.
+    `scales`: factor on the learning rate for each weight, in the order of the variables that the
+    optimizer is built with.
     """
 
     def __init__(self, learning_rate: Any, *, scales: Sequence[float], **kwargs: Any) -> None:
@@ -71,23 +72,23 @@ class LayerwiseAdamW(EmaAdamW):
         self.scales = tuple(scales)
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the optimizer again."""
+        """The arguments, for Keras' serialization."""
         return super().get_config() | {"scales": list(self.scales)}
 
     def restart(self, variables: Sequence[keras.Variable]) -> None:
-        """Forget every step, as if made anew for these weights; a compiled step stays compiled."""
+        """Reset to a new optimizer for these weights; a compiled step stays compiled."""
         for slot in self.variables:
             slot.assign(ops.zeros(slot.shape, slot.dtype))
         for average, variable in zip(self.ema_weights, variables, strict=False):  # none without ema
-            average.assign(ops.copy(variable))  # JAX would share it, and give it away twice
+            average.assign(ops.copy(variable))  # a copy: JAX would donate the shared buffer twice
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight by its own learning rate."""
+        """Update a weight with its own learning rate."""
         scale = self.scales[index_of(self, variable)]
         super().move(gradient, variable, learning_rate * scale)
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Shrink weights by their own learning rates; Keras knows one for all."""
+        """Decay weights by their own learning rates; Keras has one for all."""
         for variable in variables:
             if self._use_weight_decay(variable):
                 rate = self.learning_rate * self.scales[index_of(self, variable)]
@@ -96,11 +97,11 @@ class LayerwiseAdamW(EmaAdamW):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class Lamb(EmaAdamW):
-    """Adam whose step on a matrix is as long, in proportion, as the matrix (arXiv 1904.00962).
+    """LAMB: Adam with steps proportional to the norm of each matrix (arXiv 1904.00962).
 
-    Algorithm 2 with φ(z) = z: x ← x − η · ‖x‖ / ‖r + λx‖ · (r + λx) for Adam's step r, the ratio
-    being 1 where either length is 0. Decay stands inside the ratio; Keras' own LAMB has it outside.
-    Norms and biases, which do not decay, take Adam's step as it is, as in the authors' code.
+    Algorithm 2 with φ(z) = z: x ← x − η · ‖x‖ / ‖r + λx‖ · (r + λx) for Adam's step r. The ratio is
+    1 if either norm is 0. The decay is inside the ratio; in Keras' own LAMB it is outside. Norms
+    and biases do not decay and take Adam's step, as in the authors' code.
     """
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -111,21 +112,21 @@ class Lamb(EmaAdamW):
         if self._use_weight_decay(variable):
             value = ops.cast(variable, first.dtype)
             moved = moved + self.weight_decay * value
-            # flat: of three axes, such as attention's kernels have, Keras knows no norm
+            # flat: Keras has no norm over three axes, which attention's kernels have
             lengths = [ops.norm(ops.reshape(x, (-1,))) for x in (value, moved)]
             some = (lengths[0] > 0) & (lengths[1] > 0)
             moved = moved * ops.where(some, lengths[0] / ops.where(some, lengths[1], 1.0), 1.0)
         self.assign_sub(variable, ops.cast(learning_rate, first.dtype) * moved)
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """It is part of the step."""
+        """Nothing: `move` includes the decay."""
 
 
 @contextmanager
 def ema_weights(model: keras.Model) -> Iterator[None]:
-    """Give a compiled model its averaged weights for a while, where its optimizer keeps any.
+    """Use the averaged weights of a compiled model within the block, if its optimizer has any.
 
-    With `accumulate` or without, on both backends, in `fit` (after a step) or outside.
+    It works with `accumulate` and without, on both backends, inside and outside of `fit`.
     """
     swap_ema_weights(model)
     try:
@@ -135,10 +136,10 @@ def ema_weights(model: keras.Model) -> Iterator[None]:
 
 
 def swap_ema_weights(model: keras.Model) -> None:
-    """Put a compiled model's averaged weights in the place of its weights, and these in theirs."""
+    """Exchange a compiled model's weights with their averages."""
     sync(model)
     averages = getattr(model.optimizer, "ema_weights", [])
-    for one, other in zip(model.trainable_variables, averages, strict=False):  # all, or none
-        value = ops.copy(one)
-        one.assign(other)
-        other.assign(value)
+    for weight, average in zip(model.trainable_variables, averages, strict=False):  # all, or none
+        value = ops.copy(weight)
+        weight.assign(average)
+        average.assign(value)

@@ -1,4 +1,4 @@
-"""The optimizer that settings ask for, its slots made."""
+"""Creates optimizers from settings, with their slots."""
 
 import re
 from collections.abc import Iterable
@@ -22,10 +22,10 @@ def make_optimizer(
     product_dtype: str = "float32",
     begin: int = 0,
 ) -> EmaAdamW:
-    """The optimizer of a run of `steps`, its slots made, its decay off for norms and biases.
+    """The optimizer of a run of `steps`, with its slots, without decay of norms and biases.
 
-    `product_dtype`: what Muon multiplies in, such as the model's compute dtype. `begin`: steps that
-    the run had before this schedule's first one.
+    `product_dtype`: dtype of Muon's products, such as the model's compute dtype. `begin`: steps of
+    the run before the first one of this schedule.
     """
     settings = _settings(config, steps, begin=begin)
     if config.optimizer == "muon":
@@ -41,10 +41,10 @@ def make_optimizer(
 def make_finetune_optimizer(
     config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
 ) -> LayerwiseAdamW:
-    """The optimizer of a run of so many batches, its slots made, for `compile`.
+    """The optimizer for fine-tuning on a number of batches, with its slots.
 
-    A step takes `accumulate` batches; what is left over at the end makes none. Raises InputError
-    where there are too few for a single step.
+    A step takes `accumulate` batches; remaining batches at the end make no step. Raises InputError
+    if there are too few for one step.
     """
     return _make_layerwise(config, model, _of_batches(config, batches))
 
@@ -52,9 +52,9 @@ def make_finetune_optimizer(
 def make_restartable_optimizer(
     config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
 ) -> LayerwiseAdamW:
-    """The same, but `restart` may set it back for a run of another rate and length.
+    """The same, but `restart` can reset it for a run with another rate and length.
 
-    What it schedules by is its last variable, SCHEDULE, which is no part of a checkpoint.
+    Its last variable, SCHEDULE, holds the numbers of the schedule. It is not in checkpoints.
     """
     settings = _of_batches(config, batches)
     schedule = AdjustableDecay(**settings["learning_rate"].get_config())
@@ -70,9 +70,9 @@ def restart(
     model: PretrainedModel,
     batches: int,
 ) -> None:
-    """Set a restartable optimizer back, as if made for this model and these settings.
+    """Reset a restartable optimizer to the state of a new one with these settings.
 
-    They may have another rate and length, where `may_restart` says so.
+    Rate and length may differ from before; `may_restart` checks the rest.
     """
     optimizer.restart(model.trainable_variables)
     schedule_of(optimizer).adjust(_of_batches(config, batches)["learning_rate"])
@@ -81,14 +81,14 @@ def restart(
 def may_restart(
     optimizer: LayerwiseAdamW, config: FinetuneOptimizerConfig, model: PretrainedModel
 ) -> bool:
-    """Whether the settings leave the weights their shares of the rate, which are compiled."""
+    """Whether the settings keep the learning rate factors of the weights, which are compiled."""
     return tuple(optimizer.scales) == _scales(config, model)
 
 
 def _make_layerwise(
     config: FinetuneOptimizerConfig, model: PretrainedModel, settings: dict[str, Any]
 ) -> LayerwiseAdamW:
-    """The optimizer that the settings give, its slots made."""
+    """The optimizer for these settings, with its slots."""
     optimizer = LayerwiseAdamW(
         **settings,
         scales=_scales(config, model),
@@ -99,31 +99,31 @@ def _make_layerwise(
 
 
 def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[float, ...]:
-    """Share of the learning rate that each trainable weight has, in their order."""
+    """Factor on the learning rate of each trainable weight, in their order."""
     scales = layer_scales(model.named_variables(), config.layer_decay)
     rate = config.learning_rate
     for name in scales:
         if name.startswith("crf/") and not isinstance(rate, str):
             scales[name] = config.crf_learning_rate / rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
-    # What has no name is trained beside the model and is new: it learns as fast as a head.
+    # A weight without a name is not part of the model: it is new, and learns as fast as a head.
     return tuple(scales.get(names.get(id(v), ""), 1.0) for v in model.trainable_variables)
 
 
 def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
-    """Learning rate of weights as a share of the head's: decay^(layers above them).
+    """Learning rate of weights relative to the head's: decay^(layers above them).
 
-    The head is a layer of its own above the uppermost, the embeddings one below the lowest:
-    of 12 layers, 1 for the head, decay for layer 11, decay^12 for layer 0, decay^13 for them.
+    The head counts as a layer above the last, the embeddings as one below the first. With 12
+    layers: 1 for the head, decay for layer 11, decay^12 for layer 0, decay^13 for the embeddings.
     """
-    found = {name: re.match(r"encoder/(?:layer_(\d+)|embeddings)/", name) for name in names}
-    levels = {name: int(x[1] or -1) if x else None for name, x in found.items()}
+    matches = {name: re.match(r"encoder/(?:layer_(\d+)|embeddings)/", name) for name in names}
+    levels = {name: int(x[1] or -1) if x else None for name, x in matches.items()}
     top = max(level for level in levels.values() if level is not None) + 1
     return {n: 1.0 if level is None else decay ** (top - level) for n, level in levels.items()}
 
 
 def _of_batches(config: FinetuneOptimizerConfig, batches: int) -> dict[str, Any]:
-    """What AdamW is made with for so many batches. Raises InputError where they make no step."""
+    """Arguments of AdamW for a number of batches. Raises InputError if they make no step."""
     if batches < config.accumulate:
         raise InputError(
             f"the run has {batches} batches, fewer than the {config.accumulate} of one step. "
@@ -138,20 +138,20 @@ def _settings(
     accumulate: int = 1,
     begin: int = 0,
 ) -> dict[str, Any]:
-    """What AdamW is made with."""
-    fall: dict[str, Any] = {"begin": begin}
+    """Arguments of AdamW."""
+    decay: dict[str, Any] = {"begin": begin}
     if isinstance(config, OptimizerConfig):
         if config.schedule == "cosine":
-            fall["shape"] = "cosine"
+            decay["shape"] = "cosine"
         elif config.schedule == "wsd":
-            fall["decay_steps"] = max(1, round(config.decay_share * steps))
+            decay["decay_steps"] = max(1, round(config.decay_share * steps))
     elif config.schedule == "constant":
-        fall["decay_steps"] = 0  # it is 0 only after the last step
+        decay["decay_steps"] = 0  # it is 0 only after the last step
     if isinstance(config.learning_rate, str):
         raise InputError('the learning rate is "auto": give make_finetune_optimizer a number.')
     warmup = round(config.warmup * steps)
     return {
-        "learning_rate": WarmupDecay(config.learning_rate, warmup, steps, accumulate, **fall),
+        "learning_rate": WarmupDecay(config.learning_rate, warmup, steps, accumulate, **decay),
         "weight_decay": config.weight_decay,
         "beta_2": config.beta_2,
         "epsilon": 1e-6,
@@ -162,7 +162,7 @@ def _settings(
 
 
 SCHEDULE = "schedule"
-"""A restartable optimizer's variable of what it schedules by."""
+"""The variable of a restartable optimizer with the numbers of its schedule."""
 UNDECAYED = ("gamma", "beta", "bias", "start_transitions", "transitions", "end_transitions")
-"""Norms' weights, biases, and what labels score behind each other, as they are called; a layer's
-name, "LayerNorm", would match none."""
+"""Names of weights without decay: those of norms, biases and label transitions. A layer's name,
+such as "LayerNorm", would match none."""

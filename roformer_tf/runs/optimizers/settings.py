@@ -1,4 +1,4 @@
-"""The settings of the optimizers, of pretraining and of fine-tuning."""
+"""Optimizer settings of pretraining and fine-tuning."""
 
 import math
 from dataclasses import dataclass
@@ -11,32 +11,31 @@ Shape: TypeAlias = Literal["linear", "cosine", "wsd"]
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW, LAMB or Muon, with linear warm-up and one of several ways down."""
+    """AdamW, LAMB or Muon, with linear warm-up and a decay schedule."""
 
     optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
-    """"lamb" gives each matrix a step in proportion to its own length, for batches of thousands of
-    rows; "muon" moves the layers' matrices along their orthogonalised momentum, all else by
-    AdamW."""
+    """Optimizer. "lamb" is for batches of thousands of sequences; "muon" updates the matrices of
+    the layers along their orthogonalized momentum and all other weights with AdamW."""
     muon_learning_rate_scale: float = 4.0
-    """With muon, how many times the learning rate those matrices have."""
+    """With muon, factor on the learning rate of those matrices."""
     learning_rate: float = 1e-4
-    """Highest learning rate, reached when the warm-up ends."""
+    """Peak learning rate, reached at the end of the warm-up."""
     warmup: float = 0.05
-    """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
+    """Fraction of the steps over which the learning rate rises; it then decays to 0."""
     schedule: Shape = "linear"
-    """How it falls: "linear", "cosine", or "wsd", which stays at the highest until the
+    """Decay: "linear", "cosine", or "wsd" (warm-up, stable, decay), which keeps the peak until the
     last --decay-share of the steps."""
     decay_share: float = 0.1
-    """With wsd, share of the steps, the last ones, over which it falls."""
+    """With wsd, fraction of the steps, at the end, over which the learning rate decays."""
     weight_decay: float = 0.01
-    """Decay of the weights, as a share of the learning rate; not on norms and biases."""
+    """Weight decay, multiplied by the learning rate; not applied to norms and biases."""
     beta_2: float = 0.98
-    """Memory of the squared gradients."""
+    """Decay rate of the second moment (Adam's beta 2)."""
     clip_norm: float = 1.0
-    """Longest gradient, over all weights together; longer ones are scaled down."""
+    """Maximum norm of the gradient over all weights; larger ones are scaled down."""
     ema: float = 0.0
-    """Memory of the averaged weights, which are evaluated and published, such as 0.999; 0 takes
-    the last ones."""
+    """Decay of an exponential moving average of the weights, such as 0.999. The average is
+    evaluated and published; with 0 the last weights are."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -45,36 +44,36 @@ class OptimizerConfig:
         if self.schedule == "wsd" and self.warmup + self.decay_share > 1:
             raise InputError(
                 f"--warmup and --decay-share are {self.warmup} and {self.decay_share}, together "
-                "more than all steps. Lower one."
+                "more than 1. Lower one of them."
             )
 
 
 @dataclass(frozen=True)
 class FinetuneOptimizerConfig:
-    """AdamW with linear warm-up and decay, or none, slower in the lower layers."""
+    """AdamW with linear warm-up, a decay schedule and lower learning rates in lower layers."""
 
     learning_rate: float | Literal["auto"] = "auto"
-    """Highest learning rate, that of the head, reached when the warm-up ends; Default:
-    the usual one for the model's size."""
+    """Peak learning rate, that of the head, reached at the end of the warm-up. "auto" chooses by
+    the model's size."""
     crf_learning_rate: float = 1e-2
-    """With --crf, highest learning rate of what labels score behind each other: few numbers, which
-    begin at 0 and have far to go."""
+    """With --crf, peak learning rate of the label transitions. They start at 0 and need larger
+    steps than other weights."""
     layer_decay: float = 0.95
-    """Learning rate of a layer as a share of that of the layer above it; 1 gives all the same."""
+    """Learning rate of a layer relative to the layer above it; 1 is the same for all."""
     warmup: float = 0.1
-    """Share of the steps over which the learning rate rises; it then falls to 0 at the end."""
+    """Fraction of the steps over which the learning rate rises; it then decays to 0."""
     schedule: Literal["linear", "constant"] = "linear"
-    """How it falls; "constant" keeps it as it is."""
+    """Decay of the learning rate after the warm-up; "constant" keeps the peak."""
     weight_decay: float = 0.01
-    """Decay of the weights, as a share of the learning rate; not on norms and biases."""
+    """Weight decay, multiplied by the learning rate; not applied to norms and biases."""
     beta_2: float = 0.999
-    """Memory of the squared gradients."""
+    """Decay rate of the second moment (Adam's beta 2)."""
     clip_norm: float = 1.0
-    """Longest gradient, over all weights together; longer ones are scaled down."""
+    """Maximum norm of the gradient over all weights; larger ones are scaled down."""
     accumulate: int = 1
-    """Batches whose mean gradient is a step: larger batches than fit into memory."""
+    """Batches per step (gradient accumulation), for batches that do not fit into memory."""
     ema: float = 0.0
-    """Memory of the averaged weights to evaluate and keep, such as 0.999; 0 keeps the last ones."""
+    """Decay of an exponential moving average of the weights, such as 0.999; 0 is no average."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -85,7 +84,7 @@ class FinetuneOptimizerConfig:
 
 
 def _check(config: OptimizerConfig | FinetuneOptimizerConfig) -> None:
-    """Raise InputError for a number outside its range, among those that both have."""
+    """Check the ranges of the settings that both classes have."""
     check_numbers(config, "learning_rate", above=0)
     check_numbers(config, "weight_decay", at_least=0)
     check_numbers(config, "warmup", "beta_2", at_least=0, below=1)
