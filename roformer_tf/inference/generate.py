@@ -20,9 +20,8 @@ from roformer_tf.inference.answers import one_line
 from roformer_tf.inference.predict import KerasPrecision
 from roformer_tf.inference.text_files import TextRow
 from roformer_tf.labelled.columns import FirstLine
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
-from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.rows import run_rows
 from roformer_tf.terminal import Progress

@@ -15,9 +15,8 @@ from typing import IO, NamedTuple
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import FirstLine, find_texts_to_predict, open_named
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
-from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import kind_of
 
