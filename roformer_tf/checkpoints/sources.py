@@ -1,4 +1,4 @@
-"""A source → config, arrays and a tokenizer's files: opened once, and handed to who reads them.
+"""A source → config, arrays and a tokenizer's files: opened once, and passed to its readers.
 
 A source is the name of a released checkpoint, a released `.zip`, an unpacked folder with
 `bert_config.json`, a Hugging Face folder, or one of ours, which has the same layout; zips of these
@@ -38,7 +38,7 @@ class Checkpoint:
 
     config: RoFormerConfig
     arrays: LazyArrays
-    """Under our names, in our shapes; each is read from the file when asked for."""
+    """Under our names, in our shapes; each is read from the file on access."""
     layout: str
     """What the file is: "tf1" or "huggingface"."""
     ignored: tuple[str, ...]
@@ -56,7 +56,7 @@ class OpenedSource(Files):
     def __init__(self, source: str | Path) -> None:
         super().__init__(registry.locate(source))
         self.name = str(source)
-        """What the user called it, for messages; `path` is where it lies."""
+        """The user's name for it, for messages; `path` is its location."""
         self._said = False
 
     @property
@@ -136,10 +136,10 @@ def _weights(folder: Path) -> Path:
 
 def _what_is_missing(folder: Path) -> str:
     if (folder / "model" / huggingface.CONFIG).is_file():
-        return f"It is a run's folder: its model lies in {folder / 'model'}."
+        return f"It is a run's folder: its model is in {folder / 'model'}."
     return (
-        f"A checkpoint is {tf1.CONFIG} beside a TF1 checkpoint's .index and .data files, "
-        f"or {huggingface.CONFIG} beside {huggingface.WEIGHTS}."
+        f"A checkpoint is {tf1.CONFIG} with a TF1 checkpoint's .index and .data files, "
+        f"or {huggingface.CONFIG} with {huggingface.WEIGHTS}."
     )
 
 
@@ -223,26 +223,27 @@ def plain_names(
 ) -> tuple[str, dict[str, str]]:
     """The prefix of a model's tensors, and their names without it → those in the file.
 
-    Of several copies of the weights only the one under the prefix `wanted` is given. Raises
+    Of several copies of the weights only the one under the prefix `wanted` is used. Raises
     InputError where a file has several and none was chosen, or not the chosen one, and where two
     tensors would have one name.
     """
     ordered = {average_first(name): name for name in names}
-    found = sorted({match["prefix"] for match in map(_WORD_EMBEDDINGS.fullmatch, ordered) if match})
-    if wanted is None and len(found) > 1:
+    matches = map(_WORD_EMBEDDINGS.fullmatch, ordered)
+    prefixes = sorted({match["prefix"] for match in matches if match})
+    if wanted is None and len(prefixes) > 1:
         raise InputError(
-            f"{source} holds the weights {len(found)} times, under names that begin with "
-            f"{', '.join(map(repr, found))}. Say which is meant, such as prefix={found[-1]!r} (a "
-            f"command's --prefix {found[-1]})."
+            f"{source} holds the weights {len(prefixes)} times, under names that begin with "
+            f"{', '.join(map(repr, prefixes))}. Choose one, such as prefix={prefixes[-1]!r} (a "
+            f"command's --prefix {prefixes[-1]})."
         )
-    if wanted is not None and wanted not in found:
-        there = ", ".join(map(repr, found)) or "none"
-        raise InputError(f"{source} has no weights under the prefix {wanted!r}. It has: {there}.")
-    prefix = wanted if wanted is not None else next(iter(found), "")
+    if wanted is not None and wanted not in prefixes:
+        known = ", ".join(map(repr, prefixes)) or "none"
+        raise InputError(f"{source} has no weights under the prefix {wanted!r}. It has: {known}.")
+    prefix = wanted if wanted is not None else next(iter(prefixes), "")
     plain: dict[str, str] = {}
     for name, in_file in ordered.items():
         # "model." and "model.ema.": a name belongs to the longest prefix that it begins with.
-        owner = max((x for x in found if name.startswith(x)), key=len, default=None)
+        owner = max((x for x in prefixes if name.startswith(x)), key=len, default=None)
         if owner not in (prefix, None):
             continue
         ours = name.removeprefix(prefix) if owner == prefix else name
@@ -265,6 +266,6 @@ def with_bert(tensors: LazyArrays) -> LazyArrays:
 
 
 def average_first(name: str) -> str:
-    """A moving average's name, with TensorFlow's word for it at the beginning."""
+    """The name of a moving average, with TensorFlow's suffix as a prefix."""
     plain = name.removesuffix(f"/{_AVERAGE}")
     return name if plain == name else f"{_AVERAGE}/{plain}"
