@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
+from roformer_tf.labelled.examples import BadLine
 from roformer_tf.labelled.reading import stream_examples
-from roformer_tf.labelled.skipped import BadLine
 from roformer_tf.tasks.classification import Classification
 
 SHORTEST, LONGEST = 10, 200

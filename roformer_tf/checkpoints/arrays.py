@@ -1,4 +1,4 @@
-"""Arrays by name, each read or made when asked for: a checkpoint never lies in memory whole."""
+"""Arrays by name, each read or computed on access: a checkpoint is never in memory as a whole."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a checkpoint is for, told from its config, its name and the parts that it holds."""
+"""The purpose of a checkpoint, inferred from its config, its name and its weights."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
 
 GPT = "chinese_roformer-gpt-char"
-"""How the names of the released gpt models begin, in whose files nothing says "causal"."""
+"""Prefix of the released gpt models, whose files do not contain "causal"."""
 TASK_FILE = "task.json"
 """What a model was fine-tuned for: its labels, its columns, how long texts are read."""
 

@@ -205,7 +205,7 @@ def _tensors(path: Path) -> LazyArrays:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index of shards lists, beside it."""
+    """The files that an index of shards lists, in its folder."""
     try:
         names = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
         inside = all(Path(name).name == name for name in names)

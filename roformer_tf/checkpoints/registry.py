@@ -1,4 +1,4 @@
-"""The released checkpoints by name: what they are, where they lie, and how one gets here.
+"""The released checkpoints by name: descriptions, locations, and downloads.
 
 A download lands in the cache: the folder of the environment variable ROFORMER_TF_CACHE, or else
 the user's cache folder, where a zip may also be put by hand. ROFORMER_TF_MIRROR, a URL, is asked

@@ -1,4 +1,4 @@
-"""A source → config, arrays and a tokenizer's files: opened once, and handed to who reads them.
+"""A source → config, arrays and a tokenizer's files: opened once, and passed to its readers.
 
 A source is the name of a released checkpoint, a released `.zip`, an unpacked folder with
 `bert_config.json`, a Hugging Face folder, or one of ours, which has the same layout; zips of these
@@ -6,6 +6,8 @@ folders, too.
 """
 
 import logging
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,18 @@ from roformer_tf.checkpoints import huggingface, registry, tf1
 from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
-from roformer_tf.checkpoints.prefixes import plain_names, with_bert
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
 logger = logging.getLogger(__name__)
+
+_WORD_EMBEDDINGS = re.compile(
+    r"(?P<prefix>|.*?[./])((roformer|bert)[./])?embeddings[./]word_embeddings(\.weight)?"
+)
+"""The one tensor that every model has."""
+_AVERAGE = "ExponentialMovingAverage"
+"""The suffix that TensorFlow gives the name of a moving average."""
+_BARE = re.compile(r"(embeddings|encoder|pooler)/")
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Checkpoint:
 
     config: RoFormerConfig
     arrays: LazyArrays
-    """Under our names, in our shapes; each is read from the file when asked for."""
+    """Under our names, in our shapes; each is read from the file on access."""
     layout: str
     """What the file is: "tf1" or "huggingface"."""
     ignored: tuple[str, ...]
@@ -47,7 +56,7 @@ class OpenedSource(Files):
     def __init__(self, source: str | Path) -> None:
         super().__init__(registry.locate(source))
         self.name = str(source)
-        """What the user called it, for messages; `path` is where it lies."""
+        """The user's name for it, for messages; `path` is its location."""
         self._said = False
 
     @property
@@ -127,10 +136,10 @@ def _weights(folder: Path) -> Path:
 
 def _what_is_missing(folder: Path) -> str:
     if (folder / "model" / huggingface.CONFIG).is_file():
-        return f"It is a run's folder: its model lies in {folder / 'model'}."
+        return f"It is a run's folder: its model is in {folder / 'model'}."
     return (
-        f"A checkpoint is {tf1.CONFIG} beside a TF1 checkpoint's .index and .data files, "
-        f"or {huggingface.CONFIG} beside {huggingface.WEIGHTS}."
+        f"A checkpoint is {tf1.CONFIG} with a TF1 checkpoint's .index and .data files, "
+        f"or {huggingface.CONFIG} with {huggingface.WEIGHTS}."
     )
 
 
@@ -207,3 +216,56 @@ def _listed(names: list[str], most: int = 10) -> str:
     """The names, or the first of many."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
+
+
+def plain_names(
+    names: Iterable[str], wanted: str | None, source: object
+) -> tuple[str, dict[str, str]]:
+    """The prefix of a model's tensors, and their names without it → those in the file.
+
+    Of several copies of the weights only the one under the prefix `wanted` is used. Raises
+    InputError where a file has several and none was chosen, or not the chosen one, and where two
+    tensors would have one name.
+    """
+    ordered = {average_first(name): name for name in names}
+    matches = map(_WORD_EMBEDDINGS.fullmatch, ordered)
+    prefixes = sorted({match["prefix"] for match in matches if match})
+    if wanted is None and len(prefixes) > 1:
+        raise InputError(
+            f"{source} holds the weights {len(prefixes)} times, under names that begin with "
+            f"{', '.join(map(repr, prefixes))}. Choose one, such as prefix={prefixes[-1]!r} (a "
+            f"command's --prefix {prefixes[-1]})."
+        )
+    if wanted is not None and wanted not in prefixes:
+        known = ", ".join(map(repr, prefixes)) or "none"
+        raise InputError(f"{source} has no weights under the prefix {wanted!r}. It has: {known}.")
+    prefix = wanted if wanted is not None else next(iter(prefixes), "")
+    plain: dict[str, str] = {}
+    for name, in_file in ordered.items():
+        # "model." and "model.ema.": a name belongs to the longest prefix that it begins with.
+        owner = max((x for x in prefixes if name.startswith(x)), key=len, default=None)
+        if owner not in (prefix, None):
+            continue
+        ours = name.removeprefix(prefix) if owner == prefix else name
+        if ours in plain:
+            raise InputError(
+                f"{source} holds {plain[ours]} and {in_file}, which both would be {ours}. Remove "
+                "one of them."
+            )
+        plain[ours] = in_file
+    return prefix, plain
+
+
+def with_bert(tensors: LazyArrays) -> LazyArrays:
+    """Tensors of a TF1 checkpoint, with `bert/` where all lack it."""
+    if "embeddings/word_embeddings" not in tensors:
+        return tensors
+    return tensors.renamed(
+        {f"bert/{name}" if _BARE.match(name) else name: name for name in tensors}
+    )
+
+
+def average_first(name: str) -> str:
+    """The name of a moving average, with TensorFlow's suffix as a prefix."""
+    plain = name.removesuffix(f"/{_AVERAGE}")
+    return name if plain == name else f"{_AVERAGE}/{plain}"

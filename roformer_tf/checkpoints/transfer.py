@@ -20,7 +20,7 @@ CHUNK = 1 << 14
 
 
 class TransferError(Exception):
-    """A file that did not come: the message is the reason, to stand within a sentence."""
+    """A failed download; the message is the reason, as a part of a sentence."""
 
 
 def fetch(url: str, part: Path) -> None:
@@ -66,7 +66,7 @@ def _fetch_rest(url: str, part: Path) -> None:
 
 
 def _append(response: requests.Response, part: Path) -> None:
-    """Write the body behind what is there, each chunk as it comes."""
+    """Append the body to the partial file, chunk by chunk."""
     here, length = kept(part), response.headers.get("Content-Length")
     with (
         part.open("ab") as file,
@@ -84,7 +84,7 @@ def _append(response: requests.Response, part: Path) -> None:
 
 
 def _version(headers: Mapping[str, str]) -> str | None:
-    """What tells the server's file from a later one; None where nothing does for certain."""
+    """The validator of the server's version of the file; None if there is no reliable one."""
     tag = headers.get("ETag", "W/")
     return headers.get("Last-Modified") if tag.startswith("W/") else tag
 
@@ -99,7 +99,7 @@ def _version_of(part: Path, url: str) -> str | None:
 
 
 def _note(part: Path) -> Path:
-    """The small file beside `part` that says what it is a beginning of."""
+    """The small file that records which version `part` is the beginning of."""
     return part.with_name(part.name + ".json")
 
 

@@ -1,9 +1,9 @@
-"""Rows → batches for `fit`: grain pipelines in which step s can be asked for.
+"""Sequences → batches for `fit`: grain pipelines with random access to step s.
 
-An element is what `keras.Model.fit` unpacks: what the objective makes of B rows
-(`corpus/objectives.py`). It depends on the rows, the seed and its number only, so there is no
+An element is a batch as `keras.Model.fit` takes it, which the objective builds from B sequences
+(`corpus/objectives.py`). It depends on the data, the seed and its number only, so there is no
 state to save: to resume at step s, slice `batches[s:]`. Several processes share a batch: each
-makes a piece of it, in order.
+builds a slice of it, in order.
 """
 
 import sys
@@ -20,7 +20,6 @@ from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 
 _ENDLESS = sys.maxsize  # steps
-_POOL = 50  # batches within which rows of like length come together
 
 
 def pretraining_batches(
@@ -34,19 +33,18 @@ def pretraining_batches(
     process: int = 0,
     processes: int = 1,
 ) -> grain.MapDataset:
-    """Give the endless training batches, beginning at any place of the endless order of rows.
+    """The endless training batches, from any position in the endless order of sequences.
 
-    Element s has the rows at the places from `start_row` + s · `batch_size` on; of several
-    processes, the i-th gives the i-th of as many equal pieces of it. Rows come in an order of
-    their own in every epoch, each exactly once unless corpora are mixed (`endless_order`), and
-    one epoch follows another without a gap: a batch may hold rows of two. Masks are drawn afresh
-    for a row every time. The order of an epoch takes 4 bytes a row in memory. Raises InputError if
-    there are no rows, if `mixing` does not fit their corpora, and if `batch_size` cannot be cut
-    into such pieces.
+    Element s has the sequences at positions `start_row` + s · `batch_size` and after; the i-th of
+    several processes builds the i-th of equal slices of it. Every epoch has another order, with
+    each sequence exactly once unless corpora are mixed (`endless_order`). Epochs follow each other
+    without a gap: a batch may have sequences of two. Masks are drawn anew every time. The order of
+    an epoch takes 4 bytes of memory for each sequence. Raises InputError if there are none, if
+    `mixing` does not fit their corpora, and if `batch_size` cannot be divided by the processes.
     """
     if not len(rows):
         raise InputError(f"{rows.folder} has no {rows.split} rows. Give a larger corpus.")
-    own = _piece(batch_size, process, processes)
+    own = _slice_of(batch_size, process, processes)
     row_at = endless_order(rows.corpora, mixing, seed)
 
     def batch(step: int) -> Batch:
@@ -58,10 +56,10 @@ def pretraining_batches(
 
 
 def held_out_sample(corpora: Mapping[str, int], most: int) -> dict[str, npt.NDArray[np.integer]]:
-    """Choose at most so many rows of corpora that lie behind each other: their numbers, by corpus.
+    """At most `most` sequences of corpora that are stored one after another: indices, by corpus.
 
-    `corpora`: rows of each. A corpus has as large a share of the sample as of all rows, at least
-    one row if there is one for each, and is gone through from its first row on in even steps:
+    `corpora`: sequences of each. A corpus has the same fraction of the sample as of the whole, at
+    least one sequence if possible, and is sampled in even steps from its first sequence:
 
         held_out_sample({"news": 97, "wiki": 3}, most=5)   {"news": [0, 24, 48, 72], "wiki": [97]}
     """
@@ -85,13 +83,12 @@ def held_out_batches(
     process: int = 0,
     processes: int = 1,
 ) -> grain.MapDataset:
-    """Give every row once, or those of these numbers, with the same masks at every evaluation.
+    """Every sequence once, or those of these indices, with the same masks at every evaluation.
 
-    They come in their order. The last batch is filled up with rows of weight 0, so that no other
-    shape is ever compiled. Several processes share each batch as in `pretraining_batches`, and have
-    as many.
+    They are in their stored order. The last batch is filled up with sequences of weight 0, so that
+    one shape is compiled. Several processes share each batch as in `pretraining_batches`.
     """
-    own = _piece(batch_size, process, processes)
+    own = _slice_of(batch_size, process, processes)
     which = np.arange(len(rows)) if numbers is None else np.asarray(numbers)
 
     def batch(step: int) -> Batch:
@@ -104,14 +101,14 @@ def held_out_batches(
     return grain.MapDataset.range(-(-len(which) // batch_size)).map(batch)
 
 
-def _piece(batch_size: int, process: int, processes: int) -> range:
-    """Places in a batch that are a process's own."""
+def _slice_of(batch_size: int, process: int, processes: int) -> range:
+    """The positions in a batch that a process builds."""
     assert 0 <= process < processes
     size = -(-batch_size // processes)
     if size * processes != batch_size:
         raise InputError(
-            f"a batch of {batch_size} rows cannot be shared by {processes} processes. Give a "
-            f"batch size that {processes} divides, such as {size * processes}."
+            f"a batch of {batch_size} sequences cannot be shared by {processes} processes. Give "
+            f"a batch size that {processes} divides, such as {size * processes}."
         )
     return range(process * size, (process + 1) * size)
 
@@ -119,6 +116,6 @@ def _piece(batch_size: int, process: int, processes: int) -> range:
 def _read(
     rows: PreparedRows, numbers: Sequence[int], epochs: Sequence[int], seed: int
 ) -> tuple[npt.NDArray[np.integer], list[tuple[int, int, int]]]:
-    """Rows (B, 3, L), and what each draws its chance from in its epoch."""
+    """Sequences (B, 3, L), and the seed of each in its epoch."""
     draws = [(seed, *which) for which in zip(epochs, numbers, strict=True)]
     return np.stack([rows[number] for number in numbers]), draws

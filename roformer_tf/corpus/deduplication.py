@@ -1,8 +1,7 @@
-"""Documents that stood in the corpus before, word for word or nearly.
+"""Documents that repeat an earlier one of the corpus, exactly or nearly.
 
-Each document has a mark, which is computed for itself alone, so by any worker. One process meets
-the marks in the order of the documents, and knows those that it kept: whoever computed them, it
-finds the same.
+Each document has a mark, a function of its text, which any worker can compute. One process compares
+the marks in the order of the documents, so the result does not depend on the workers.
 
     exact    16 bytes, the same for texts that differ in white space and width (NFKC) alone
     near     a MinHash signature: two agree in as many of 128 numbers, on average, as the sets of
@@ -18,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.errors import InputError, check_number
-from roformer_tf.readers.text_key import text_key
+from roformer_tf.readers.records import text_key
 
 DuplicatePolicy = Literal["keep", "exact", "near"]
-"""Which documents are left out because of an earlier one: none, equal ones, or similar ones too."""
+"""Which documents are skipped because of an earlier one: none, equal ones, or similar ones too."""
 
 SHINGLE = 5  # characters in a row: two to three words of Chinese
 PERMUTATIONS = 128  # numbers of a signature; similarities are estimated to ± 0.04 (at 0.8)
-FOUND = 0.95  # of the pairs whose similarity is just what counts as near; of more similar, more
+FOUND = 0.95  # recall of pairs whose similarity is just that of near duplicates
 _BLOCK = 4096  # shingles at once, which take 2 MB
 
 
@@ -36,12 +35,12 @@ def check_similarity(similarity: float) -> None:
 
 
 def exact_marks(texts: Iterable[str | None]) -> list[bytes | None]:
-    """Marks of documents by which equal ones are found; None for one that does not count."""
+    """Marks by which equal documents are found; None for a document that is skipped."""
     return [text_key([text]) if text is not None else None for text in texts]
 
 
 def near_marks(texts: Iterable[str | None]) -> list[bytes | None]:
-    """Marks of documents by which similar ones are found; None for one that does not count.
+    """Marks by which similar documents are found; None for a document that is skipped.
 
     The i-th number of a signature is the smallest of the shingles' hashes h after
     h → a[i] · h + b[i] mod 2^32, which puts them in a random order, as a[i] is odd.
@@ -63,7 +62,7 @@ def near_marks(texts: Iterable[str | None]) -> list[bytes | None]:
 
 
 def find_exact() -> Callable[[bytes], bool]:
-    """Give what tells of mark after mark whether it came before.
+    """A function that returns, for one mark after another, whether it occurred before.
 
     It takes about 100 bytes of memory for each different document.
     """
@@ -78,7 +77,7 @@ def find_exact() -> Callable[[bytes], bool]:
 
 
 def find_near(similarity: float) -> Callable[[bytes], bool]:
-    """Give what tells of mark after mark whether one that was new before is as similar as this.
+    """A function that returns, for one mark after another, whether a kept one is similar.
 
     Candidates are marks that agree in one of some bands of numbers; of those the similarity is
     estimated. For each document that is kept it takes about 7 kB of memory at a similarity of 0.8,
@@ -89,7 +88,7 @@ def find_near(similarity: float) -> Callable[[bytes], bool]:
         from datasketch import LeanMinHash, MinHashLSH
     except ImportError:
         raise InputError(
-            "near duplicates are found by a library that is not installed here. Run `pip install "
+            "near duplicates need the library datasketch, which is not installed. Run `pip install "
             "'roformer-tf[duplicates]'`, or give --duplicates exact."
         ) from None
     index = MinHashLSH(num_perm=PERMUTATIONS, params=bands(similarity))
@@ -110,15 +109,15 @@ def find_near(similarity: float) -> Callable[[bytes], bool]:
 def bands(similarity: float) -> tuple[int, int]:
     """How many bands of how many numbers are compared: as few as find nearly all pairs.
 
-    A band of r numbers agrees for a share of s^r of the pairs whose similarity is s, so one of b
-    bands does for 1 - (1 - s^r)^b of them, which at `similarity` is at least `FOUND`.
+    A band of r numbers agrees for a fraction s^r of the pairs with similarity s, so one of b bands
+    does for 1 - (1 - s^r)^b of them, which at `similarity` is at least `FOUND`.
 
     >>> bands(0.8)
     (18, 7)
     """
     choices = [(PERMUTATIONS // size, size) for size in range(PERMUTATIONS // 2, 0, -1)]
-    found = [1 - (1 - similarity**size) ** count for count, size in choices]
-    return next((choices[i] for i, share in enumerate(found) if share >= FOUND), choices[-1])
+    recalls = [1 - (1 - similarity**size) ** count for count, size in choices]
+    return next((choices[i] for i, recall in enumerate(recalls) if recall >= FOUND), choices[-1])
 
 
 def _shingle_hashes(text: str, factors: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:

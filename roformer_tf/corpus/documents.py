@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.readers.arrow_tables import ParquetRecords
-from roformer_tf.readers.budget import LimitError
 from roformer_tf.readers.lines import (
     NOT_ENCODED,
     DamagedLine,
@@ -21,6 +20,7 @@ from roformer_tf.readers.records import BLANK, json_records, quoted_records
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
     DamagedError,
+    LimitError,
     StoredFile,
     decompressed,
     find,
@@ -33,12 +33,12 @@ _NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have 
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Where documents come from.
+    """The files of a corpus and how documents are read from them.
 
     In a .txt file every line is a document; in a .jsonl or .json file every line is a JSON object
     whose `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
-    compressed: .gz, .xz, .zst; whether they are UTF-8, GB18030 or UTF-16, as Excel's "Unicode text"
-    is, is found for each file. Blank lines and blank texts are skipped.
+    compressed: .gz, .xz, .zst. The encoding (UTF-8, GB18030, UTF-16) of each file is detected.
+    Blank lines and blank texts are skipped.
     """
 
     corpus: tuple[str, ...]
@@ -47,13 +47,13 @@ class CorpusConfig:
     field: str = "text"
     """Key of the text in a .jsonl file, column of it in a .csv or .parquet file."""
     encoding: str = "auto"
-    """Encoding of the files, such as gb18030; "auto" tells UTF-8, UTF-16 and GB18030."""
+    """Encoding of the files, such as gb18030. auto: detects UTF-8, UTF-16 and GB18030."""
     strict: bool = False
     """Stop at the first bad line instead of counting and skipping it."""
     min_characters: int = 0
-    """Leave out documents with fewer characters, not counting white space around them."""
+    """Skip documents with fewer characters, not counting white space around them."""
     drop_repeated_lines: bool = False
-    """Leave out lines that stood in the same document before, such as a web page's menus."""
+    """Remove lines that repeat an earlier one of the same document, such as menus of web pages."""
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
@@ -70,18 +70,18 @@ class CorpusFile(StoredFile):
 
 @dataclass
 class CorpusReport:
-    """What reading met so far; `read_documents` keeps it up to date."""
+    """Statistics of the files read so far, which `read_documents` updates."""
 
     documents: int = 0
     characters: int = 0
     bytes_read: int = 0
-    """Of the files as they lie on the disk, so that it compares with their sizes."""
+    """Of the files as stored, to compare with their sizes."""
     bad: Counter[str] = field(default_factory=Counter)
     """Lines skipped, by what was wrong with them."""
     examples: list[str] = field(default_factory=list)
     """The first few of them, as "file:line: what was wrong"."""
     encodings: dict[str, str] = field(default_factory=dict)
-    """What files are read as whose encoding was found and is not UTF-8."""
+    """The detected encodings of files, except UTF-8."""
 
     def add_bad(self, place: str, kind: str) -> None:
         """Count a bad line, and keep its place if it is among the first."""
@@ -100,29 +100,29 @@ class CorpusReport:
             lines.append(f"skipped {self.bad.total():,} bad lines ({kinds}), the first of them:")
             lines += [f"  {example}" for example in self.examples]
         for encoding in sorted(set(self.encodings.values())):
-            files = [file for file, found in self.encodings.items() if found == encoding]
+            files = [file for file, other in self.encodings.items() if other == encoding]
             more = f" and {len(files) - EXAMPLES:,} more files" if len(files) > EXAMPLES else ""
             lines.append(f"read as {encoding.upper()}: {', '.join(files[:EXAMPLES])}{more}")
         return "\n".join(lines)
 
 
-_Found: TypeAlias = tuple[int, str, str]
-"""The number of a line, record or row of a file, its text, and why it gives no document, or ""."""
+_Text: TypeAlias = tuple[int, str, str]
+"""Number and text of a line, record or row, and its problem, or ""."""
 
 
 class Filtered(NamedTuple):
-    """What filters left of texts, and what they left out."""
+    """The documents after filtering, and counts of what was removed."""
 
     texts: list[str | None]
-    """Each as it is to be used; None for one that is not."""
+    """The filtered documents; None for a skipped one."""
     short: int
     """Documents with too few characters."""
     repeated_lines: int
-    """Lines that stood in their document before."""
+    """Lines that repeat an earlier one of their document."""
 
 
 def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
-    """Filter documents: each loses its repeated lines, and is left out if it is too short then."""
+    """Remove repeated lines from documents, and then skip those that are too short."""
     lines = 0
     kept: list[str | None] = []
     for text in texts:
@@ -134,7 +134,7 @@ def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
 
 
 def without_repeated_lines(text: str) -> tuple[str, int]:
-    r"""Leave out lines that stood in the text before; give how many, too.
+    r"""The text without repeated lines, and how many were removed.
 
     Lines end in \n. White space around them makes no difference, and blank ones stay.
 
@@ -159,7 +159,7 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
     Raises InputError for a pattern that matches no file, a file of two corpora, and a file of a
     kind that cannot be read.
     """
-    found: dict[str, CorpusFile] = {}
+    files: dict[str, CorpusFile] = {}
     order: dict[str, int] = {}
     for entry in entries:
         name, pattern = _named(entry)
@@ -168,22 +168,22 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
         if not matches:
             raise InputError(_no_match(name, pattern))
         for file in matches:
-            known = found.setdefault(file.url, CorpusFile(file.url, file.size, file.stamp, name))
+            known = files.setdefault(file.url, CorpusFile(file.url, file.size, file.stamp, name))
             if known.corpus != name:
                 raise InputError(
                     f"{file.url} is of two corpora, {known.corpus!r} and {name!r}. Give patterns "
                     "that share no file."
                 )
-    if not found:
+    if not files:
         raise InputError("no corpus is given. Name files or patterns, such as 'data/*.jsonl'.")
-    for file in found.values():
+    for file in files.values():
         if file.kind not in KINDS or (file.kind == ".parquet" and file.compression):
             raise InputError(
                 f"{file.url} is of no kind that can be read. A corpus file's name ends in "
-                f"{', '.join(KINDS)}; all but .parquet may be compressed, with "
-                f"{', '.join(DECOMPRESSORS)} behind."
+                f"{', '.join(KINDS)}; all but .parquet may be compressed: "
+                f"{', '.join(DECOMPRESSORS)}."
             )
-    return sorted(found.values(), key=lambda file: (order[file.corpus], file))
+    return sorted(files.values(), key=lambda file: (order[file.corpus], file))
 
 
 def read_documents(
@@ -211,11 +211,11 @@ def _read_file(
     try:
         with decompressed(raw, file.compression) as stream:
             if file.kind == ".parquet":
-                lines, found = None, _parquet_rows(stream, file, config.field)
+                lines, texts = None, _parquet_rows(stream, file, config.field)
             else:
                 lines = TextLines(stream, config.encoding)
-                found = _READERS[file.kind](lines, file, config.field)
-            for number, text, problem in found:
+                texts = _READERS[file.kind](lines, file, config.field)
+            for number, text, problem in texts:
                 report.bytes_read = before + min(raw.tell(), file.size or raw.tell())
                 if problem:
                     _skip(f"{file.url}:{number}", _kind(problem, lines), config, report)
@@ -231,20 +231,20 @@ def _read_file(
 
 
 def _kind(problem: str, lines: TextLines | None) -> str:
-    """What a report calls a problem."""
+    """A problem as the report names it."""
     if problem != NOT_ENCODED:
         return problem.removeprefix("is ")
     return f"not {((lines and lines.encoding) or 'utf-8').upper()}"
 
 
 def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> None:
-    """Report a bad line, or stop at it if the user wants that."""
+    """Report a bad line; under `strict`, raise InputError."""
     report.add_bad(place, kind)
     if config.strict:
         raise InputError(f"{place}: {kind}. Correct it, or run without --strict to skip bad lines.")
 
 
-def _plain_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Found]:
+def _plain_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
     """Every line is a text."""
     for number, line in enumerate(lines, start=1):
         if type(line) is DamagedLine:
@@ -253,7 +253,7 @@ def _plain_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator
             yield number, line.rstrip("\r\n"), ""
 
 
-def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Found]:
+def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
     """Every line that is not blank is a JSON object with a text under the field."""
     for number, record, problem in json_records(lines):
         if problem:
@@ -264,7 +264,7 @@ def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[
             yield _value(number, record[field], field)
 
 
-def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Found]:
+def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
     """Records by the rules of the csv module, which may span lines; the first names the columns."""
     columns: list[str] = []
     column = 0
@@ -284,23 +284,23 @@ def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_
             yield number, cells[column], ""
 
 
-def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Found]:
-    """The values of one column; Parquet is read from place to place, so rows tell how far."""
+def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Text]:
+    """The values of one column."""
     table = ParquetRecords(stream)
     _column(file, table.columns, field)
     for number, cells, _ in table.read([field]):
         yield _value(number, cells[field], field)
 
 
-def _value(number: int, value: Any, field: str) -> _Found:
-    """What stands under the field, which should be a text."""
+def _value(number: int, value: Any, field: str) -> _Text:
+    """The value of the field, which should be a text."""
     if isinstance(value, str):
         return number, value, ""
     return number, "", f'field "{field}" is not a text'
 
 
 def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
-    """The place of the field among the columns. Raises InputError where it has none."""
+    """The index of the field among the columns. Raises InputError without it."""
     if field not in columns:
         raise InputError(
             f"{file.url} has no column {field!r}. It has: {', '.join(columns)}. Name the one with "
@@ -309,14 +309,14 @@ def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
     return list(columns).index(field)
 
 
-_READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Found]]] = {
+_READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]] = {
     ".txt": _plain_texts,
     ".jsonl": _json_texts,
     ".ndjson": _json_texts,
     ".json": _json_texts,
     ".csv": _csv_texts,
 }
-"""By kind: lines of text and a field → what stands in them."""
+"""Readers of lines of text, by the file's kind."""
 KINDS = (*_READERS, ".parquet")
 
 
@@ -329,10 +329,10 @@ def _named(entry: str) -> tuple[str, str]:
 
 
 def _no_match(name: str, pattern: str) -> str:
-    """Say that no file matches, and what to type for a folder, or a path with an equals sign."""
+    """The message for no match, with advice for a folder, or a path with an equals sign."""
     if not is_url(pattern) and Path(pattern).expanduser().is_dir():
         return f"{pattern} is a folder, not a file. Name its files, such as '{pattern}/*.jsonl'."
     message = f"no file matches the corpus pattern {pattern!r}. Check the path and the spelling."
     if name:
-        message += f" If it is a path in which {name}= stands, write './{name}={pattern}'."
+        message += f" If {name}= is part of the path, write './{name}={pattern}'."
     return message

@@ -1,18 +1,42 @@
-"""Who does the tasks of a preparation: processes of this machine, or a Dask cluster."""
+"""Where the parts of a corpus are prepared: in processes of this machine, or on a Dask cluster.
 
+Dask gives the work of a lost worker to another one, which may do a part twice. So a task must be
+one that can be repeated, even at the same time.
+"""
+
+import logging
 import os
+import pickle
+import platform
 import sys
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from roformer_tf.corpus.dask_cluster import ADDRESS, cluster
-from roformer_tf.corpus.workers import Workers, WorkerTask, in_this_process, processes
+from tqdm import tqdm
+
+from roformer_tf.corpus.workers import (
+    EngineError,
+    Workers,
+    WorkerTask,
+    in_this_process,
+    processes,
+)
 from roformer_tf.errors import InputError, check_number
+from roformer_tf.files import parse_json
 from roformer_tf.machine import usable_cores
 
 Engine = Literal["processes", "dask"]
-MOST_ON_WINDOWS = 61
+ADDRESS = "DASK_SCHEDULER_ADDRESS"  # set by what starts clusters on Slurm, Kubernetes, YARN
+CONNECTING = 8  # seconds
+LINGER = 10.0  # seconds for parts that are being written when a job fails
+MAX_ON_WINDOWS = 61
 """Worker processes that `concurrent.futures` can wait for on Windows."""
 
 
@@ -31,18 +55,193 @@ def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> 
         )
     if engine == "dask" and workers is not None:
         raise InputError(
-            f"workers is {workers}, but a cluster works with those that are connected to its "
-            "scheduler. Leave workers out, and start as many as you want by `dask worker`."
+            f"workers is {workers}, but a cluster uses all workers that are connected to its "
+            "scheduler. Remove workers, and start as many as you want by `dask worker`."
         )
 
 
 def open_workers(
     task: WorkerTask, folder: Path, engine: Engine, scheduler: str | None, workers: int | None
 ) -> AbstractContextManager[Workers]:
-    """Choose who does the task; `folder` is one that all workers of a cluster must see."""
+    """The workers of an engine; all workers of a cluster must see `folder`."""
     if engine == "dask":
         return cluster(task, folder, scheduler)
     count = workers or usable_cores()
     if sys.platform == "win32":
-        count = min(count, MOST_ON_WINDOWS)
+        count = min(count, MAX_ON_WINDOWS)
     return in_this_process(task) if count == 1 else processes(task, count)
+
+
+# Dask
+
+
+def check_cluster(scheduler: str | None) -> None:
+    """Raise InputError if no scheduler responds."""
+    _connect(scheduler).close()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the workers of a cluster need for each item."""
+
+    task: WorkerTask
+    folder: str
+    versions: str
+
+
+@contextmanager
+def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Workers]:
+    """Run the task on the workers of a Dask cluster, which may come and go.
+
+    Raises InputError if no scheduler responds, and EngineError if it is lost, if an item kills its
+    workers, and if a worker does not see the folder or has other versions than this process.
+    """
+    job = pickle.dumps(_Job(task, str(folder.absolute()), _versions()))
+    with _connect(scheduler) as client:
+        pending = set()
+        if not client.nthreads():
+            address = client.scheduler.address
+            tqdm.write(
+                f"waiting for workers. Start some: dask worker {address} --nthreads 1",
+                file=sys.stderr,
+            )
+
+        def submit(item: Any) -> Callable[[], Any]:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sending large graph")  # a document may be large
+                call = pickle.dumps(_Call(job, pickle.dumps(item)))
+                future = _ask(client, partial(client.submit, pickle.loads, call, pure=False))
+            pending.add(future)
+
+            def result() -> Any:
+                pending.discard(future)
+                return _ask(client, future.result)
+
+            return result
+
+        def room() -> int:
+            return 2 * max(1, len(_ask(client, client.nthreads)))
+
+        try:
+            yield Workers(submit, room)
+        except EngineError:
+            raise
+        except Exception:  # the folder is cleared after bad input: nothing may write into it then
+            for future in pending:
+                with suppress(Exception):
+                    future.result(timeout=LINGER)
+            raise
+
+
+def _connect(scheduler: str | None) -> Any:
+    """Connect to a scheduler as a `distributed.Client`. Raises InputError if none responds."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(
+            "the engine dask needs the extra [dask]: pip install 'roformer-tf[dask]'."
+        ) from None
+    # Dask logs a lost scheduler with several tracebacks; our errors report it in a sentence.
+    for name in ("distributed", "distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    address = _address(scheduler or os.environ[ADDRESS])
+    try:
+        return Client(address, timeout=CONNECTING, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler responds at {address}: {error}. Give --scheduler the address that "
+            "`dask scheduler` prints, such as tcp://host:8786, or the file that it writes by "
+            "--scheduler-file."
+        ) from None
+
+
+def _address(scheduler: str) -> str:
+    """The address in a scheduler file, or the address itself."""
+    path = Path(scheduler)
+    if not path.is_file():
+        return scheduler
+    try:
+        return str(parse_json(path.read_text(encoding="utf-8"))["address"])
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InputError(
+            f"{path} is no scheduler file. Give the one that `dask scheduler --scheduler-file` "
+            "wrote, or the scheduler's address, such as tcp://host:8786."
+        ) from None
+
+
+def _ask(client: Any, question: Callable[[], Any]) -> Any:
+    """Ask the cluster. Raises EngineError for its failures; errors of the task as they are."""
+    from distributed import KilledWorker
+
+    place = client.scheduler.address if client.scheduler else "its address"
+    try:
+        if client.status != "running":
+            raise CancelledError
+        return question()
+    except KilledWorker as error:
+        raise EngineError(
+            f"a part of the corpus ended {error.allowed_failures + 1} workers, one after the "
+            f"other, the last of them {error.last_worker.address}; their logs say why. Give them "
+            "more memory, or look for an extreme document. The same command continues."
+        ) from None
+    except ImportError as error:
+        raise EngineError(
+            f"a machine of the cluster at {place} cannot load what the task needs: {error}. "
+            f"Install there what is installed here: {_versions()}."
+        ) from None
+    except (OSError, CancelledError):
+        raise EngineError(
+            f"the Dask scheduler at {place} is lost, or has cancelled the work. Finished parts "
+            "are kept: the same command continues, with this engine or another."
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of `_run`, which happens when it is unpickled.
+
+    So Dask handles only bytes and `pickle.loads`: a worker without this package would not report an
+    error for a function of ours, but end.
+    """
+
+    job: bytes
+    item: bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _run, (self.job, self.item)
+
+
+def _run(job: bytes, item: bytes) -> Any:
+    """Run a job's task for an item, on a worker of a cluster.
+
+    Raises EngineError for other versions than those of the job, and where its folder is not seen.
+    """
+    loaded = _load(job)
+    worker = f"the worker process {os.getpid()} on {platform.node()}"
+    if _versions() != loaded.versions:
+        raise EngineError(
+            f"{worker} has other versions, so that its rows might differ: {_versions()}, "
+            f"and not {loaded.versions}. Install the same everywhere."
+        )
+    if not Path(loaded.folder).is_dir():
+        raise EngineError(
+            f"{worker} does not see {loaded.folder}. Choose an --output that has the same path on "
+            "all machines, on a file system that they share."
+        )
+    return loaded.task(pickle.loads(item))
+
+
+@lru_cache(maxsize=1)  # once for all items of a job: a tokenizer is large
+def _load(job: bytes) -> _Job:
+    loaded: _Job = pickle.loads(job)
+    return loaded
+
+
+@cache
+def _versions() -> str:
+    """All versions that rows depend on: Python normalizes the text, and jieba segments it."""
+    versions = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
+    for name in ("roformer-tf", "numpy", "jieba", "rjieba"):
+        with suppress(PackageNotFoundError):
+            versions.append(f"{name} {version(name)}")
+    return ", ".join(versions)

@@ -1,4 +1,4 @@
-"""What `prepare` says of a finished folder: its manifest, and a line for the user.
+"""The folder that `prepare` writes: its manifest, and whether it is begun, finished or another's.
 
 Nothing in a manifest depends on time, place or the number of workers.
 """
@@ -7,12 +7,31 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
+from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.corpus.documents import CorpusReport
+from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
+from roformer_tf.errors import InputError
+from roformer_tf.files import (
+    LOCK,
+    folder_beside,
+    leftovers,
+    read_json,
+    remove,
+    sweep,
+    write_text,
+)
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
+UNFINISHED = "unfinished"
+"""Folder of settings and records of parts, until the manifest is written."""
+PREPARE_AGAIN = "Remove the output folder, and prepare again."
+SHOWN_FILES = 5  # changed files that a message names
 
 
 def make_manifest(
@@ -22,7 +41,7 @@ def make_manifest(
     settings: dict[str, Any],
     tokenizer: RoFormerTokenizer,
 ) -> dict[str, Any]:
-    """Describe the finished folder. Nothing in it depends on time, place or number of workers."""
+    """The content of the manifest of a finished folder."""
     shards = [shard for record in records for shard in record["shards"]]
     splits = {
         split: {
@@ -80,24 +99,24 @@ def _corpora(
 
 
 def skipped(manifest: Mapping[str, Any]) -> list[str]:
-    """Say in one line what was skipped on demand; no line if that is nothing."""
+    """A line with what was skipped as the settings ask; no line if that is nothing."""
     kinds = {
         "short": f"documents under {manifest['settings']['min_characters']} characters",
         "duplicates": "duplicates",
         "repeated_lines": "repeated lines",
     }
     counts = manifest["left_out"]
-    told = ", ".join(f"{counts[kind]:,} {name}" for kind, name in kinds.items() if counts[kind])
-    return [f"left out: {told}"] if told else []
+    details = ", ".join(f"{counts[kind]:,} {name}" for kind, name in kinds.items() if counts[kind])
+    return [f"skipped: {details}"] if details else []
 
 
 def summary(manifest: Mapping[str, Any]) -> str:
-    """Say in one line what a folder holds."""
+    """What a folder holds, in one line."""
     cut, documents = (
-        sum(split[of] for split in manifest["splits"].values()) for of in ("cut", "documents")
+        sum(split[count] for split in manifest["splits"].values()) for count in ("cut", "documents")
     )
     return (
-        f"{manifest['rows']:,} rows of {manifest['length']} "
+        f"{manifest['rows']:,} sequences of {manifest['length']} tokens "
         f"({manifest['splits'][HELD_OUT]['rows']:,} held out), "
         f"{manifest['tokens']:,} tokens, {manifest['utilization']:.1%} of the positions used, "
         f"{cut / documents:.1%} of the documents cut"
@@ -105,7 +124,7 @@ def summary(manifest: Mapping[str, Any]) -> str:
 
 
 def hash_texts(texts: Iterable[str]) -> str:
-    """Hash texts in their order; each begins with its length, so that none runs into the next."""
+    """Hash texts in their order, each after its length, so that their borders count."""
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
@@ -115,6 +134,117 @@ def hash_texts(texts: Iterable[str]) -> str:
 
 
 def hash_json(value: Mapping[str, Any]) -> str:
-    """Hash what JSON can hold, whatever the order of its keys."""
+    """Hash a JSON value, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+# The state of an output folder
+
+
+def check_begun(output: Path, settings: Mapping[str, Any]) -> None:
+    """Raise InputError, without any change, if the folder was begun with other settings."""
+    unfinished = output / UNFINISHED / "settings.json"
+    if (output / MANIFEST).is_file():
+        known = read_manifest(output).get("settings", {})
+    elif unfinished.is_file():
+        known = read_json(unfinished, PREPARE_AGAIN)
+    else:
+        return
+    _check_same(output, known, settings)
+
+
+def is_done(output: Path, settings: dict[str, Any]) -> bool:
+    """Whether the folder holds this preparation, finished and without temporary files.
+
+    Raises InputError as `check_begun` and `is_finished` do.
+    """
+    with suppress(OSError):  # such as a name that is too long, which `locked` reports
+        check_begun(output, settings)
+        if is_finished(output):
+            return not (leftovers(output) or (output / UNFINISHED).exists())
+    return False
+
+
+def is_finished(output: Path) -> bool:
+    """Whether the folder holds a finished preparation.
+
+    Raises InputError, without any change, if it holds anything else.
+    """
+    if (output / MANIFEST).is_file():
+        for split in SPLITS:
+            PreparedRows.open(output, split)  # raises for shards that are missing or cut off
+        return True
+    begun = (output / UNFINISHED / "settings.json").is_file()
+    if (
+        not begun
+        and output.exists()
+        and (not output.is_dir() or set(output.iterdir()) - leftovers(output) - {output / LOCK})
+    ):
+        raise InputError(
+            f"{output} exists and holds something else than prepared rows. "
+            "Choose another output, or remove it."
+        )
+    return False
+
+
+def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise InputError that lists the differences, unless the settings are equal."""
+    changes = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]
+    if not changes:
+        return
+    details = {key: f"{key} ({known.get(key)} then, {now.get(key)} now)" for key in changes}
+    if "vocabulary" in changes:  # two hashes mean nothing to the user
+        details["vocabulary"] = "vocabulary"
+    advice = "Choose another output, or remove it to prepare again."
+    if "files" in changes:
+        details["files"] = f"files ({_changed_files(known['files'], now['files'])})"
+        if (output / MANIFEST).is_file():
+            advice += (
+                " To continue a run, restore the files, or train on the prepared data: "
+                f"--rows {output} instead of --corpus."
+            )
+    raise InputError(
+        f"{output} was prepared from other inputs or settings; what differs: "
+        f"{', '.join(details.values())}. {advice}"
+    )
+
+
+def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
+    """The first files that differ: "a.txt has changed, b.txt is missing, c.txt is new"."""
+    before, after = ({tuple(file) for file in files} for files in (known, now))
+    missing = {name for _, name, *_ in before - after}
+    new = {name for _, name, *_ in after - before}
+    changes = [
+        *(f"{name} has changed" for name in sorted(missing & new)),
+        *(f"{name} is missing" for name in sorted(missing - new)),
+        *(f"{name} is new" for name in sorted(new - missing)),
+    ]
+    rest = len(changes) - SHOWN_FILES
+    more = [f"and {rest:,} more"] if rest > 0 else []
+    return ", ".join([*changes[:SHOWN_FILES], *more]) or "they are in another order"
+
+
+def claim(output: Path, settings: Mapping[str, Any]) -> None:
+    """Create the folder and remember the settings; remove temporary files of a killed run."""
+    output.mkdir(parents=True, exist_ok=True)
+    for folder in (output, output / UNFINISHED):
+        sweep(folder)
+    if not (output / UNFINISHED).is_dir():
+        with folder_beside(output / UNFINISHED) as folder:
+            write_text(folder / "settings.json", json.dumps(settings))
+
+
+def remove_unfinished(output: Path) -> None:
+    """Remove from a finished folder all that only an unfinished preparation needs."""
+    remove(output / UNFINISHED)
+    sweep(output)
+
+
+def discard(output: Path) -> None:
+    """Remove everything that this preparation wrote; its lock removes an empty folder."""
+    remove_unfinished(output)
+    shards = (f"{split}-*.npy" for split in SPLITS)
+    for pattern in (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, *shards):
+        for path in output.glob(pattern):
+            path.unlink()

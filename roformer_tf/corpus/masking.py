@@ -1,4 +1,4 @@
-"""Whole-word masking of a row, a function of (seed, epoch, row) and nothing else."""
+"""Whole-word masking of a sequence: a function of (seed, epoch, index of the sequence) only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _MASKED, _REPLACED = 1, 2  # fates of a chosen word; 3 is kept, and 0 is not cho
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """Which tokens of a row are predicted, and what stands in their place."""
+    """Which tokens of a sequence are predicted, and what replaces them."""
 
     mask_rate: float = 0.15
-    """Share of the tokens to predict, above 0 and below 1. Words are predicted whole."""
+    """Fraction of tokens to predict, above 0 and below 1. Words are predicted whole."""
     mask_replace_rate: float = 0.8
-    """Share of the predicted words whose tokens become [MASK]."""
+    """Fraction of the predicted words whose tokens become [MASK]."""
     random_replace_rate: float = 0.1
-    """Share of the predicted words whose tokens become random ones. The rest stay as they are."""
+    """Fraction of the predicted words whose tokens become random ones. The rest is unchanged."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "mask_rate", above=0, below=1, hint="such as 0.15")
@@ -36,9 +36,9 @@ class MaskingConfig:
 
 
 class MaskedRows(NamedTuple):
-    """B rows of length L with P slots for predictions each. Slots that are not used are zeros.
+    """B sequences of length L with P slots for predictions each. Unused slots are zeros.
 
-    `mask_row` gives the same without the first axis.
+    `mask_row` returns the same without the first axis.
     """
 
     token_ids: npt.NDArray[np.int32]
@@ -46,13 +46,13 @@ class MaskedRows(NamedTuple):
     positions: npt.NDArray[np.int32]
     """(B, P), rising: where tokens are predicted."""
     labels: npt.NDArray[np.int32]
-    """(B, P): the tokens that stood there."""
+    """(B, P): the original tokens at these positions."""
     weights: npt.NDArray[np.float32]
     """(B, P): 1 for a slot that is used."""
 
 
 def predictions_per_row(length: int, mask_rate: float) -> int:
-    """Count the slots that a row of this length needs at most; at least 1.
+    """The maximum number of predictions of a sequence of this length; at least 1.
 
     >>> predictions_per_row(512, 0.15)
     76
@@ -61,13 +61,13 @@ def predictions_per_row(length: int, mask_rate: float) -> int:
 
 
 def replacement_ids(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:
-    """List the ids that may replace a token at random: all but `[CLS]`, `[unused1]` and such."""
+    """The ids that may replace a token at random: all except `[CLS]`, `[unused1]` and the like."""
     ids = [i for token, i in vocabulary.items() if not (token[:1] == "[" and token[-1:] == "]")]
     return np.array(sorted(ids), np.int32)
 
 
 def row_generator(seed: int, epoch: int, row: int) -> np.random.Generator:
-    """Make the source of chance of one row in one epoch."""
+    """The random generator of one sequence in one epoch."""
     return np.random.default_rng([seed, epoch, row])
 
 
@@ -103,12 +103,11 @@ def mask_rows(
 ) -> MaskedRows:
     """Choose whole words at random and hide them; `rows` is (B, 3, L), channels as in `packing`.
 
-    In each row words are taken in random order, one that would exceed the mask rate being
-    passed over, until mask_rate × tokens (rounded, at least 1, at most `predictions`) are
-    chosen: exactly so many, unless only longer words are left. Masked, replaced or kept is decided
-    for a word as a whole; each token of a replaced word is drawn by itself from `random_ids`
-    (ids,).
-    A row draws from its own generator only: which rows share a batch changes nothing.
+    In each sequence words are taken in random order until mask_rate × tokens (rounded, at least 1,
+    at most `predictions`) are chosen. A word that would exceed this number is skipped, so it is
+    reached exactly unless only longer words remain. A word is masked, replaced or kept as a whole;
+    each token of a replaced word is drawn separately from `random_ids` (ids,).
+    A sequence draws from its own generator: which ones share a batch changes nothing.
     """
     drawn = [
         _draw(row[WORD], predictions, rng, config) for row, rng in zip(rows, rngs, strict=True)
@@ -137,7 +136,7 @@ def mask_rows(
 
 
 def _wanted(tokens: int, mask_rate: float) -> int:
-    """Count the tokens to predict out of so many."""
+    """The number of tokens to predict."""
     return max(1, round(mask_rate * tokens))
 
 
@@ -147,7 +146,7 @@ def _draw(
     rng: np.random.Generator,
     config: MaskingConfig,
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float64]]:
-    """Draw all chance of one row: a fate for each token (L,), and in [0, 1) for each slot (P,).
+    """All randomness of a sequence: a fate for each token (L,), and in [0, 1) for each slot (P,).
 
     `words` (L,) numbers the words from 1; 0 is special or padding.
     """
@@ -165,7 +164,7 @@ def _draw(
 
 
 def _choose_words(sizes: list[int], limit: int, rng: np.random.Generator) -> list[int]:
-    """Choose words whose sizes add up to `limit`, or come as near to it as the order allows.
+    """Choose words whose sizes add up to `limit`, or as close to it as the order allows.
 
     `sizes` by number of the word, where number 0 is no word.
     """

@@ -1,12 +1,12 @@
-"""Corpora → one endless order of rows, in which each corpus has the share that is asked for.
+"""Corpora → one endless order of sequences (rows), with the given fraction of each corpus.
 
-An epoch has as many rows as there are in all. Of two corpora of 4 and 2 rows, mixed half and half:
+An epoch has as many rows as there are in total. Two corpora of 4 and 2 rows, mixed half and half:
 
     epoch 0    rows 2 0 1 of the first, 1 0 0 of the second, shuffled
     epoch 1    rows 3 1 2 of the first, 1 1 0 of the second, shuffled
 
-So each corpus is walked through again and again, every time in another order, and at the end of
-every epoch its rows have been seen equally often, or once more.
+So each corpus is repeated, every time in another order. At the end of every epoch, the numbers of
+times that its rows were seen differ by at most one.
 """
 
 from bisect import bisect_right
@@ -23,13 +23,13 @@ from roformer_tf.errors import InputError, check_number, check_numbers
 
 @dataclass(frozen=True)
 class MixingConfig:
-    """How much of what is trained on comes from each corpus. Unset, what it has."""
+    """The fraction of the training data from each corpus. Default: in proportion to its size."""
 
     corpus_weights: dict[str, float] = field(default_factory=dict)
-    """Name and weight of every corpus, such as `news 3 wiki 1`: three rows of news to one of
-    wiki."""
+    """Name and weight of every corpus, such as `news 3 wiki 1`: three sequences of news
+    to one of wiki."""
     corpus_temperature: float = 1.0
-    """Above 1, small corpora come more often: corpora of n rows are mixed as n^(1/temperature)."""
+    """Above 1, small corpora are repeated: corpora of size n are mixed as n^(1/temperature)."""
 
     def __post_init__(self) -> None:
         hint = "where 1 takes corpora as large as they are and 3 makes them more even"
@@ -37,8 +37,8 @@ class MixingConfig:
         if self.corpus_weights and self.corpus_temperature != 1:
             raise InputError(
                 "give either corpus_weights or a corpus_temperature: "
-                f"{_listed(self.corpus_weights)} say already how much each corpus counts, so a "
-                f"temperature of {self.corpus_temperature} is too much."
+                f"{_listed(self.corpus_weights)} have weights already, so a temperature of "
+                f"{self.corpus_temperature} has no meaning."
             )
         for name, weight in self.corpus_weights.items():
             hint = "or leave out its files to train without it"
@@ -46,10 +46,10 @@ class MixingConfig:
 
 
 def epoch_rows(rows: Mapping[str, int], config: MixingConfig) -> dict[str, int]:
-    """Rows of each corpus in an epoch, at least 1, which add up to all there are.
+    """Rows of each corpus in an epoch, at least 1, which add up to all rows.
 
-    `rows` of each corpus, 1 or more. Shares that are no whole rows go up or down to one, the
-    largest remainders up. Raises InputError unless the weights name these corpora, all of them.
+    `rows` of each corpus, 1 or more. Fractions are rounded by the largest remainder method.
+    Raises InputError unless the weights name all of these corpora and no others.
     """
     if config.corpus_weights:
         _check_names(config.corpus_weights, rows)
@@ -64,10 +64,10 @@ def epoch_rows(rows: Mapping[str, int], config: MixingConfig) -> dict[str, int]:
 def endless_order(
     rows: Mapping[str, int], config: MixingConfig, seed: int
 ) -> Callable[[int], tuple[int, int]]:
-    """Order the rows of corpora that lie behind each other: place 0, 1, … → (row, pass).
+    """Order the rows of corpora that are stored one after another: position → (row, pass).
 
-    `rows` of each corpus. A row's pass counts how often its corpus was walked through before. The
-    order of an epoch takes 4 bytes a row in memory, those of mixed corpora as much again. Raises
+    `rows` of each corpus. The pass of a row counts the earlier repetitions of its corpus. The order
+    of an epoch takes 4 bytes a row in memory, and that of mixed corpora as much again. Raises
     InputError as `epoch_rows` does.
     """
     sizes, shares = list(rows.values()), list(epoch_rows(rows, config).values())
@@ -99,13 +99,14 @@ def endless_order(
 
 
 def dealt(total: int, parts: Sequence[float]) -> list[int]:
-    """Deal a total out in proportion to the parts, no fewer than 1 to each if there are enough."""
+    """Divide a total in proportion to the parts; each gets at least 1 if there are enough."""
     scale = max(parts)
-    quotas = np.array([part / scale for part in parts])  # the sum of large weights has no bounds
+    # Scaled first: the sum of large weights might overflow
+    quotas = np.array([part / scale for part in parts])
     quotas *= total / quotas.sum()
     whole = np.floor(quotas).astype(np.int64)
-    behind = np.argsort(whole - quotas, kind="stable")  # the largest remainder first
-    whole[behind[: total - int(whole.sum())]] += 1
+    order = np.argsort(whole - quotas, kind="stable")  # the largest remainder first
+    whole[order[: total - int(whole.sum())]] += 1
     while total >= len(parts) and not whole.all():
         whole[whole.argmax()] -= 1
         whole[whole.argmin()] += 1
@@ -128,5 +129,5 @@ def _check_names(weights: Mapping[str, float], rows: Mapping[str, int]) -> None:
 
 
 def _listed(names: Mapping[str, object] | list[str]) -> str:
-    """Name corpora in a message."""
+    """Names of corpora for a message."""
     return ", ".join(repr(name) if name else "a corpus without a name" for name in names)

@@ -1,13 +1,13 @@
-"""What of a row is to be predicted: words that are hidden, or at every position the next token.
+"""Training objectives: predict masked words, or at every position the next token.
 
-An objective makes of B rows of length L, with P slots for predictions each, what `fit` unpacks:
+An objective turns B sequences (rows) of length L, with P predictions each, into a batch for `fit`:
 
     MaskedTokens  {"token_ids": (B, L), "sequence_ids": (B, L), "masked_positions": (B, P)} int32,
                   labels (B, P) int32, weights (B, P) float32
     NextTokens    {"token_ids": (B, L), "sequence_ids": (B, L)} int32,
                   labels (B, L) int32, weights (B, L) float32
 
-Labels are the tokens to be predicted, and weights 1 there; a slot that is not used has zeros.
+Labels are the tokens to predict, with weight 1; unused slots have zeros.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ ObjectiveName: TypeAlias = Literal["masked", "causal"]
 
 
 class Objective(Protocol):
-    """Makes batches of rows. What it gives for a row depends on no other row."""
+    """Builds batches from rows. The result for a row depends on no other row."""
 
     def __call__(
         self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
@@ -41,16 +41,16 @@ class Objective(Protocol):
         """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch."""
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """How many rows to evaluate at once, where `rows` of this length are trained on.
+        """Rows to evaluate at once, if training has `rows` of this length in a batch.
 
-        All their logits are then in memory, in float32. Of `rows`, a multiple of `parts`, comes
-        another one.
+        All their logits are in memory at once, in float32. The result is a multiple of `parts`, as
+        `rows` is.
         """
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """Whole words are hidden, and told from what stands before and behind them."""
+    """Masked language modelling: whole words are masked, and predicted from both sides."""
 
     mask_id: int
     random_ids: npt.NDArray[np.int32]
@@ -60,7 +60,7 @@ class MaskedTokens:
     def __call__(
         self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
     ) -> Batch:
-        """Mask rows, each afresh in every epoch."""
+        """Mask rows, with other masks in every epoch."""
         masked = mask_rows(
             rows,
             predictions=predictions_per_row(rows.shape[-1], self.masking.mask_rate),
@@ -77,15 +77,15 @@ class MaskedTokens:
         return inputs, masked.labels, masked.weights
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """As many as are trained on: so few tokens are masked."""
+        """As many as in training: only masked tokens have logits."""
         return rows
 
 
 @dataclass(frozen=True)
 class NextTokens:
-    """Every token of a document but its first, [CLS], is told from those before it.
+    """Causal language modelling: every token after [CLS] is predicted from those before it.
 
-    The last one is [SEP], at which a written text ends. With two documents in a row:
+    The last one is [SEP], where generation stops. With two documents in a row:
 
         tokens    [CLS] 甲 乙 [SEP] [CLS] 丁 [SEP] 0
         document    1    1  1   1     2    2   2   0
@@ -96,16 +96,16 @@ class NextTokens:
     def __call__(
         self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
     ) -> Batch:
-        """Label each position; there is nothing to draw."""
+        """Label each position; nothing is random."""
         tokens, documents = (rows[:, channel].astype(np.int32) for channel in (TOKEN, DOCUMENT))
-        goes_on = np.zeros(documents.shape, bool)
-        goes_on[:, :-1] = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
-        labels = np.where(goes_on, np.roll(tokens, -1, axis=1), np.int32(0))
+        continues = np.zeros(documents.shape, bool)
+        continues[:, :-1] = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
+        labels = np.where(continues, np.roll(tokens, -1, axis=1), np.int32(0))
         inputs = {"token_ids": tokens, "sequence_ids": documents}
-        return inputs, labels, goes_on.astype(np.float32)
+        return inputs, labels, continues.astype(np.float32)
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """So few that they have about as many predictions as `rows` masked ones."""
+        """Fewer than in training: about as many predictions as `rows` with masks have."""
         masked = rows * predictions_per_row(length, MaskingConfig().mask_rate)
         return max(1, masked // (length * parts)) * parts
 
@@ -120,9 +120,9 @@ def make_objective(
 
 
 def predicted_ids(name: ObjectiveName, tokenizer: RoFormerTokenizer) -> npt.NDArray[np.int32]:
-    """The ids that a new model is to expect as often as they stand in the text.
+    """The ids from whose frequencies a new model's output bias starts.
 
-    To write, [SEP] and what the vocabulary lacks are such, too.
+    For causal language models these include [SEP] and [UNK].
     """
     ids = replacement_ids(tokenizer.vocabulary)
     if name == "causal":

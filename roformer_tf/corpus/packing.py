@@ -1,12 +1,12 @@
-"""Token sequences → rows of one fixed length: pure.
+"""Tokens of documents → sequences (rows) of one fixed length: pure functions.
 
-A row holds one or more pieces, each `[CLS] tokens [SEP]`, then padding. A document that is longer
-than a row is cut where a word begins, and so are as few others as it takes to fill the rows.
+A row holds one or more chunks, each `[CLS] tokens [SEP]`, then padding. A document that is longer
+than a row is split at the start of a word, and so are as few others as needed to fill the rows.
 With length 10, the documents `甲 乙乙 丙` (乙乙 one word of two tokens) and `丁` become one row
 of three channels:
 
     tokens    [CLS] 甲 乙 乙 丙 [SEP] [CLS] 丁 [SEP] 0
-    document    1    1  1  1  1   1     2    2   2   0     equal: may see each other; 0: padding
+    document    1    1  1  1  1   1     2    2   2   0     equal: attend to each other; 0: padding
     word        0    1  2  2  3   0     0    4   0   0     equal: one word; 0: special or padding
 """
 
@@ -46,30 +46,29 @@ def pack(
 ) -> tuple[npt.NDArray[np.integer], int]:
     """Pack documents into rows: (rows, 3, length) of `dtype`, channels as in the module's head.
 
-    Every token stands in exactly one row; a document without tokens leaves no trace. Documents
-    that fit into a row are cut only until the share `fill` of all positions is used, or nothing
-    more can be gained. More documents at once give fuller rows and fewer cuts.
-    Returns the rows and how many documents are in several pieces. Raises InputError if `length` is
-    less than 3.
+    Every token is in exactly one row; documents without tokens are skipped. Documents that fit into
+    a row are split only until the fraction `fill` of all positions is used, or nothing more can be
+    gained. More documents at once give fuller rows and fewer splits.
+    Returns the rows and how many documents are split. Raises InputError if `length` is less than 3.
     """
     check_length(length)
-    bounds = pieces_of(documents, length - SPECIALS)
-    pieces = list(pairwise(bounds.tolist()))
-    members = assign([stop - start + SPECIALS for start, stop in pieces], length)
-    rows = [[pieces[i] for i in row] for row in members]
+    bounds = chunk_bounds(documents, length - SPECIALS)
+    chunks = list(pairwise(bounds.tolist()))
+    members = assign([stop - start + SPECIALS for start, stop in chunks], length)
+    rows = [[chunks[i] for i in row] for row in members]
     rows = sorted(map(sorted, refill(rows, documents.words, length, fill)))
     starts, stops = np.array(list(chain.from_iterable(rows)), np.intp).reshape(-1, 2).T
     token_ids, words = _framed(documents, starts, stops - starts + SPECIALS, cls_id, sep_id)
     used = np.arange(length) < np.array(list(map(_load, rows)), np.intp)[:, None]  # (rows, length)
     owners = np.searchsorted(documents.bounds, starts, side="right")
-    in_pieces = int(np.sum(np.unique(owners, return_counts=True)[1] > 1))
-    return np.stack(_channels(used, token_ids, words, dtype), axis=1), in_pieces
+    split_documents = int(np.sum(np.unique(owners, return_counts=True)[1] > 1))
+    return np.stack(_channels(used, token_ids, words, dtype), axis=1), split_documents
 
 
-def pieces_of(documents: Documents, room: int) -> npt.NDArray[np.integer]:
-    """Bounds (pieces + 1,) of pieces of at most `room` tokens, as few and as long as can be.
+def chunk_bounds(documents: Documents, room: int) -> npt.NDArray[np.integer]:
+    """Bounds (chunks + 1,) of chunks of at most `room` tokens, as few and as long as possible.
 
-    A cut stands where a word begins; only a word that is longer than `room` is cut itself.
+    Documents are split at the start of a word; only a word longer than `room` is split itself.
     """
     bounds = np.unique(documents.bounds)
     too_long = np.flatnonzero(np.diff(bounds) > room)
@@ -83,7 +82,7 @@ def pieces_of(documents: Documents, room: int) -> npt.NDArray[np.integer]:
 def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Assign items to rows, best fit, the largest first; none may exceed the capacity.
 
-    Gives for each row the indices of its items, rising; rows in the order of their first item.
+    Returns for each row the indices of its items, rising; rows in the order of their first item.
     """
     rows: list[list[int]] = []
     spaces: list[tuple[int, int]] = []  # (free space, row), sorted
@@ -100,59 +99,59 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     return sorted(sorted(members) for members in rows)
 
 
-Piece: TypeAlias = tuple[int, int]
-"""Tokens of a document, from the first one to the one behind the last."""
+Chunk: TypeAlias = tuple[int, int]
+"""Tokens [start, stop) of a document."""
 
 
 def refill(
-    rows: list[list[Piece]], words: npt.NDArray[np.integer], length: int, fill: float
-) -> list[list[Piece]]:
-    """Break up the emptiest rows to fill the next ones, until the share `fill` is used.
+    rows: list[list[Chunk]], words: npt.NDArray[np.integer], length: int, fill: float
+) -> list[list[Chunk]]:
+    """Break up the emptiest rows to fill the next ones, until the fraction `fill` is used.
 
-    Each row that is filled takes one cut at most, and the largest gaps are filled first, so that
-    cuts are few for what they gain. They stand where a word begins: words (T,).
+    Each filled row costs at most one split, and the largest gaps are filled first, so few documents
+    are split for the gain. They are split at the start of a word: words (T,).
     """
     by_load = deque(sorted(rows, key=_load))
-    taker: list[Piece] | None = None
-    done: list[list[Piece]] = []
+    taker: list[Chunk] | None = None
+    done: list[list[Chunk]] = []
     used, count = sum(map(_load, rows)), len(rows)
     while len(by_load) > (taker is None) and used < fill * length * count:
-        given = deque(by_load.popleft())
-        while given and (taker or by_load):
+        donated = deque(by_load.popleft())
+        while donated and (taker or by_load):
             taker = taker or by_load.popleft()
-            start, stop = given[0]
+            start, stop = donated[0]
             room = length - _load(taker) - SPECIALS
             if stop - start <= room:
-                taker.append(given.popleft())
+                taker.append(donated.popleft())
                 continue
             cut = _word_start(words, start, start + room)
             if cut > start:
                 taker.append((start, cut))
-                given[0] = (cut, stop)
+                donated[0] = (cut, stop)
                 used += SPECIALS
             done.append(taker)
             taker = None
-        if given:
-            done.append(list(given))
+        if donated:
+            done.append(list(donated))
         else:
             count -= 1
     return [*done, *([taker] if taker else []), *by_load]
 
 
-def _load(row: list[Piece]) -> int:
-    """Positions that a row's pieces use."""
+def _load(row: list[Chunk]) -> int:
+    """Positions that a row's chunks use."""
     return sum(stop - start + SPECIALS for start, stop in row)
 
 
 def _word_start(words: npt.NDArray[np.integer], first: int, last: int) -> int:
-    """The last place from `first` to `last` where a word begins; `first` if there is none."""
+    """The last start of a word from `first` to `last`; `first` if there is none."""
     while last > first and words[last] == words[last - 1]:
         last -= 1
     return max(first, last)
 
 
 def _cuts(words: npt.NDArray[np.integer], room: int) -> Iterator[int]:
-    """Where a document of these words is cut."""
+    """Where a document of these words is split."""
     start = 0
     while (stop := start + room) < len(words):
         word_start = int(np.searchsorted(words, words[stop]))
@@ -167,9 +166,9 @@ def _framed(
     cls_id: int,
     sep_id: int,
 ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
-    """Tokens and words of pieces, each within [CLS] and [SEP], whose word is -1.
+    """Tokens and words of chunks, each within [CLS] and [SEP], whose word is -1.
 
-    starts (P,), widths (P,): where a piece begins in the documents; its tokens, specials included.
+    starts (P,): positions of the chunks in the documents; widths (P,): tokens with special ones.
     """
     stops = np.cumsum(widths)
     source = np.arange(widths.sum()) + np.repeat(starts - 1 - (stops - widths), widths)
@@ -186,18 +185,18 @@ def _channels(
     words: npt.NDArray[np.integer],
     dtype: npt.DTypeLike,
 ) -> list[npt.NDArray[np.integer]]:
-    """Lay framed tokens and words (U,) into the U used places of rows; number pieces and words."""
+    """Put framed tokens and words (U,) at the U used positions of rows; number chunks and words."""
     token = np.zeros(used.shape, dtype)
     token[used] = token_ids
     word = np.full(used.shape, -1, words.dtype)
     word[used] = words
     is_text = word >= 0
-    begins_piece = np.zeros_like(used)
-    begins_piece[:, :-1] = is_text[:, 1:] & ~is_text[:, :-1]
+    begins_chunk = np.zeros_like(used)
+    begins_chunk[:, :-1] = is_text[:, 1:] & ~is_text[:, :-1]
     begins_word = np.zeros_like(used)
     begins_word[:, 1:] = is_text[:, 1:] & (word[:, 1:] != word[:, :-1])
     return [
         token,
-        np.cumsum(begins_piece, axis=1, dtype=dtype) * used,
+        np.cumsum(begins_chunk, axis=1, dtype=dtype) * used,
         np.cumsum(begins_word, axis=1, dtype=dtype) * is_text,
     ]

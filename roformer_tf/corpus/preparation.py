@@ -1,9 +1,9 @@
-"""The walk corpus → tokenizer → packing → shards: the body of `roformer-tf prepare`.
+"""Corpus → tokenizer → packing → shards: the body of `roformer-tf prepare`.
 
-The corpus is cut into parts of consecutive documents, and each part becomes shards of its own,
-made by one process and recorded once they are whole. So the number of processes changes not a
-byte, and what was interrupted goes on behind its last whole part. A part is of one corpus. If
-duplicates are to be left out, they are looked for first, in all corpora. The output folder:
+The corpus is cut into parts of consecutive documents of one corpus. Each part becomes shards of its
+own, written by one process and recorded once they are complete. So the number of processes changes
+not a byte, and an interrupted preparation continues after its last recorded part. Duplicates are
+looked for first, in all corpora. The output folder:
 
     vocab.txt, tokenizer_config.json, tokenizer.json (for characters)
     train-00000.npy, held_out-00000.npy, …    the shards of part 0, …
@@ -14,8 +14,7 @@ duplicates are to be left out, they are looked for first, in all corpora. The ou
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -25,9 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
 from roformer_tf.checkpoints.tf1 import VOCABULARY
-from roformer_tf.corpus.dask_cluster import check_cluster
 from roformer_tf.corpus.deduplication import (
     DuplicatePolicy,
     check_similarity,
@@ -44,40 +41,32 @@ from roformer_tf.corpus.documents import (
     find_files,
     read_documents,
 )
-from roformer_tf.corpus.engines import Engine, check_engine, open_workers
+from roformer_tf.corpus.engines import Engine, check_cluster, check_engine, open_workers
 from roformer_tf.corpus.manifests import (
     HELD_OUT,
+    PREPARE_AGAIN,
     SPLITS,
     TRAIN,
+    UNFINISHED,
+    check_begun,
+    claim,
+    discard,
     hash_json,
     hash_texts,
+    is_done,
+    is_finished,
     make_manifest,
+    remove_unfinished,
     skipped,
     summary,
 )
 from roformer_tf.corpus.packing import Documents, pack
-from roformer_tf.corpus.shards import (
-    MANIFEST,
-    PreparedRows,
-    Shard,
-    read_manifest,
-    row_dtype,
-    write_shard,
-)
+from roformer_tf.corpus.shards import MANIFEST, Shard, read_manifest, row_dtype, write_shard
 from roformer_tf.corpus.workers import EngineError, in_order, in_this_process
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import (
-    LOCK,
-    folder_beside,
-    leftovers,
-    locked,
-    read_json,
-    remove,
-    sweep,
-    write_text,
-)
+from roformer_tf.files import locked, read_json, write_text
+from roformer_tf.readers.records import text_key
 from roformer_tf.readers.streams import ReadError
-from roformer_tf.readers.text_key import text_key
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
@@ -88,52 +77,49 @@ from roformer_tf.tokenizers.vocabulary import (
 )
 
 FORMAT = 4  # of the folder
-TOLD_FILES = 5  # that have changed
-PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill rows well
+PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences well
 COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
-UNFINISHED = "unfinished"
-PREPARE_AGAIN = "Remove the output folder, and prepare again."
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationConfig(CorpusConfig):
-    """What becomes of a corpus: rows of token ids in a folder, to train on again and again."""
+    """Tokenize and pack a corpus once, into a folder of token ids for any number of runs."""
 
     output: str
-    """Folder to write. Run again with the same settings, it continues or finds itself done."""
+    """Folder to write. The same command continues an interrupted preparation."""
     vocab: str | None = None
-    """Vocabulary: a vocab.txt, a folder or a released zip that holds one. Or give --vocab-size."""
+    """Vocabulary: a vocab.txt, or a folder or released zip with one. Or give --vocab-size."""
     vocab_size: int | None = None
     """Build a vocabulary of at most this many tokens from the corpus."""
     tokenization: Tokenization | None = None
-    """Unset: what suits the vocabulary; "word" for one that is built."""
+    """Default: the one that suits the vocabulary; "word" for one that is built."""
     lower_case: bool | None = None
-    """Unset: what the vocabulary's folder says, else yes."""
+    """Default: the setting in the vocabulary's folder, else yes."""
     whole_words: bool = False
-    """With tokenization "char", also find jieba's words, for masking to hide all characters of a
-    word together. With "word" it does so anyway."""
+    """With tokenization "char", segment words too, for whole-word masking. With "word", masking
+    always hides whole words."""
     length: int = 512
-    """Tokens in a row, with [CLS] and [SEP]."""
+    """Tokens of a sequence, with [CLS] and [SEP]."""
     fill: float = 0.99
-    """Share of the rows' positions that are to be used. As few documents as that takes are cut,
-    though they would fit into a row; 0 cuts none of them."""
+    """Fraction of positions to fill. As few documents as necessary are split for it; 0 splits only
+    documents that are longer than a sequence."""
     held_out: float = 0.01
-    """Share of documents kept for evaluation. A hash of its text decides for each document, but for
-    white space and width: texts that differ in these alone are on one side."""
+    """Fraction of documents held out for evaluation, chosen by a hash of the normalized text, so
+    duplicates never straddle the split."""
     duplicates: DuplicatePolicy = "keep"
-    """Leave out no document because of an earlier one; or those with the same text, but for white
-    space and width; or those with nearly the same, too, which needs the extra [duplicates]."""
+    """keep: no deduplication; exact: skip repeated documents; near: skip similar ones too (MinHash,
+    needs the extra [duplicates])."""
     similarity: float = 0.8
-    """Share of their sequences of five characters that near duplicates have in common."""
+    """Fraction of their character 5-grams that near duplicates share (Jaccard similarity)."""
     workers: int | None = None
-    """Processes. Unset: one for each core."""
+    """Processes. Default: one for each core."""
     engine: Engine = "processes"
-    """Who prepares: processes of this machine, or the workers of a Dask cluster."""
+    """Backend: local processes or a Dask cluster."""
     scheduler: str | None = None
-    """Dask's scheduler, such as tcp://host:8786, or its scheduler file. Unset: what
-    DASK_SCHEDULER_ADDRESS says."""
+    """Dask scheduler, such as tcp://host:8786, or its scheduler file. Default: the environment
+    variable DASK_SCHEDULER_ADDRESS."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,29 +142,30 @@ class CorpusPart:
     corpus: str
     texts: list[str]
     bytes: int
-    """That reading it moved on in the files, for the progress bar."""
+    """Bytes of the files that were read for it, for the progress bar."""
 
 
 def prepare(config: PreparationConfig) -> Path:
-    """Turn a corpus into a folder of packed rows that `PreparedRows.open` reads; return it.
+    """Write a folder of packed sequences, which `PreparedRows.open` reads; return its path.
 
     The folder is complete once it has a manifest. After an interruption the same call continues;
-    once finished it returns at once. Raises InputError, and leaves nothing behind, for a corpus
-    that is missing or has no documents, a wrong vocabulary and, under `strict`, a bad line; and
-    without a touch for a folder that holds anything else than this preparation, that another
-    command is writing into, or that cannot be written. Raises EngineError, and keeps what is
-    done, if workers or their cluster fail; so does ReadError, if a file cannot be read on.
+    once finished it returns at once. Raises InputError, and leaves no files, for a corpus that is
+    missing or has no documents, a wrong vocabulary and, under `strict`, a bad line. Raises it
+    without any change for a folder that holds anything else, that another command is writing into,
+    or that cannot be written. Raises EngineError if workers or their cluster fail, and ReadError if
+    a file cannot be read any more: both keep the finished parts.
     """
     return prepare_with(config, None)
 
 
 def prepare_with(config: PreparationConfig, tokenizer: RoFormerTokenizer | None) -> Path:
-    """Do what `prepare` does; `tokenizer`: that of the config's vocabulary, if it is read."""
+    """As `prepare`; `tokenizer` is that of the config's vocabulary, if it has been read."""
     files = find_files(config.corpus)
     given = tokenizer or _given_tokenizer(config)
     output = Path(config.output)
     settings = _settings(config, files, given)
-    if _is_done(output, settings):  # then many may ask for it at once, in a folder to be read alone
+    # Without a lock: several processes may ask at once, for a read-only folder
+    if is_done(output, settings):
         print(f"{output} is prepared already: {summary(read_manifest(output))}")
         return output
     with locked(output):
@@ -191,18 +178,18 @@ def _prepare(
     given: RoFormerTokenizer | None,
     settings: dict[str, Any],
 ) -> Path:
-    """Do what `prepare` says in a folder that no other command writes into meanwhile."""
+    """Prepare in a locked folder."""
     output = Path(config.output)
-    _check_begun(output, settings)
-    if _is_finished(output):
-        _sweep(output)
+    check_begun(output, settings)
+    if is_finished(output):
+        remove_unfinished(output)
         print(f"{output} is prepared already: {summary(read_manifest(output))}")
         return output
 
     _check_for_documents(files, config)
     if config.engine == "dask":
         check_cluster(config.scheduler)
-    _claim(output, settings)
+    claim(output, settings)
     report = CorpusReport()
     try:
         repeated = _repeated(files, config)
@@ -211,41 +198,41 @@ def _prepare(
         write = _PartWriter(output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = make_manifest(records, repeated, report, settings, tokenizer)
-        told = "\n".join([report.summary(), *skipped(manifest)])
+        statistics = "\n".join([report.summary(), *skipped(manifest)])
         if not manifest["splits"][TRAIN]["rows"]:
             raise InputError(
-                f"no row to train on came out of {told}. "
-                "Give a larger corpus, or a smaller held_out, or leave out less."
+                f"there is no sequence to train on: {statistics}. "
+                "Give a larger corpus, or a smaller held_out, or skip less."
             )
-    except (EngineError, ReadError):  # no fault of the text: the next run goes on from here
+    except (EngineError, ReadError):  # not the text's fault: the next run continues here
         raise
     except InputError:
-        _discard(output)
+        discard(output)
         raise
     write_text(output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-    _sweep(output)
-    print(f"{told}\n{output}: {summary(manifest)}")
+    remove_unfinished(output)
+    print(f"{statistics}\n{output}: {summary(manifest)}")
     return output
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Decide by a hash of the text alone: growing the corpus moves no document.
+    """Whether a text is held out, by its hash alone: a growing corpus moves no document.
 
-    Texts that count as equal (`text_key`) are on one side.
+    Texts that count as equal (`text_key`) are in the same split.
     """
     return int.from_bytes(text_key([text])[:8], "big") < share * 2**64
 
 
 @dataclass(frozen=True)
 class _PartWriter:
-    """Tokenize, pack and write a part; one for each process."""
+    """Tokenizes, packs and writes parts, in each process."""
 
     output: Path
     tokenizer: RoFormerTokenizer
     config: PreparationConfig
 
     def __call__(self, part: CorpusPart) -> dict[str, Any]:
-        """Write the part's shards and then its record, unless they are there; give the record.
+        """Write the part's shards and then its record, unless they exist; return the record.
 
         {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
         "characters": {"train": 3456, …}, "short": 1, "repeated_lines": 2, "blake2b": …}
@@ -277,14 +264,14 @@ class _PartWriter:
             "repeated_lines": chosen.repeated_lines,
             "blake2b": hash_texts(kept),
         }
-        if path.parent.is_dir():  # else the job ended while this worker was frozen
+        if path.parent.is_dir():  # not if the job ended while this worker was frozen
             write_text(path, json.dumps(record))
         return record
 
     def _write(
         self, split: str, file: str, corpus: str, texts: list[str]
     ) -> tuple[Shard | None, int]:
-        """Write one shard, unless the texts give no rows; give it, and how many texts were cut."""
+        """Write a shard, unless the texts have no tokens; return it, and how many were split."""
         documents = Documents(*self.tokenizer.ids_and_words_of(texts))
         if self.config.whole_words and self.tokenizer.tokenization == "char":
             documents = _with_whole_words(documents, texts, self.tokenizer.lower_case)
@@ -300,7 +287,7 @@ class _PartWriter:
 
 
 def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) -> Documents:
-    """The documents of texts, with jieba's words for the parts that each part was one of."""
+    """The documents with the numbers of jieba's words in place of those of single characters."""
     joined: list[int] = []
     for text in texts:
         first = joined[-1] + 1 if joined else 0
@@ -310,20 +297,20 @@ def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) 
 
 
 def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
-    """Load the tokenizer of the vocabulary that the user gives; None if one is to be built."""
+    """The tokenizer of the user's vocabulary; None if one is to be built."""
     if config.vocab is not None:
         return RoFormerTokenizer.from_pretrained(
             config.vocab, config.tokenization, config.lower_case
         )
     assert config.vocab_size is not None  # the config holds one of the two
-    build_vocabulary({}, config.vocab_size, _tokenization(config))  # refuses a size too small
+    build_vocabulary({}, config.vocab_size, _tokenization(config))  # raises if too small
     return None
 
 
 def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[int]]:
-    """Places in each part of the documents that stood before, or find them looked for.
+    """The indices, in each part, of documents that repeat an earlier one.
 
-    No list for any part where they are kept. A text is compared as its rows would have it.
+    Computed once and stored. Empty if duplicates are kept. Texts are compared after filtering.
     """
     if config.duplicates == "keep":
         return []
@@ -332,19 +319,19 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
         near = config.duplicates == "near"
         is_repeated = find_near(config.similarity) if near else find_exact()
         marks = _each_part(
-            partial(_mark_part, config), files, config, CorpusReport(), "looking for duplicates"
+            partial(_mark_part, config), files, config, CorpusReport(), "finding duplicates"
         )
-        found = [
-            [place for place, mark in enumerate(of_part) if mark is not None and is_repeated(mark)]
-            for of_part in marks
+        repeated = [
+            [index for index, mark in enumerate(part) if mark is not None and is_repeated(mark)]
+            for part in marks
         ]
-        write_text(path, json.dumps(found))
-    places: list[list[int]] = read_json(path, PREPARE_AGAIN)
-    return places
+        write_text(path, json.dumps(repeated))
+    stored: list[list[int]] = read_json(path, PREPARE_AGAIN)
+    return stored
 
 
 def _mark_part(config: PreparationConfig, part: CorpusPart) -> list[bytes | None]:
-    """Mark the part's documents; None for those that are left out anyway."""
+    """Marks of the part's documents; None for those that are skipped anyway."""
     mark = near_marks if config.duplicates == "near" else exact_marks
     return mark(filtered(part.texts, config).texts)
 
@@ -354,17 +341,17 @@ def _built_tokenizer(
     config: PreparationConfig,
     repeated: Sequence[Sequence[int]],
 ) -> RoFormerTokenizer:
-    """Build a vocabulary from the documents to train on, or find it built."""
+    """Build a vocabulary from the training documents, or read it if it has been built."""
     assert config.vocab_size is not None
     tokenization, lower_case = _tokenization(config), config.lower_case is not False
     built = Path(config.output) / VOCABULARY
-    if built.is_file():  # whole, as all our files; the settings are known to be the same
+    if built.is_file():  # complete, and of the same settings: both were checked
         return RoFormerTokenizer.from_pretrained(built, tokenization, lower_case)
     count = partial(_count_part, tokenization, lower_case, config)
     counts: Counter[str] = Counter()
     for part_counts in _each_part(count, files, config, CorpusReport(), "counting words", repeated):
         counts.update(part_counts)
-        if len(counts) > COUNTED_WORDS:  # most of them seen once: no candidates for a vocabulary
+        if len(counts) > COUNTED_WORDS:  # words seen once are no candidates for a vocabulary
             counts = Counter({word: count for word, count in counts.items() if count > 1})
     tokens = build_vocabulary(counts, config.vocab_size, tokenization)
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -372,7 +359,7 @@ def _built_tokenizer(
 
 
 def _tokenization(config: PreparationConfig) -> Tokenization:
-    """Choose the tokenization of a vocabulary that is built."""
+    """The tokenization of a vocabulary that is built."""
     return config.tokenization or "word"
 
 
@@ -382,7 +369,7 @@ def _count_part(
     config: PreparationConfig,
     part: CorpusPart,
 ) -> Counter[str]:
-    """Count the words of the documents that are not left out and not held out."""
+    """Count the words of the training documents."""
     texts = (text for text in filtered(part.texts, config).texts if text is not None)
     trained = (text for text in texts if not is_held_out(text, config.held_out))
     return count_pieces(trained, tokenization, lower_case)
@@ -404,32 +391,32 @@ def _parts(
     report: CorpusReport,
     repeated: Sequence[Sequence[int]],
 ) -> Iterator[CorpusPart]:
-    """Cut each corpus into parts, and leave out of each those documents that stood before."""
-    pieces = (
+    """Cut each corpus into parts, without the repeated documents."""
+    chunks = (
         (corpus, texts)
         for corpus, members in groupby(files, attrgetter("corpus"))
-        for texts in _pieces(read_documents(list(members), config, report))
+        for texts in _chunks(read_documents(list(members), config, report))
     )
     start = 0
-    for number, (corpus, texts) in enumerate(pieces):
-        places = set(repeated[number] if repeated else ())
-        new = [text for place, text in enumerate(texts) if place not in places]
+    for number, (corpus, texts) in enumerate(chunks):
+        skipped = set(repeated[number] if repeated else ())
+        new = [text for index, text in enumerate(texts) if index not in skipped]
         yield CorpusPart(number, corpus, new, report.bytes_read - start)
         start = report.bytes_read
 
 
-def _pieces(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Cut a sequence of texts into pieces of at least PART_CHARACTERS, the last one less."""
-    piece: list[str] = []
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Cut texts into chunks of at least PART_CHARACTERS; the last one may be shorter."""
+    chunk: list[str] = []
     size = 0
     for text in texts:
-        piece.append(text)
+        chunk.append(text)
         size += len(text)
         if size >= PART_CHARACTERS:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _each_part(
@@ -440,12 +427,12 @@ def _each_part(
     description: str,
     repeated: Sequence[Sequence[int]] = (),
 ) -> Iterator[Result]:
-    """Give what the task makes of each part, in order, and show the progress in the files."""
+    """Yield the task's result for each part, in order, with a progress bar."""
     parts = _parts(files, config, report, repeated)
     head = list(islice(parts, 2))
     folder = Path(config.output) / UNFINISHED
     workers = open_workers(task, folder, config.engine, config.scheduler, config.workers)
-    if len(head) < 2:  # a second one would have nothing to do
+    if len(head) < 2:  # other processes would have nothing to do
         workers = in_this_process(task)
     total = sum(file.size for file in files)
     with (
@@ -455,13 +442,13 @@ def _each_part(
         for part, result in in_order(started, chain(head, parts)):
             bar.update(part.bytes)
             yield result
-        bar.update(total - bar.n)  # bad lines behind the last document
+        bar.update(total - bar.n)  # bad lines after the last document
 
 
 def _settings(
     config: PreparationConfig, files: list[CorpusFile], tokenizer: RoFormerTokenizer | None
 ) -> dict[str, Any]:
-    """Gather all that the rows depend on, as JSON holds it. The number of workers is not of it."""
+    """All settings that the sequences depend on, as JSON. The number of workers is not one."""
     return {
         "format": FORMAT,
         "part_characters": PART_CHARACTERS,
@@ -479,115 +466,8 @@ def _settings(
         "length": config.length,
         "fill": config.fill,
         "held_out": config.held_out,
-    } | {  # what is younger than some rows, which are good
+    } | {  # these came later: older folders, which lack them, are valid
         name: getattr(config, name)
         for name in ("encoding", "whole_words")
         if getattr(config, name) != getattr(PreparationConfig, name)
     }
-
-
-def _check_begun(output: Path, settings: Mapping[str, Any]) -> None:
-    """Raise InputError, with nothing touched, if the folder was begun with other settings."""
-    unfinished = output / UNFINISHED / "settings.json"
-    if (output / MANIFEST).is_file():
-        there = read_manifest(output).get("settings", {})
-    elif unfinished.is_file():
-        there = read_json(unfinished, PREPARE_AGAIN)
-    else:
-        return
-    _check_same(output, there, settings)
-
-
-def _is_done(output: Path, settings: dict[str, Any]) -> bool:
-    """Tell whether the folder holds this preparation, and nothing of the way there.
-
-    Raises InputError as `_check_begun` and `_is_finished` do.
-    """
-    with suppress(OSError):  # such as for a name that is too long: `locked` says what is wrong
-        _check_begun(output, settings)
-        if _is_finished(output):
-            return not (leftovers(output) or (output / UNFINISHED).exists())
-    return False
-
-
-def _is_finished(output: Path) -> bool:
-    """Tell whether the folder holds a finished preparation.
-
-    Raises InputError, with nothing touched, if it holds something else than a preparation.
-    """
-    if (output / MANIFEST).is_file():
-        for split in SPLITS:
-            PreparedRows.open(output, split)  # refuses shards that are gone or cut off
-        return True
-    begun = (output / UNFINISHED / "settings.json").is_file()
-    if (
-        not begun
-        and output.exists()
-        and (not output.is_dir() or set(output.iterdir()) - leftovers(output) - {output / LOCK})
-    ):
-        raise InputError(
-            f"{output} exists and holds something else than prepared rows. "
-            "Choose another output, or remove it."
-        )
-    return False
-
-
-def _check_same(output: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise InputError, saying what differs, unless the settings are the same."""
-    changes = [key for key in sorted({*there, *now}) if there.get(key) != now.get(key)]
-    if not changes:
-        return
-    told = [f"{key} ({there.get(key)} there, {now.get(key)} now)" for key in changes]
-    if "vocabulary" in changes:
-        told[changes.index("vocabulary")] = "vocabulary"
-    advice = "Choose another output, or remove it to prepare anew."
-    if "files" in changes:
-        told[changes.index("files")] = f"files ({_other_files(there['files'], now['files'])})"
-        if (output / MANIFEST).is_file():
-            advice += (
-                " To continue a run, give the files as they were, or have it trained on what was "
-                f"made of them: --rows {output} instead of --corpus."
-            )
-    raise InputError(
-        f"{output} was prepared from other inputs or settings; what differs: "
-        f"{', '.join(told)}. {advice}"
-    )
-
-
-def _other_files(there: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
-    """Say which files differ, the first few: "a.txt has changed, b.txt is gone, c.txt is new"."""
-    before, after = ({tuple(file) for file in files} for files in (there, now))
-    gone = {name for _, name, *_ in before - after}
-    new = {name for _, name, *_ in after - before}
-    told = [
-        *(f"{name} has changed" for name in sorted(gone & new)),
-        *(f"{name} is gone" for name in sorted(gone - new)),
-        *(f"{name} is new" for name in sorted(new - gone)),
-    ]
-    more = [f"and {len(told) - TOLD_FILES:,} more"] if len(told) > TOLD_FILES else []
-    return ", ".join([*told[:TOLD_FILES], *more]) or "they come in another order"
-
-
-def _claim(output: Path, settings: Mapping[str, Any]) -> None:
-    """Make the folder that of this preparation, and remove what a killed run left half-written."""
-    output.mkdir(parents=True, exist_ok=True)
-    for folder in (output, output / UNFINISHED):
-        sweep(folder)
-    if not (output / UNFINISHED).is_dir():
-        with folder_beside(output / UNFINISHED) as folder:
-            write_text(folder / "settings.json", json.dumps(settings))
-
-
-def _sweep(output: Path) -> None:
-    """Remove from a finished folder what was needed on the way."""
-    remove(output / UNFINISHED)
-    sweep(output)
-
-
-def _discard(output: Path) -> None:
-    """Remove what this preparation wrote; a folder that it made goes with its lock."""
-    _sweep(output)
-    shards = (f"{split}-*.npy" for split in SPLITS)
-    for pattern in (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, *shards):
-        for path in output.glob(pattern):
-            path.unlink()

@@ -1,8 +1,8 @@
-"""Rows on disk: `.npy` files written whole or not at all, read at random by memory map.
+"""Sequences (rows) on disk: `.npy` files, written atomically, with random access by memory map.
 
 A shard is one array (rows, 3, length), channels as in `packing`, of the smallest unsigned
 integer type that holds the vocabulary and the length. `manifest.json` names the shards and is
-written last: without it, nothing counts as prepared.
+written last: a folder without it is not prepared.
 """
 
 from bisect import bisect_right
@@ -40,16 +40,16 @@ class Shard:
     blake2b: str
     """Hash of the file."""
     corpus: str = ""
-    """Name of the corpus that all its rows are of; "" for one without a name."""
+    """Name of the corpus of all its rows; "" for one without a name."""
 
     def is_whole(self, folder: Path) -> bool:
-        """Tell whether the file is there, byte for byte."""
+        """Whether the file exists, byte for byte."""
         path = folder / self.file
         return path.is_file() and hash_file(path) == self.blake2b
 
 
 def row_dtype(vocab_size: int, length: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Choose the smallest unsigned type that holds every token id and every number in a row."""
+    """The smallest unsigned type that holds every token id and every number in a row."""
     return np.min_scalar_type(max(vocab_size - 1, length))
 
 
@@ -119,7 +119,7 @@ class PreparedRows:
 
     @property
     def corpora(self) -> dict[str, int]:
-        """Rows of each corpus that has some, by its name. They lie behind each other, in order."""
+        """Rows of each corpus that has some, by its name, in the order in which they are stored."""
         counts: Counter[str] = Counter()  # which keeps the order
         for shard in self._shards:
             counts[shard.corpus] += shard.rows
@@ -146,7 +146,7 @@ class PreparedRows:
 
 
 class _Header(NamedTuple):
-    """What a shard's first bytes say."""
+    """The header of a shard."""
 
     dtype: np.dtype[Any]
     bytes: int
@@ -156,9 +156,8 @@ class _Header(NamedTuple):
 def _header(path: Path, shard: Shard, length: int) -> _Header:
     """Read a shard's header; raise InputError unless it is as it was written.
 
-    Once, and not whenever it is mapped, by whatever thread: a header is a literal of Python, and
-    before Python 3.11.8 two threads must not parse at the same time (CPython's issue 106905), as
-    one does where TensorFlow traces.
+    It is read once, not whenever it is mapped: NumPy parses it as Python, and before Python 3.11.8
+    two threads must not parse at the same time (CPython issue 106905), as TensorFlow may be doing.
     """
     _check_size(path, shard.bytes)
     try:
@@ -171,16 +170,16 @@ def _header(path: Path, shard: Shard, length: int) -> _Header:
 
 
 def _check_size(path: Path, size: int) -> None:
-    """Raise InputError unless the shard is there and has the size it was written with."""
+    """Raise InputError unless the shard exists and has the size it was written with."""
     if not path.is_file():
         raise _damaged(path, "it is missing")
-    found = path.stat().st_size
-    if found != size:
-        raise _damaged(path, f"it has {found:,} bytes instead of {size:,}")
+    actual = path.stat().st_size
+    if actual != size:
+        raise _damaged(path, f"it has {actual:,} bytes instead of {size:,}")
 
 
 def _damaged(path: Path, what: str) -> InputError:
-    """Say what is wrong with a shard and what to do."""
+    """An error for a damaged shard."""
     return InputError(
         f"the shard {path} is not as it was written: {what}. "
         f"Copy the folder again, or delete {path.parent} and prepare again."

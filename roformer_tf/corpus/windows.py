@@ -1,11 +1,11 @@
-"""Long texts → rows of several lengths that judge the very same tokens: pure.
+"""Long texts → windows of several lengths in which the same tokens are predicted: pure functions.
 
-What a longer context is worth shows only where everything else stays: so each text is masked
-once, and then read in windows of every length. Windows stand side by side; the last one of a text
-begins earlier, so that it is full too, and judges what no window before it has judged:
+To measure what a longer context is worth, only the length may differ. So each text is masked once
+and then read in windows of every length. Windows are adjacent; the last one of a text begins
+earlier, so that it is full too, and only tokens that no earlier window has are evaluated in it:
 
     text      甲 乙 丙 丁 戊 己 庚        7 tokens
-    windows   [甲 乙 丙] [丁 戊 己] [戊 己 庚]   of 3; the last judges 庚 alone
+    windows   [甲 乙 丙] [丁 戊 己] [戊 己 庚]   of 3; in the last, 庚 alone is evaluated
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from roformer_tf.corpus.packing import Documents
 
 NO_WORD = 0
-"""The word of what is no text, such as the [SEP] between two documents."""
+"""The word number of tokens that are no text, such as the [SEP] between two documents."""
 
 
 class WordedText(NamedTuple):
@@ -30,7 +30,7 @@ class WordedText(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The tokens of a text from `start` to `stop`, of which those from `judged` on count."""
+    """The tokens of a text from `start` to `stop`; those from `judged` on are evaluated."""
 
     start: int
     stop: int
@@ -38,7 +38,7 @@ class Window(NamedTuple):
 
 
 def windows(size: int, room: int) -> Iterator[Window]:
-    """Cut a text of so many tokens into windows of `room` tokens; each token is judged once.
+    """Cut a text of `size` tokens into windows of `room` tokens; each token is evaluated once.
 
     >>> [tuple(window) for window in windows(7, 3)]
     [(0, 3, 0), (3, 6, 3), (4, 7, 6)]
@@ -53,10 +53,10 @@ def windows(size: int, room: int) -> Iterator[Window]:
 def long_texts(
     documents: Iterable[Documents], least: int, sep_id: int, *, joined: bool = True
 ) -> Iterator[WordedText]:
-    """Give each document of at least `least` tokens, and the others joined until they are so long.
+    """Documents of at least `least` tokens, and shorter ones, joined until they are as long.
 
-    Between two that are joined stands [SEP]. What is left in the end, too short, is left out, and
-    so is all that is short where nothing is to be `joined`.
+    Joined documents are separated by [SEP]. A too short rest is skipped, and without `joined` all
+    short documents.
     """
     waiting: list[WordedText] = []
     for several in documents:
@@ -78,7 +78,7 @@ def _text(documents: Documents, start: int, stop: int) -> WordedText:
 
 
 def _join(texts: list[WordedText], sep_id: int) -> WordedText:
-    """The texts one behind the other, [SEP] between them, words counted on."""
+    """The texts one after another, separated by [SEP], with rising word numbers."""
     ids: list[npt.NDArray[np.integer]] = []
     words: list[npt.NDArray[np.integer]] = []
     last = 0

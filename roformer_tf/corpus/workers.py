@@ -1,7 +1,7 @@
-"""A task done for one item after the other, by this process or by others beside it.
+"""Run a task for one item after another, in this process or in others of this machine.
 
-The results come in the order of the items, and at most two items for each worker are under way, so
-that memory does not grow with their number.
+Results are in the order of the items. At most two items for each worker are in progress, so memory
+does not grow with their number.
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 
 
 class EngineError(InputError):
-    """The workers failed, not the input: what is done is kept, and the same command continues."""
+    """The workers failed, not the input: results are kept, and the same command continues."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +31,31 @@ class Workers:
     """Workers with one task."""
 
     submit: Callable[[Any], Callable[[], Any]]
-    """Have the task done for an item; what it gives waits for the result and gives that."""
+    """Starts the task for an item; the returned function waits for its result."""
     room: Callable[[], int]
-    """How many items may be under way now."""
+    """How many items may be in progress now."""
 
 
 def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, Any]]:
-    """Give each item with what the task makes of it, in order."""
-    under_way: deque[tuple[Item, Callable[[], Any]]] = deque()
+    """Yield each item with its result, in order."""
+    in_progress: deque[tuple[Item, Callable[[], Any]]] = deque()
     for item in items:
-        under_way.append((item, workers.submit(item)))
-        while len(under_way) >= workers.room():
-            yield _first(under_way)
-    while under_way:
-        yield _first(under_way)
+        in_progress.append((item, workers.submit(item)))
+        while len(in_progress) >= workers.room():
+            yield _first(in_progress)
+    while in_progress:
+        yield _first(in_progress)
 
 
-def _first(under_way: deque[tuple[Item, Callable[[], Any]]]) -> tuple[Item, Any]:
-    """Take out the oldest item, and wait for its result."""
-    item, result = under_way.popleft()
+def _first(in_progress: deque[tuple[Item, Callable[[], Any]]]) -> tuple[Item, Any]:
+    """Remove the oldest item, and wait for its result."""
+    item, result = in_progress.popleft()
     return item, result()
 
 
 @contextmanager
 def in_this_process(task: WorkerTask) -> Iterator[Workers]:
-    """Do the task in this process, at once."""
+    """Run the task in this process, at once."""
 
     def submit(item: Any) -> Callable[[], Any]:
         result = task(item)
@@ -66,9 +66,9 @@ def in_this_process(task: WorkerTask) -> Iterator[Workers]:
 
 @contextmanager
 def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
-    """Do the task in processes of this machine.
+    """Run the task in processes of this machine.
 
-    They are spawned, not forked: this one may run TensorFlow's threads, which a fork would break.
+    They are spawned: this process may run TensorFlow's threads, which a fork would break.
     Raises EngineError if one of them is killed.
     """
     context = multiprocessing.get_context("spawn")
@@ -77,28 +77,28 @@ def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
             yield Workers(lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers)
         except BrokenProcessPool:
             raise EngineError(
-                "a worker process was killed, perhaps since memory ran out. The same command "
+                "a worker process was killed, perhaps because memory ran out. The same command "
                 "continues; with fewer --workers it needs less memory."
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-_task: WorkerTask  # of a worker process: sent once, as a tokenizer is large
+_task: WorkerTask  # in a worker process: sent once, because a tokenizer is large
 
 
 def _start_worker(task: WorkerTask) -> None:
     """Set up a worker process."""
     global _task
     _task = task
-    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):  # the parent's, which ends us
-        if number := getattr(signal, name, None):  # Windows has SIGBREAK, too, others have not
+    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):  # for the parent, which ends this process
+        if number := getattr(signal, name, None):  # only Windows has SIGBREAK
             signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone; a killed one cannot tell its workers to end."""
+    """End this process with its parent, which cannot end its workers if it is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

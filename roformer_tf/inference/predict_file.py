@@ -23,9 +23,8 @@ from roformer_tf.inference.embed import chunks
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.inference.text_files import TextFileConfig
 from roformer_tf.kernels.devices import device_in_words
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import open_unanswered
-from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task

@@ -12,9 +12,8 @@ from typing import IO
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import FirstLine
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
-from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.streams import is_stdin
 
 

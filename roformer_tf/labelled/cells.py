@@ -1,4 +1,4 @@
-"""A cell of a table → a text, a label, or what is wrong with it."""
+"""A cell of a table → a text, a label, or an error."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ UNCOMPUTED = "a formula without a stored value: open the file in Excel or WPS, a
 
 
 class BadCellError(ValueError):
-    """A cell that is no text, or no label; its text says why, as "has …" or "is …"."""
+    """A cell that is no text, or no label; the message is "has …" or "is …"."""
 
 
 def find_cell(cells: dict[str, Any], column: str) -> Any:
-    """What stands in a column. Raises BadCellError where a row does not have it."""
-    if column not in cells:  # as of a JSON object
+    """The cell of a column. Raises BadCellError if the row does not have it."""
+    if column not in cells:  # keys of JSON objects may differ
         raise BadCellError(f"has no {column!r}")
     return cells[column]
 
 
 def read_text(cells: dict[str, Any], column: str) -> str:
-    """The text in a column. Raises BadCellError where there is none."""
+    """The text in a column. Raises BadCellError if there is none."""
     text = find_cell(cells, column)
     _check_computed(text)
     if text is None or (isinstance(text, str) and not text.strip()):
@@ -32,14 +32,14 @@ def read_text(cells: dict[str, Any], column: str) -> str:
 
 def read_texts(cells: dict[str, Any], column: str) -> tuple[str, ...]:
     """The texts in a column that may hold a list of them. Raises BadCellError as `read_text`."""
-    found = find_cell(cells, column)
-    if not isinstance(found, list):
+    texts = find_cell(cells, column)
+    if not isinstance(texts, list):
         return (read_text(cells, column),)
-    return tuple(read_text({column: one}, column) for one in found)
+    return tuple(read_text({column: text}, column) for text in texts)
 
 
 def read_label(value: Any) -> str:
-    """A label as text, without white space around it; NaN is how a missing one is written.
+    """A label as text, without white space around it; NaN means a missing label.
 
     Raises BadCellError for none, or several.
     """
@@ -52,34 +52,34 @@ def read_label(value: Any) -> str:
 
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
-    """Several labels, each once, in an order that depends on nothing; an empty cell has none."""
+    """Several labels, each once, sorted; an empty cell has none."""
     _check_computed(value)
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
         value = value.split(separator) if isinstance(value, str) else [value]
-    return tuple(sorted({read_label(one) for one in value if str(one).strip()}))
+    return tuple(sorted({read_label(label) for label in value if str(label).strip()}))
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a label is none: empty, null or NaN. The text "nan" is one: 男 in pinyin."""
+    """Whether a label is missing: empty, null or NaN. The text "nan" is a label: 男 in pinyin."""
     return value is None or value != value or not str(value).strip()
 
 
 def without_nan(labels: Sequence[Any]) -> list[Any]:
-    """Leave the text "nan" out where all other labels are numbers: there it is a missing one."""
-    others = [label for label in labels if str(label).strip().casefold() != "nan"]
-    numbers = bool(others) and all(to_number(label) is not None for label in others)
-    return others if numbers else list(labels)
+    """Remove the text "nan" if all other labels are numbers: then it is a missing one."""
+    rest = [label for label in labels if str(label).strip().casefold() != "nan"]
+    numbers = bool(rest) and all(to_number(label) is not None for label in rest)
+    return rest if numbers else list(labels)
 
 
 def to_number(value: Any) -> float | None:
     """A finite number, also if spelled as text; else None."""
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
         return None
-    return found if math.isfinite(found) and not isinstance(value, bool) else None
+    return number if math.isfinite(number) and not isinstance(value, bool) else None
 
 
 def _check_computed(value: Any) -> None:

@@ -6,7 +6,6 @@ several columns remain possible, an InputError shows the first lines and the fla
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,16 +26,13 @@ from roformer_tf.labelled.column_names import (
     folded,
 )
 from roformer_tf.readers.spreadsheets import UncomputedFormula
-from roformer_tf.readers.tables import Table, Top, kind_of, open_table
+from roformer_tf.readers.tables import Table, Top, open_table
 
 SAMPLE = 10_000
 """Rows that are read to choose columns and task."""
 
 FEW_LABELS = 50
 """Up to this number of distinct values, the values are labels even where none repeats."""
-
-RARE = 1 / 20
-"""Largest fraction of labels that occur once, for a unique first cell to be the column's name."""
 
 FirstLine: TypeAlias = Literal["auto", "header", "example"]
 """What the first line of a tsv, csv or xlsx is."""
@@ -60,7 +56,8 @@ def open_named(
     """Open a table whose header is found by column names: those in `names` and well-known ones.
 
     Rows above the header are skipped if they have fewer cells. Without any known name the first
-    row is an example. `first_line` overrides this.
+    row is an example. `first_line` overrides this, and `check_header` and
+    `check_no_header` ask the user where it is unsure.
     """
     wanted = {folded(name) for name in names if name and not name.isdecimal()}
 
@@ -70,23 +67,7 @@ def open_named(
             return Top(titles, has_header)
         return Top(titles if first_line == "header" else 0, first_line == "header")
 
-    table = open_table(path, find_top, encoding, sheet)
-    if first_line != "auto" or kind_of(path, sheet) not in ("csv", "tsv", "txt", "xlsx"):
-        return table
-    if table.has_header and wanted.isdisjoint(map(folded, table.columns)):
-        # Well-known names alone: the check reads rows, so the table is opened again.
-        is_header = not _names_repeat(table)
-        return open_table(path, find_top if is_header else lambda _: Top(), encoding, sheet)
-    return table
-
-
-def _names_repeat(table: Table) -> bool:
-    """Whether a well-known name occurs again in its own column: then it is a label of that name.
-
-    Only the first rows were seen before. A topic may be called 情感 or 新闻.
-    """
-    names = [name for name in table.columns if folded(name) in KNOWN]
-    return any(row.cells.get(name) == name for row in islice(table.rows, SAMPLE) for name in names)
+    return open_table(path, find_top, encoding, sheet)
 
 
 def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, bool]:
@@ -120,43 +101,40 @@ def _count_filled(row: list[str]) -> int:
     return sum(bool(cell.strip()) for cell in row)
 
 
-def first_row_names_labels(
-    rows: Sequence[dict[str, Any]], label: str | None, separator: str
-) -> str | None:
-    """The label column's name if the first row of a table without known names holds it.
+def check_header(path: str | Path, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise InputError if a well-known name in the header occurs again in its own column.
 
-    "" if the first row is an example; None if it may be either. Without the `label` column all
-    columns that look like labels are judged.
+    Then it may be a label in an example: a topic may be called 新闻.
     """
-    verdicts = {}
-    for column in [label] if label else rows[0]:
-        first, *rest = [str(row.get(column, "")) for row in rows]
-        if label or (first.strip() and profile(rest).like_labels):
-            verdicts[first.strip()] = _is_name_of(first, rest, separator)
-    if False in verdicts.values() or not verdicts:
-        return ""
-    return next((name for name, is_name in verdicts.items() if is_name), None)
+    for name in table.columns:
+        if folded(name) in KNOWN and any(row.get(name) == name for row in rows):
+            doubt = f"{name!r} is a usual name of a column, but occurs in the rows, too"
+            raise _unsure_of_header(path, table, rows, doubt)
 
 
-def _is_name_of(first: str, rest: Sequence[str], separator: str) -> bool | None:
-    """Whether the first cell of a column of labels is the column's name, and not a label.
+def check_no_header(
+    path: str | Path, table: Table, rows: Sequence[dict[str, Any]], label: str, separator: str
+) -> None:
+    """Raise InputError if the first label occurs nowhere else, and is no number.
 
-    A label occurs again, or is a number among numbers. None where the cell occurs nowhere else,
-    but many other cells do so, too.
-
-    情绪: 好 坏 好 坏 → True; 好: 坏 好 坏 → False; 好: 坏 → None
+    Then it may be the column's name.
     """
-    parts = [{part.strip() for part in cell.split(separator)} - {""} for cell in (first, *rest)]
-    counts = Counter(label for labels in parts[1:] for label in labels)
-    if not parts[0] or not counts or parts[0] & counts.keys() or any(map(_is_number, parts[0])):
-        return False
-    unique = sum(any(counts[label] == 1 for label in labels) for labels in parts[1:])
-    return True if all(map(_is_number, counts)) or unique <= RARE * len(rest) else None
+    first, *rest = [
+        {part.strip() for part in str(row.get(label, "")).split(separator)} - {""} for row in rows
+    ]
+    name = str(rows[0].get(label, ""))
+    if first and first.isdisjoint(set[str]().union(*rest)) and to_number(name) is None:
+        doubt = f"{name!r} occurs nowhere else in the label column"
+        raise _unsure_of_header(path, table, rows, doubt)
 
 
-def _is_number(text: str) -> bool:
-    """Whether a text spells a number, including a missing one: nan."""
-    return to_number(text) is not None or text.casefold() == "nan"
+def _unsure_of_header(
+    path: str | Path, table: Table, rows: Sequence[dict[str, Any]], doubt: str
+) -> InputError:
+    return InputError(
+        f"{path}{sheet_of(table)}: cannot tell whether the first line is a header: {doubt}. "
+        f"{shown_lines(table, rows)} Give --first-line header, or --first-line example."
+    )
 
 
 # Columns
@@ -354,21 +332,6 @@ def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
         if matches:
             return [tuple(by_name[name] for name in names) for names in matches]
     return []
-
-
-def check_roles(
-    path: str | Path, table: Table, rows: list[dict[str, Any]], texts: Sequence[str], label: str
-) -> None:
-    """Raise InputError where names say what is text and what is label, but content the opposite."""
-    if len(texts) == 1:
-        profiles = _profiles(rows, (texts[0], label))
-        labels = profiles[label]
-        if profiles[texts[0]].like_labels and labels.like_texts and labels.distinct > FEW_LABELS:
-            raise InputError(
-                f"{path}{sheet_of(table)}: cannot tell which column holds the labels: {label} by "
-                f"its name, {texts[0]} {_BY_CONTENT}. {shown_lines(table, rows)} Give "
-                f"--text-columns and --label-column, by name or by number from 1."
-            )
 
 
 def find_texts_to_predict(

@@ -21,8 +21,8 @@ from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
 """An array for each row; one array where all have the same shape."""
 
-OVERLAP = 4  # a window shares this part, a quarter, of its tokens with the next one
-HEAD = 4  # what "head-tail" keeps of the beginning: a quarter, as Sun et al. (2019) found best
+OVERLAP = 4  # a window shares a quarter of its tokens with the next one
+HEAD = 4  # "head-tail" keeps a quarter from the beginning, as Sun et al. (2019) found best
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class EncodedTexts:
     segment_ids: list[Ints]
     """For each row (T,) int32: 1 for the second text and its [SEP]."""
     first_units: list[Ints]
-    """For tagging, for each row (T,) int32: the unit that a token begins and that is judged here,
-    or -1. Else empty."""
+    """For tagging, for each row (T,) int32: the unit that starts at a token and is predicted in
+    this row, or -1. Else empty."""
     example: Ints
-    """(rows,) int32: which example a row is of."""
+    """(rows,) int32: the example of each row."""
     lengths: Ints
-    """(examples,) int32: tokens of an example's longest row if nothing were cut, specials too."""
+    """(examples,) int32: tokens of an example's longest row before truncation."""
     units: Ints
-    """(examples,) int32: units, none but for tagging."""
+    """(examples,) int32: units; 0 except for tagging."""
 
     @property
     def examples(self) -> int:
@@ -66,10 +66,10 @@ def encode_texts(
     max_length: int,
     long_texts: LongTexts = "head",
 ) -> EncodedTexts:
-    """Make rows of at most `max_length` tokens of texts, of pairs, or of A with each of B, C, ….
+    """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
 
-    One text too long is cut or read in windows, as `long_texts` says; of a pair the longer text
-    loses its last tokens. Raises InputError for a `max_length` that holds no token.
+    A single text that is too long is cut or read in windows, as `long_texts` says; in a pair the
+    longer text loses its last tokens. Raises InputError for a `max_length` that holds no token.
     """
     check_length(max_length)
 
@@ -86,43 +86,45 @@ def encode_texts(
 def encode_units(
     examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
 ) -> EncodedTexts:
-    """Make rows of at most `max_length` tokens of examples whose units have a label each.
+    """Rows of at most `max_length` tokens for examples whose units have a label each.
 
-    Units are tokenized one by one, so that each has tokens of its own; too many of them are always
-    read in windows, and each unit is judged once, where it is farthest from a window's edge.
+    Units are tokenized one by one, so that each has tokens of its own. Long examples are always
+    read in windows, and each unit is predicted in the window whose edges are farthest from it.
     Raises InputError for a `max_length` that holds no token.
     """
     check_length(max_length)
     room = max_length - SPECIALS
 
-    @cache  # characters come again and again
+    @cache  # characters repeat often
     def ids_of(unit: str) -> list[int]:
         return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
 
-    found = [
+    rows = [
         _unit_rows([ids_of(unit) for unit in example.units], tokenizer, room)
         for example in examples
     ]
-    return _stacked(found, examples)
+    return _stacked(rows, examples)
 
 
-def _stacked(found: Sequence[tuple[list[_Row], int]], examples: Sequence[Example]) -> EncodedTexts:
-    """The rows of all examples, each with its length before anything was cut."""
-    rows = [row for rows, _ in found for row in rows]
-    numbers = np.arange(len(found), dtype=np.int32)
-    rows_each = np.array([len(rows) for rows, _ in found], np.int32)
+def _stacked(
+    encoded: Sequence[tuple[list[_Row], int]], examples: Sequence[Example]
+) -> EncodedTexts:
+    """The rows of all examples, from the rows of each and its length before truncation."""
+    rows = [row for rows, _ in encoded for row in rows]
+    numbers = np.arange(len(encoded), dtype=np.int32)
+    rows_each = np.array([len(rows) for rows, _ in encoded], np.int32)
     return EncodedTexts(
         token_ids=[row.token_ids for row in rows],
         segment_ids=[row.segment_ids for row in rows],
         first_units=[row.first_units for row in rows if row.first_units is not None],
         example=np.repeat(numbers, rows_each),
-        lengths=np.array([length for _, length in found], np.int32),
+        lengths=np.array([length for _, length in encoded], np.int32),
         units=np.array([len(example.units) for example in examples], np.int32),
     )
 
 
 def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Targets of examples → of their rows, and how much each row weighs.
+    """Targets of examples → targets and weights of their rows.
 
     Targets (rows, …); weights (rows,) float32: windows of one example share a weight of 1.
     """
@@ -131,10 +133,10 @@ def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tupl
 
 
 def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Targets of units, (units,) of each example → of the tokens of rows, and their weights.
+    """Targets of units, (units,) of each example → targets and weights of the tokens of rows.
 
-    Both are lists of (T,) for each row, weights float32: 1 where a unit begins that is judged
-    there.
+    Both are lists of (T,) for each row; weights are float32, 1 at the first token of each unit that
+    is predicted in the row.
     """
     placed = [
         _at_units(targets[number], units)
@@ -158,24 +160,24 @@ def first_tokens(
 ) -> list[np.ndarray]:
     """Logits of tokens, (T, C) of each row → of units, (units, C) of each example.
 
-    Those of a unit are its first token's, in the row that judges it. C is `outputs`.
+    Those of a unit are its first token's, in the row that predicts it. C is `outputs`.
     """
-    answers = [np.zeros((units, outputs), np.float32) for units in encoded.units]
-    for answer, rows in zip(answers, _rows_of(encoded), strict=True):
+    logits = [np.zeros((units, outputs), np.float32) for units in encoded.units]
+    for unit_logits, rows in zip(logits, _rows_of(encoded), strict=True):
         for row in rows:
-            judged = encoded.first_units[row] >= 0
-            answer[encoded.first_units[row][judged]] = row_logits[row][judged]
-    return answers
+            first = encoded.first_units[row] >= 0
+            unit_logits[encoded.first_units[row][first]] = row_logits[row][first]
+    return logits
 
 
 def _rows_of(encoded: EncodedTexts) -> list[range]:
-    """Numbers of the rows of each example."""
+    """Indices of the rows of each example."""
     bounds = np.searchsorted(encoded.example, np.arange(encoded.examples + 1))
     return [range(*ends) for ends in pairwise(bounds.tolist())]
 
 
 def pick_max_length(lengths: Ints, limit: int = 1024) -> int:
-    """A `max_length` that leaves 99 of 100 texts whole: a bucket, at most `limit`."""
+    """A `max_length` that truncates at most 1 % of the texts: a bucket, at most `limit`."""
     return min(bucket(int(np.quantile(lengths, 0.99, method="inverted_cdf"))), limit)
 
 
@@ -194,20 +196,20 @@ def windows(bounds: Ints, room: int) -> list[tuple[int, int]]:
     return [*spans, (int(np.searchsorted(bounds, bounds[end] - room)), end)]
 
 
-def judging_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
-    """(units,) int: the span in which a unit is farthest from the span's nearer edge, in tokens."""
-    judge = np.zeros(len(bounds) - 1, np.int32)
+def predicting_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
+    """(units,) int: the span in which a unit is farthest from the nearer edge, in tokens."""
+    best = np.zeros(len(bounds) - 1, np.int32)
     if len(spans) == 1:
-        return judge
-    farthest = np.full(len(judge), -1)
+        return best
+    farthest = np.full(len(best), -1)
     for number, (first, last) in enumerate(spans):
         from_edge = np.minimum(
             bounds[first:last] - bounds[first], bounds[last] - bounds[first + 1 : last + 1]
         )
         better = np.flatnonzero(from_edge > farthest[first:last])
         farthest[first + better] = from_edge[better]
-        judge[first + better] = number
-    return judge
+        best[first + better] = number
+    return best
 
 
 def _text_rows(
@@ -215,12 +217,12 @@ def _text_rows(
 ) -> tuple[list[_Row], int]:
     """Rows of one text, and its length before it is cut."""
     ids = tokenizer.ids(text)
-    pieces = _pieces(ids, max_length - SPECIALS, long_texts)
-    return [_row(piece, tokenizer) for piece in pieces], len(ids) + SPECIALS
+    chunks = _chunks(ids, max_length - SPECIALS, long_texts)
+    return [_row(chunk, tokenizer) for chunk in chunks], len(ids) + SPECIALS
 
 
-def _pieces(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]:
-    """What is read of a text: pieces of at most `room` tokens."""
+def _chunks(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]:
+    """The chunks of at most `room` tokens that are read of a text."""
     if len(ids) <= room:
         return [ids]
     if long_texts == "windows":
@@ -248,13 +250,13 @@ def _unit_rows(
     ids = [number for unit in units for number in unit]
     bounds = np.cumsum([0, *map(len, units)])
     spans = windows(bounds, room)
-    judges = judging_windows(bounds, spans)
+    window_of = predicting_windows(bounds, spans)
     rows = []
     for number, (first, last) in enumerate(spans):
         row = _row(ids[bounds[first] : bounds[last]], tokenizer)
-        judged = np.flatnonzero(judges[first:last] == number) + first
+        units_here = np.flatnonzero(window_of[first:last] == number) + first
         first_units = np.full(len(row.token_ids), -1, np.int32)
-        first_units[1 + bounds[judged] - bounds[first]] = judged  # 1: [CLS]
+        first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1: [CLS]
         rows.append(row._replace(first_units=first_units))
     return rows, len(ids) + SPECIALS
 
@@ -266,8 +268,8 @@ def _row(ids: list[int], tokenizer: RoFormerTokenizer) -> _Row:
 
 
 def _at_units(target: np.ndarray, first_units: Ints) -> np.ndarray:
-    """Targets of units (units,) → of a row's tokens (T,), 0 where nothing is judged."""
+    """Targets of units (units,) → of a row's tokens (T,), 0 where no unit is predicted."""
     placed = np.zeros(len(first_units), target.dtype)
-    judged = first_units >= 0
-    placed[judged] = target[first_units[judged]]
+    first = first_units >= 0
+    placed[first] = target[first_units[first]]
     return placed

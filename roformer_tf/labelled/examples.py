@@ -1,24 +1,117 @@
-"""What a labelled file holds: examples, and what a task reads in a row of it."""
+"""The rows of a labelled file: examples, and bad rows, which are counted and reported together.
 
+reviews.csv: 5 of 2,700 rows are skipped:
+  reviews.csv:4,9,12-14 has no label
+  reviews.csv:20 has an empty text in 'text'
+"""
+
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from roformer_tf.readers.records import BLANK
 
 LongTexts = Literal["head", "head-tail", "windows"]
 Label: TypeAlias = Any
-"""As its task reads it: one label, several, one for each unit, or a number."""
+"""One label, several, one for each unit, or a number, depending on the task."""
 
 
 GROUP = "group"
-"""The label of texts of which one cell held several: all mean the same."""
+"""The label of texts from a cell with several: all mean the same."""
 
 
 class Example(NamedTuple):
-    """One labelled example, as it stands in the data."""
+    """One labelled example, as in the data."""
 
     texts: tuple[str, ...]
     """One text, a pair, or A, B and C; several that mean the same; for tagging the units joined."""
     label: Label
     """None where the data has no label."""
     place: str
-    """Where it stands, such as "train.tsv:12"."""
+    """File and line, such as "train.tsv:12"."""
     units: tuple[str, ...] = ()
-    """For tagging: what has a label each, characters or words."""
+    """For tagging: the characters or words that have a label each."""
+
+
+RANGES = 100
+"""Ranges of lines that are listed for each problem; more are counted."""
+KINDS = 50
+"""Problems that are listed; more are counted."""
+UNLABELLED = "has no label"
+"""The problem of a row without a label, as in files of which only a part is labelled."""
+
+
+class BadLine(NamedTuple):
+    """A row of a file that gives no example."""
+
+    place: str
+    """File and first line: "train.tsv:12"."""
+    problem: str
+    """The reason, such as "has no label"."""
+
+
+class SkippedRows:
+    """The bad rows of a file so far, in bounded memory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self.rows = 0
+        """All bad and blank rows."""
+        self.blank = 0
+        """Empty rows, which are harmless in training."""
+        self.unreadable = 0
+        """Rows in which more than the label is missing."""
+        self._ranges: dict[str, list[tuple[int, int]]] = {}
+        self._counts: dict[str, int] = {}
+        self._rest = 0  # with other problems than the first `KINDS`
+
+    @property
+    def bad(self) -> int:
+        """Rows that are not blank."""
+        return self.rows - self.blank
+
+    @property
+    def them(self) -> str:
+        """The pronoun for the bad rows."""
+        return "it" if self.bad == 1 else "them"
+
+    def add(self, line: BadLine) -> None:
+        """Count a row, and remember its line."""
+        self.rows += 1
+        self.blank += line.problem == BLANK
+        self.unreadable += line.problem not in (BLANK, UNLABELLED)
+        if line.problem not in self._counts and len(self._counts) == KINDS:
+            self._rest += 1
+            return
+        number = int(line.place.rpartition(":")[2])
+        self._counts[line.problem] = 1 + self._counts.get(line.problem, 0)
+        ranges = self._ranges.setdefault(line.problem, [])
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        elif len(ranges) <= RANGES:  # the last of them is not shown
+            ranges.append((number, number))
+
+    def lines(self, with_blank: bool) -> list[str]:
+        """One line for each problem: line numbers and reason."""
+        shown = [
+            f"{self.path}:{self._places(problem)} {problem}"
+            for problem in self._counts
+            if with_blank or problem != BLANK
+        ]
+        return shown + [f"and {self._rest:,} rows for other reasons"] * bool(self._rest)
+
+    def notice(self, good: int) -> str:
+        """The report of skipped rows; `good`: how many were read."""
+        verb = "is" if self.rows == 1 else "are"
+        first = f"{self.path}: {self.rows:,} of {good + self.rows:,} rows {verb} skipped:"
+        stops = ["(--strict stops instead.)"] * bool(self.bad)
+        return "\n".join([first, *(f"  {line}" for line in self.lines(True)), *stops])
+
+    def __str__(self) -> str:
+        """The bad rows: one line for each problem."""
+        return "\n".join(self.lines(with_blank=False))
+
+    def _places(self, problem: str) -> str:
+        ranges = self._ranges[problem][:RANGES]
+        places = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+        more = self._counts[problem] - sum(b - a + 1 for a, b in ranges)
+        return places + f",… ({more:,} more)" * bool(more)

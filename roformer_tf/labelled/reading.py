@@ -29,20 +29,19 @@ from roformer_tf.labelled.columns import (
     SAMPLE,
     FirstLine,
     LabelSample,
-    check_roles,
+    check_header,
+    check_no_header,
     find_column,
     find_label,
     find_optional_label,
     find_several_texts,
     find_texts,
     find_texts_to_predict,
-    first_row_names_labels,
     open_named,
     sheet_of,
     shown_lines,
 )
-from roformer_tf.labelled.examples import GROUP, Example, Label
-from roformer_tf.labelled.skipped import BadLine, SkippedRows
+from roformer_tf.labelled.examples import GROUP, BadLine, Example, Label, SkippedRows
 from roformer_tf.labelled.token_labels import (
     UnitColumns,
     find_unit_columns,
@@ -187,8 +186,13 @@ def find_layout(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
             "and one with a tag for every character or word .conll."
         )
-    table, header_label = _open_labelled(path, columns)
+    named = (*columns.text_columns, columns.label_column)
+    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
     rows = _readable(path, islice(table.rows, SAMPLE))
+    is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
+    names = {folded(name) for name in named if name and not name.isdecimal()}
+    if is_unsure and table.has_header and names.isdisjoint(map(folded, table.columns)):
+        check_header(path, table, rows)
     if chosen is None or chosen.has_units:
         units = find_unit_columns(path, table, rows, columns.text_columns, columns.label_column)
         if units:
@@ -200,18 +204,13 @@ def find_layout(
             f"{path}: the column {label} is both a text and the label column. Give different "
             "--text-columns and --label-column."
         )
-    if not (columns.text_columns or columns.label_column):
-        check_roles(path, table, rows, texts, label)
+    if is_unsure and not table.has_header:
+        check_no_header(path, table, rows, label, columns.label_separator)
     labels = [row[label] for row in rows if label in row and not is_missing(row[label])]
     sample = LabelSample(texts, label, without_nan(labels), columns.label_separator)
-    found, why = (chosen, "") if chosen else _guess_task(path, sample, tasks)
+    found, why = (chosen, "") if chosen else _guess_task(path, table, rows, sample, tasks)
     _check_texts(path, found, texts, tasks)
     note = _describe(path, found.name, why, table, (texts, text_note), (label, label_note))
-    if header_label:
-        note += (
-            f" {header_label!r} does not occur among the labels: the first line is a header "
-            "(--first-line example, if it is not)."
-        )
     note += _note_spellings(found, labels, columns.label_separator)
     return Layout(found, texts, label, note + _note_format(path, columns.encoding, table))
 
@@ -265,34 +264,6 @@ def _optional_layout(
     return Layout(task, texts, label, note + _note_format(path, columns.encoding, table))
 
 
-def _open_labelled(path: str | Path, columns: ColumnsConfig) -> tuple[Table, str]:
-    """Open a file with labels; the label column's name, if its content alone shows the header.
-
-    Without a well-known name, the first row is a header if its label is none of the others. Raises
-    InputError if that is not certain for the label column that the user gave by number.
-    """
-    named = (*columns.text_columns, columns.label_column)
-    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
-    if table.has_header or columns.first_line != "auto":
-        return table, ""
-    free = [name for name in table.columns if name not in columns.text_columns]
-    label = columns.label_column
-    if label is None and columns.text_columns and len(free) == 1:
-        label = free[0]
-    if label not in table.columns:
-        label = None
-    rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
-    name = first_row_names_labels(rows, label, columns.label_separator) if rows else ""
-    if name is None and label:
-        raise InputError(
-            f"{path}: cannot tell whether the first line is a header: {rows[0][label]!r} occurs "
-            "only once in the label column, but so do other labels. "
-            f"{shown_lines(table, rows)} Give --first-line header, or --first-line example."
-        )
-    first_line: FirstLine = "header" if name else "auto"
-    return open_named(path, columns.encoding, named, first_line, columns.sheet), name or ""
-
-
 def _readable(path: str | Path, rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The cells of rows that can be read. Raises InputError if there are none."""
     rows = list(rows)
@@ -303,14 +274,21 @@ def _readable(path: str | Path, rows: Iterable[Row]) -> list[dict[str, Any]]:
     return readable
 
 
-def _guess_task(path: str | Path, sample: LabelSample, tasks: Mapping[str, T]) -> tuple[T, str]:
+def _guess_task(
+    path: str | Path,
+    table: Table,
+    rows: Sequence[dict[str, Any]],
+    sample: LabelSample,
+    tasks: Mapping[str, T],
+) -> tuple[T, str]:
     """The first task that suits the columns, and why. Raises InputError if none does."""
     for task in tasks.values():
         if why := task.guess(sample):
             return task, why
     raise InputError(
-        f"{path}: cannot tell the task: its {sample.distinct:,} different labels in "
-        f"{len(sample.labels):,} rows may also be numbers. Give --task."
+        f"{path}: cannot tell the task: the label column {sample.label} has {sample.distinct:,} "
+        f"different values in {len(sample.labels):,} rows. {shown_lines(table, rows)} Give --task, "
+        "or another --text-columns and --label-column."
     )
 
 

@@ -1,8 +1,8 @@
-"""Examples → training, validation and test sets that share no text; what given sets do share.
+"""Examples → training, validation and test sets without common texts; duplicates in given sets.
 
-Texts are equal here if they differ in white space and in the width of characters (NFKC) alone. A
-pair is equal to its mirror image, and a triple to itself with B and C exchanged: whoever has seen
-the one knows the other.
+Texts are equal here if they differ only in white space and in the width of characters (NFKC). A
+pair is equal to its mirror image, and a triple to itself with B and C exchanged: a model that has
+seen one knows the other.
 """
 
 from collections import defaultdict
@@ -16,28 +16,28 @@ import numpy.typing as npt
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.readers.text_key import text_key
+from roformer_tf.readers.records import text_key
 
 QUANTILES = 10
-"""Parts of equal size into which numbers are cut: each side gets some of each."""
+"""Number of quantiles by which regression examples are stratified."""
 EVERYWHERE = 3
-"""Examples of different texts from which a label is in the training, validation and test set."""
+"""Minimum of different texts for a label to be in the training, validation and test set."""
 
 Question: TypeAlias = tuple[bytes, Label | None]
-"""What is asked of an example, and its answer: equal questions should have equal answers."""
+"""An example's input and label: equal inputs should have equal labels."""
 
 
 class Stratifies(Protocol):
-    """A task as far as it is asked for parting examples."""
+    """What a task provides for splitting examples."""
 
     def labels_in(self, label: Label) -> set[str]:
-        """The labels that an example's label consists of; none of a number."""
+        """The single labels of an example's label; none for a number."""
 
     def strata(self, examples: Sequence[Example]) -> list[Any]:
-        """What of each example should be as frequent on every side."""
+        """The stratum of each example, which should be equally frequent in every set."""
 
     def split_keys(self, example: Example) -> Sequence[bytes]:
-        """Examples that share one of these belong on the same side."""
+        """Examples that share one of these belong in the same set."""
 
 
 def text_question(example: Example) -> Question:
@@ -50,20 +50,20 @@ class Duplicates:
     """Equal texts in a training and a test set. Of a pair or triple, all texts have to be equal."""
 
     in_train: npt.NDArray[np.bool_]
-    """(test examples,): whether its texts stand in train, too."""
+    """(test examples,): whether its texts are in train, too."""
     in_valid: npt.NDArray[np.bool_]
-    """(test examples,): whether its texts stand in valid, too, and not in train."""
+    """(test examples,): whether its texts are in valid, too, and not in train."""
     repeated: npt.NDArray[np.bool_]
-    """(test examples,): whether its texts stand earlier in test, too."""
+    """(test examples,): whether its texts occur earlier in test, too."""
     within: int
-    """Training examples whose texts stand earlier in train, too."""
+    """Training examples whose texts occur earlier in train, too."""
     contradicting: int
     """Different texts with more than one label, in both sets together. Pairs' order counts here:
     in a mirror image another label may be right. A triple's label is the text that it names."""
 
     @property
     def unseen(self) -> npt.NDArray[np.bool_]:
-        """(test examples,): where texts are met for the first time."""
+        """(test examples,): whether the texts occur for the first time."""
         return ~(self.in_train | self.in_valid | self.repeated)
 
 
@@ -75,8 +75,8 @@ def duplicates(
 ) -> Duplicates:
     """Find equal texts within and between sets, in time that grows with their size.
 
-    Those of `valid`, by which weights were chosen, are no more new to a model than train's.
-    `question` says what may contradict what.
+    Texts of `valid`, which selected the weights, are not new to a model either. `question`
+    returns the input and label of an example, to find contradictions.
     """
     keys = [example_key(example.texts) for example in train]
     test_keys = [example_key(example.texts) for example in test]
@@ -98,7 +98,7 @@ def duplicates(
 
 
 def example_key(texts: Sequence[str]) -> bytes:
-    """16 bytes that equal texts share, and no others; in pairs and of B and C in any order.
+    """16 bytes that equal texts share, and no others; whatever the order of a pair, or of B and C.
 
     >>> example_key(["我爱你", "你爱我"]) == example_key(["你爱我", "我爱你"])
     True
@@ -113,25 +113,25 @@ def split_examples(
     shares: tuple[float, float] = (0.1, 0.1),
     seed: int = 0,
 ) -> tuple[list[Example], list[Example], list[Example]]:
-    """Part examples into training, validation and test sets, each in the order of the data.
+    """Split examples into training, validation and test sets, each in the order of the data.
 
-    `shares` are those of validation and test; either may be 0. Equal texts stay together. Each
-    set gets its fraction of every label (of every combination of labels, or every tenth of a
-    regression's numbers). Every label is in the training set. A label of at least three different
+    `shares` are the fractions of validation and test; either may be 0. Equal texts stay together.
+    Each set gets its fraction of every label (of every combination of labels, or of every tenth of
+    a regression's numbers). Every label is in the training set. A label of at least three different
     texts is in every set, even where a set then gets more than its fraction. Raises InputError
     where a set would be empty.
     """
     if min(shares) < 0 or sum(shares) >= 1:
         raise InputError(
-            f"validation and test have shares of {shares[0]:g} and {shares[1]:g}. Give shares of "
-            "at least 0 that leave something for training."
+            f"validation and test have the fractions {shares[0]:g} and {shares[1]:g}. Give "
+            "fractions of at least 0 with a sum below 1."
         )
     wanted = np.array([1 - sum(shares), *shares])
     sides = _deal(examples, task, wanted, seed, every_label=True)
     if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
         names = " and ".join(("training", "validation", "test")[side] for side in sorted(missing))
         raise InputError(
-            f"{len(examples)} examples are too few to part: none is left for {names}. "
+            f"{len(examples)} examples are too few to split: none is left for {names}. "
             "Give --valid and --test, or more examples."
         )
     train, valid, test = (_of_side(examples, sides == side) for side in range(3))
@@ -141,13 +141,15 @@ def split_examples(
 def folds(
     examples: Sequence[Example], task: Stratifies, k: int, seed: int = 0
 ) -> list[tuple[list[Example], list[Example]]]:
-    """Part examples into k folds as `split_examples` does; give each beside all the others.
+    """Split examples into k folds as `split_examples` does, for cross-validation.
 
-    → k pairs of a training set and what is held out of it. Raises InputError where a fold would
-    be empty, or hold every example of a label.
+    → k pairs of a training set and the fold that is held out of it. Raises InputError if a fold
+    would be empty, or hold every example of a label.
     """
     if k < 2:
-        raise InputError(f"{k} folds are too few: one is held out, the others are trained on.")
+        raise InputError(
+            f"{k} folds are too few: one is held out, the rest is for training. Give 2 or more."
+        )
     sides = _deal(examples, task, np.full(k, 1 / k), seed, every_label=False)
     pairs = [(_of_side(examples, sides != i), _of_side(examples, sides == i)) for i in range(k)]
     for train, held_out in pairs:
@@ -158,7 +160,7 @@ def folds(
 def _check_fold(
     train: Sequence[Example], held_out: Sequence[Example], task: Stratifies, k: int
 ) -> None:
-    """Raise InputError unless there is something to train on and to test."""
+    """Raise InputError if the fold is empty or has a label that training lacks."""
     if not held_out:
         raise InputError(
             f"{len(train)} examples are too few for {k} folds. Give fewer folds, or more examples."
@@ -166,8 +168,9 @@ def _check_fold(
     unseen = _all_labels(held_out, task) - _all_labels(train, task)
     if unseen:
         raise InputError(
-            f"all examples of the label {min(unseen)!r} fall into one of {k} folds: it would be "
-            "tested and not trained. Give more examples of it, fewer folds or another --seed."
+            f"all examples of the label {min(unseen)!r} are in one of {k} folds: the model "
+            "would be tested on an unknown label. Give more examples of it, fewer folds or another "
+            "--seed."
         )
 
 
@@ -178,11 +181,11 @@ def _deal(
     seed: int,
     every_label: bool,
 ) -> npt.NDArray[np.int64]:
-    """Give every example a side: (examples,) indices into `shares`.
+    """Assign every example to a set: (examples,) indices into `shares`.
 
-    Groups of equal texts are in random order, sorted by label. Each goes to the side that is
-    farthest below its share of the groups so far, except those that `_reserved` assigns, where
-    `every_label` asks for them.
+    Groups of equal texts are in random order, sorted by label. Each goes to the set that is
+    farthest below its fraction of the examples so far, except those that `_reserved` assigns if
+    `every_label` is set.
     """
     groups, strata = _sharing(examples, task, shares), task.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
@@ -193,40 +196,40 @@ def _deal(
     counts = np.zeros(len(shares))
     for number, group in enumerate(shuffled):
         wanted = shares * (counts.sum() + len(group))
-        behind = np.where(shares > 0, wanted - counts, -np.inf)
-        side = reserved.get(number, int(behind.argmax()))
+        deficits = np.where(shares > 0, wanted - counts, -np.inf)
+        side = reserved.get(number, int(deficits.argmax()))
         sides[group] = side
         counts[side] += len(group)
     return sides
 
 
 def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int]:
-    """Groups that must go to a certain side, by the labels of each group: {group: side}.
+    """Groups that must go to a certain set, from the labels of each group: {group: set}.
 
-    Every label has a group on the first side, and one of `EVERYWHERE` groups or more on every
-    side. Rare labels choose first: they have the fewest groups to choose from.
+    Every label has a group in the first set, and in every set if it has `EVERYWHERE` groups or
+    more. Rare labels come first: they have the fewest groups to choose from.
     """
     groups_of: defaultdict[str, list[int]] = defaultdict(list)
     for number, some in enumerate(labels):
         for label in sorted(some):
             groups_of[label].append(number)
-    found: dict[int, int] = {}
+    sets: dict[int, int] = {}
     for groups in sorted(groups_of.values(), key=len):
-        free = iter([number for number in groups if number not in found])
-        has = {found[number] for number in groups if number in found}
+        free = iter([number for number in groups if number not in sets])
+        has = {sets[number] for number in groups if number in sets}
         for side in sides if len(groups) >= EVERYWHERE else sides[:1]:
             if side not in has and (group := next(free, None)) is not None:
-                found[group] = side
-    return found
+                sets[group] = side
+    return sets
 
 
 def _sharing(
     examples: Sequence[Example], task: Stratifies, shares: npt.NDArray[np.float64]
 ) -> list[list[int]]:
-    """Numbers of the examples that share keys, directly or through others, in the data's order.
+    """Indices of the examples that share keys, directly or through others, in the data's order.
 
-    Where nearly all hang together so, and one side would get less than its share, only those of
-    the same texts do.
+    If nearly all examples are connected so that one set would get less than its fraction, only
+    examples with equal texts are grouped.
     """
     groups = _components([task.split_keys(example) for example in examples])
     smallest = shares[shares > 0].min()
@@ -236,7 +239,7 @@ def _sharing(
 
 
 def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
-    """Numbers of what has keys in common, directly or through others."""
+    """Connected components: indices of items that share keys, directly or through others."""
     parent = list(range(len(keys)))
 
     def root(number: int) -> int:
@@ -256,10 +259,10 @@ def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
 
 
 def number_strata(numbers: Sequence[float]) -> list[int]:
-    """The quantile that each number is of, from 0 to `QUANTILES` − 1."""
-    found = np.array(numbers, np.float64)
-    bounds = np.quantile(found, np.linspace(0, 1, QUANTILES + 1)[1:-1])
-    places: list[int] = np.searchsorted(bounds, found).tolist()
+    """The quantile of each number, from 0 to `QUANTILES` − 1."""
+    array = np.array(numbers, np.float64)
+    bounds = np.quantile(array, np.linspace(0, 1, QUANTILES + 1)[1:-1])
+    places: list[int] = np.searchsorted(bounds, array).tolist()
     return places
 
 
@@ -273,6 +276,6 @@ def _of_side(examples: Sequence[Example], chosen: npt.NDArray[np.bool_]) -> list
 
 
 def _repeats(keys: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-    """(keys,): whether a key stands earlier, too."""
+    """(keys,): whether a key occurs earlier, too."""
     first: dict[bytes, int] = {}
     return np.array([first.setdefault(key, i) < i for i, key in enumerate(keys)], np.bool_)

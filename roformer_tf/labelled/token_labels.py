@@ -1,4 +1,4 @@
-"""Columns with a label for every character or word, as `datasets` and CLUENER have them.
+"""Columns with a label for every character or word, in the layouts of `datasets` and CLUENER.
 
 {"tokens": ["北", "京"], "ner_tags": ["B-LOC", "I-LOC"]}, the tags of one row as many as its units,
 {"text": "北京", "label": {"LOC": {"北京": [[0, 1]]}}}, first and last character of each entity.
@@ -23,14 +23,14 @@ UNITS = tuple(map(folded, ("tokens", "words", "chars", "characters", "units", "�
 
 
 class UnitColumns(NamedTuple):
-    """Where units and their labels are."""
+    """The columns of units and of their labels."""
 
     units: str
     """A column of lists, or of texts whose characters are the units."""
     label: str | None
     """A column of lists, or of CLUENER's dictionaries; None where no labels are read."""
     tags: re.Pattern[str]
-    """What the labels look like."""
+    """The pattern of the labels."""
     numbers: bool = False
     """Whether the labels are integers that no schema names."""
 
@@ -42,7 +42,7 @@ def find_unit_columns(
     text: Sequence[str],
     label: str | None,
 ) -> UnitColumns | None:
-    """Find the columns by what is in them, of those that are given, if any; None without any.
+    """Find the columns by their content, or check the given ones; None if there are none.
 
     Of several columns of tags, as in data with parts of speech too, the one called ner is taken.
     Raises InputError where there is still more than one.
@@ -54,18 +54,18 @@ def find_unit_columns(
     if not text:
         units = [x for x in units if folded(x) in UNITS] or [x for x in units if folded(x) in TEXTS]
     for column in units:
-        found = [x for x in labels if x != column and _are_labels(rows, column, x)]
-        found = [x for x in found if "ner" in folded(x)] or found
-        if len(found) > 1:
+        matches = [x for x in labels if x != column and _are_labels(rows, column, x)]
+        matches = [x for x in matches if "ner" in folded(x)] or matches
+        if len(matches) > 1:
             raise InputError(
                 f"{path}: cannot tell which column holds the tags of {column}: "
-                f"{' or '.join(found)}. Give --label-column."
+                f"{' or '.join(matches)}. Give --label-column."
             )
-        if found:
-            lists = [row[found[0]] for row in rows if isinstance(row.get(found[0]), list)]
+        if matches:
+            lists = [row[matches[0]] for row in rows if isinstance(row.get(matches[0]), list)]
             tags = tag_pattern(str(tag) for one in lists for tag in one) if lists else TYPED
             numbers = bool(lists) and all(type(tag) is int for one in lists for tag in one)
-            return UnitColumns(column, found[0], tags, numbers)
+            return UnitColumns(column, matches[0], tags, numbers)
     return None
 
 
@@ -75,7 +75,7 @@ def find_units(table: Table) -> str | None:
 
 
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
-    """Tell whether a column has a label for every unit of another one, in nearly all rows."""
+    """Whether a column has a label for every unit of another one, in nearly all rows."""
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and _is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
@@ -98,7 +98,7 @@ def _is_cluener(value: Any) -> bool:
 
 
 def read_units(cells: dict[str, Any], columns: UnitColumns, place: str) -> Example:
-    """Read a row. Raises BadCellError where it has no units, or other labels than them."""
+    """Read a row. Raises BadCellError if units and labels are missing or not as many."""
     value = cells.get(columns.units)
     if isinstance(value, list):
         units = tuple(read_text({columns.units: unit}, columns.units) for unit in value)
@@ -107,12 +107,12 @@ def read_units(cells: dict[str, Any], columns: UnitColumns, place: str) -> Examp
     else:
         units = tuple(read_text(cells, columns.units))
     if columns.label is None:
-        # A text is cut into units as the texts of training were.
+        # The task splits a text into units later, as it did with the training texts.
         return Example(("".join(units),), None, place, units if isinstance(value, list) else ())
-    found = cells.get(columns.label)
-    if found is None:
+    label = cells.get(columns.label)
+    if label is None:
         raise BadCellError("has no label")
-    tags = _tags("".join(units), found)
+    tags = _tags("".join(units), label)
     if len(tags) != len(units):
         raise BadCellError(f"has {len(tags)} labels in {columns.label!r} of {len(units)} units")
     for unit, tag in zip(units, tags, strict=True):

@@ -8,76 +8,36 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from roformer_tf.readers.budget import LONGEST, Budget, LimitError, check_row
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import DamagedError
+from roformer_tf.readers.streams import LONGEST, Budget, DamagedError, LimitError, check_row
 
 _ROWS_DECODED = 256
-"""Rows that are Python objects at a time, or fewer of large ones."""
+"""Rows that are Python objects at a time; fewer if they are large."""
 _ROWS_READ = 4096
-"""Rows that are read from Parquet at a time. With fewer, dictionaries are copied too often."""
+"""Rows to read from Parquet at a time. With fewer, dictionaries are copied too often."""
 _REFERENCE = 8
-"""Bytes that a value counts at least: what a list takes for it."""
+"""Minimum bytes of a value: its reference in a list."""
 
 
-_ARROW_FILE = b"ARROW1"
-"""How a file in Arrow's file format begins and ends."""
+_FILE_MARK = b"ARROW1\0\0"
+"""The first bytes of a file in Arrow's file format; a stream follows, and then an index."""
 _DICTIONARY, _BATCH = 2, 3  # types of messages
 
 
-class _Table(NamedTuple):
-    """A table of a flatbuffer."""
-
-    data: bytes
-    start: int
-
-    @classmethod
-    def root(cls, data: bytes) -> "_Table":
-        """The outermost one."""
-        return cls(data, *struct.unpack_from("<I", data))
-
-    def place(self, field: int) -> int:
-        """Where a field is; 0 for one that is absent."""
-        (back,) = struct.unpack_from("<i", self.data, self.start)
-        (size,) = struct.unpack_from("<H", self.data, self.start - back)
-        at = 4 + 2 * field
-        if at >= size:
-            return 0
-        (offset,) = struct.unpack_from("<H", self.data, self.start - back + at)
-        return self.start + int(offset) if offset else 0
-
-    def _followed(self, field: int) -> int:
-        place = self.place(field)
-        return place + int(struct.unpack_from("<I", self.data, place)[0])
-
-    def table(self, field: int) -> "_Table":
-        """The table in a field."""
-        return _Table(self.data, self._followed(field))
-
-    def structs(self, field: int, layout: str) -> list[tuple[Any, ...]]:
-        """The vector of structs in a field."""
-        if not self.place(field):
-            return []
-        start = self._followed(field)
-        (count,) = struct.unpack_from("<I", self.data, start)
-        size = struct.calcsize(layout)
-        return list(struct.iter_unpack(layout, self.data[start + 4 :][: count * size]))
-
-
 class ParquetRecords:
-    """The rows of an open Parquet file, whose position may be moved.
+    """The rows of an open, seekable Parquet file.
 
-    Raises DamagedError for any other file, and where damaged rows are read; LimitError for a file
-    or a row that is too large inside.
+    Raises DamagedError for any other file, and at damaged rows; LimitError for a file or a row that
+    is too large inside.
     """
 
     def __init__(self, source: Any) -> None:
         self._budget = Budget(source.seek(0, 2))
-        with _damage_met("Parquet"):
+        with _report_damage("Parquet"):
             from pyarrow.parquet import ParquetFile
 
             plain = ParquetFile(source)
@@ -100,7 +60,7 @@ class ParquetRecords:
     def read(self, columns: list[str] | None = None) -> Iterator[Record]:
         """Yield the rows with all columns, or some."""
         number = 0
-        with _damage_met("Parquet"):
+        with _report_damage("Parquet"):
             for batch in self._file.iter_batches(batch_size=_ROWS_READ, columns=columns):
                 for cells in _decoded(batch, self._budget, number, self._names):
                     number += 1
@@ -117,8 +77,10 @@ class ArrowRecords:
     def __init__(self, sources: Sequence[Any]) -> None:
         """`sources`: open files, all with the same columns."""
         self._sources = sources
-        with _damage_met("Arrow"):
-            schema = _arrow_reader(sources[0]).schema
+        with _report_damage("Arrow"):
+            import pyarrow as pa
+
+            schema = pa.ipc.open_stream(_start_of_stream(sources[0])).schema
         self._names = class_names(schema)
         self.columns: tuple[str, ...] = tuple(schema.names)
 
@@ -127,7 +89,7 @@ class ArrowRecords:
         number = 0
         for source in self._sources:
             budget = Budget(source.seek(0, 2))
-            with _damage_met("Arrow"):
+            with _report_damage("Arrow"):
                 for batch in _arrow_batches(source):
                     for cells in _decoded(batch, budget, number, self._names):
                         number += 1
@@ -135,11 +97,11 @@ class ArrowRecords:
 
 
 def class_names(schema: Any) -> dict[str, list[str]]:
-    """Names of the integers in columns of `datasets.ClassLabel`, or lists of them, by the column.
+    """For each column of `datasets.ClassLabel`, or lists of them, the names of its integers.
 
     `datasets` writes them into the schema's metadata, under the key huggingface.
     """
-    found = {}
+    names = {}
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         for column, feature in features.items():
@@ -148,10 +110,10 @@ def class_names(schema: Any) -> dict[str, list[str]]:
                 if not isinstance(feature, dict | list):
                     break
             else:
-                found[column] = [str(name) for name in feature["names"]]
+                names[column] = [str(name) for name in feature["names"]]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}  # no metadata, or another program's
-    return found
+    return names
 
 
 def _decoded(
@@ -167,9 +129,9 @@ def _decoded(
 
 
 def _named(value: Any, names: list[str]) -> Any:
-    """A class's name by its number; of -1, which stands for an unknown label, None."""
+    """The name of a class number, or of a list of them; None for -1, an unknown label."""
     if isinstance(value, list):
-        return [_named(one, names) for one in value]
+        return [_named(number, names) for number in value]
     if not isinstance(value, int):
         return value
     return names[value] if 0 <= value < len(names) else None
@@ -187,7 +149,7 @@ def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
         return
     check_row(before + 1, size)
     budget.take(size)
-    columns = [  # which makes objects faster; pyarrow cannot decode all others
+    columns = [  # objects are made faster from texts; pyarrow cannot decode all other types
         column.dictionary_decode() if _is_text_dictionary(column.type) else column
         for column in batch.columns
     ]
@@ -201,7 +163,7 @@ def _is_text_dictionary(kind: Any) -> bool:
 
 
 def _size(array: Any) -> int:
-    """How many bytes the values of an array take once they are decoded, or more."""
+    """An upper bound on the bytes of an array's values once they are decoded."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -244,18 +206,12 @@ def _is_binary(kind: Any) -> bool:
     return any(test(kind) for test in (*tests, of.is_fixed_size_binary))
 
 
-def _arrow_reader(source: Any) -> Any:
-    """Open the file format, which begins with a mark, or the stream format."""
-    import pyarrow as pa
-
-    return pa.ipc.open_file(source) if _is_file(source) else pa.ipc.open_stream(source)
-
-
-def _is_file(source: Any) -> bool:
+def _start_of_stream(source: Any) -> Any:
+    """Move to the stream, which is what both of Arrow's formats hold."""
     source.seek(0)
-    mark = source.read(len(_ARROW_FILE))
-    source.seek(0)
-    return bool(mark == _ARROW_FILE)
+    if source.read(len(_FILE_MARK)) != _FILE_MARK:
+        source.seek(0)
+    return source
 
 
 def _arrow_batches(source: Any) -> Iterator[Any]:
@@ -263,55 +219,46 @@ def _arrow_batches(source: Any) -> Iterator[Any]:
 
     Raises LimitError for compressed batches, which pyarrow decompresses as a whole.
     """
-    if any(map(_is_compressed, _headers(source))):
-        raise LimitError("is compressed inside. Write it uncompressed, or as .parquet")
-    batches = reader = _arrow_reader(source)
-    if hasattr(reader, "num_record_batches"):  # the file format's reader is no iterator
-        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-    for batch in batches:
+    import pyarrow as pa
+
+    for message in pa.ipc.MessageReader.open_stream(_start_of_stream(source)):
+        if _is_compressed(message.metadata.to_pybytes()):
+            raise LimitError("is compressed inside. Write it uncompressed, or as .parquet")
+    for batch in pa.ipc.open_stream(_start_of_stream(source)):
         batch.validate(full=True)
         yield batch
 
 
-def _headers(source: Any) -> Iterator[_Table]:
-    """The headers of all dictionaries and batches, which pyarrow does not show.
+def _is_compressed(message: bytes) -> bool:
+    """Whether a message's body is compressed, which pyarrow does not show.
 
-    They are flatbuffers of the format's messages: https://arrow.apache.org/docs/format/IPC.html.
+    A message is a flatbuffer: Message.header is field 2, DictionaryBatch.data field 1, and
+    RecordBatch.compression field 3 (https://arrow.apache.org/docs/format/IPC.html).
     """
-    if _is_file(source):
-        end = source.seek(-len(_ARROW_FILE) - 4, 2)
-        (size,) = struct.unpack("<i", source.read(4))
-        source.seek(end - size)
-        footer = _Table.root(source.read(size))
-        # Of dictionaries and of batches: blocks of an offset, two numbers and the body's length
-        starts = [block[0] for field in (2, 3) for block in footer.structs(field, "<qiiq")]
-        messages = (_message_at(source, start) for start in starts)
-    else:
-        import pyarrow as pa
 
-        stream = pa.ipc.MessageReader.open_stream(source)
-        messages = (message.metadata.to_pybytes() for message in stream)
-    for message in messages:
-        root = _Table.root(message)
-        kind = message[root.place(1)]
-        if kind in (_DICTIONARY, _BATCH):
-            header = root.table(2)
-            yield header.table(1) if kind == _DICTIONARY else header
+    def field(table: int, number: int) -> int:
+        """Position of a table's field; 0 for one that is absent."""
+        vtable = table - int(struct.unpack_from("<i", message, table)[0])
+        (size,) = struct.unpack_from("<H", message, vtable)
+        at = 4 + 2 * number
+        offset = int(struct.unpack_from("<H", message, vtable + at)[0]) if at < size else 0
+        return table + offset if offset else 0
 
+    def table_at(position: int) -> int:
+        return position + int(struct.unpack_from("<I", message, position)[0])
 
-def _message_at(source: Any, start: int) -> bytes:
-    """The flatbuffer of a message, after its mark and length."""
-    source.seek(start)
-    _, size = struct.unpack("<ii", source.read(8))
-    return bytes(source.read(max(0, size)))
-
-
-def _is_compressed(batch: _Table) -> bool:
-    return bool(batch.place(3))
+    root = table_at(0)
+    kind = message[field(root, 1)]
+    if kind not in (_DICTIONARY, _BATCH):
+        return False
+    batch = table_at(field(root, 2))
+    if kind == _DICTIONARY:
+        batch = table_at(field(batch, 1))
+    return field(batch, 3) > 0
 
 
 @contextmanager
-def _damage_met(what: str) -> Iterator[None]:
+def _report_damage(what: str) -> Iterator[None]:
     from pyarrow import ArrowException
 
     try:

@@ -11,10 +11,9 @@ from itertools import islice
 from pathlib import Path
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.budget import check_row
 from roformer_tf.readers.lines import SAMPLE, is_utf8, utf16_codec
 from roformer_tf.readers.records import NO_OBJECT, Record
-from roformer_tf.readers.streams import opened, within_limits
+from roformer_tf.readers.streams import check_row, opened, within_limits
 
 _BETWEEN = re.compile(r"[\s,]*")
 

@@ -1,8 +1,7 @@
 """Bytes in any encoding → lines of text, one at a time.
 
-Every line of a file is in one encoding: of UTF-8 and GB18030 the one that more of its first lines
-speak for. A line that is not in it is a `DamagedLine`: so it is met where it stands, and the lines
-after it are read.
+All lines of a file have one encoding: of UTF-8 and GB18030 the one that more of the first lines
+indicate. A line that is not in it becomes a `DamagedLine` in its place, and the next ones are read.
 """
 
 import codecs
@@ -16,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.budget import LONGEST, too_long
-from roformer_tf.readers.streams import is_stdin, opened
+from roformer_tf.readers.streams import LONGEST, is_stdin, opened, too_long
 
 SAMPLE = 1 << 18
-"""Bytes at the beginning of a file that tell its encoding."""
-_WIDE_SAMPLE = 4096  # of them, that tell UTF-16
+"""Bytes at the beginning of a file from which its encoding is detected."""
+_WIDE_SAMPLE = 4096  # of them, to detect UTF-16
 
 NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
 """What is wrong with a damaged line."""
@@ -35,7 +33,7 @@ _NO_TEXT = {"Cn", "Co", "Cs"}  # characters not assigned, private ones, halves
 
 
 class DamagedLine(str):
-    """A line that is not in its file's encoding; lone surrogates stand for such bytes (PEP 383)."""
+    """A line that is not in its file's encoding; lone surrogates replace such bytes (PEP 383)."""
 
 
 class TextLines:
@@ -45,15 +43,14 @@ class TextLines:
     """
 
     def __init__(self, stream: Any, encoding: str = "auto", sample: int = SAMPLE) -> None:
-        """Take a binary file. `sample`: how many bytes may be read ahead to find the encoding.
+        """Take a binary file. `sample`: how many bytes may be read ahead to detect the encoding.
 
         Reading raises LimitError for a line that is too long.
         """
         self.encoding = None if encoding == "auto" else encoding
-        """That the lines are in, once it is known: to find it lines have to be read."""
+        """The encoding, once lines have been read; None before."""
         self.ends_in_cr = False
-        """Whether lines end in CR alone, as old programs of the Mac have it; then, too, what is
-        given ends in LF."""
+        """Whether lines end in CR alone, as in old Mac files. They are returned with LF."""
         # Lines, of which one that is too long comes in several chunks.
         self._chunks = iter(partial(stream.readline, LONGEST), b"")
         self._sample = sample
@@ -79,20 +76,20 @@ class TextLines:
         lines = _checked_lengths(chain(head, rest))
         if self.encoding:
             return _narrow_lines(lines, self.encoding)
-        self.encoding = _elected(head)
+        self.encoding = _majority_encoding(head)
         if self.encoding is None:
             return self._undecided(lines)
-        return _lines_alike(lines, self.encoding)
+        return _consistent_lines(lines, self.encoding)
 
     def _undecided(self, lines: Iterator[bytes]) -> Iterator[str]:
-        """Decode lines until one speaks for an encoding, which the others are in then."""
+        """Decode lines until one indicates an encoding, which is then used for the rest."""
         for line in lines:
             if line.isascii():
                 yield line.decode("ascii")
                 continue
-            self.encoding = _speaks_for(line)
+            self.encoding = _encoding_of(line)
             if self.encoding:
-                yield from _lines_alike(chain([line], lines), self.encoding)
+                yield from _consistent_lines(chain([line], lines), self.encoding)
             else:
                 yield _decoded(line, "utf-8")
 
@@ -104,14 +101,14 @@ def check_encoding(name: str) -> None:
     except LookupError:
         raise InputError(
             f"there is no text encoding {name!r}. Give one such as utf-8, gb18030, big5 or "
-            "utf-16, or leave --encoding out to have it found."
+            "utf-16, or remove --encoding to detect it."
         ) from None
 
 
 def text_lines(path: str | Path, encoding: str = "auto") -> Iterator[str]:
     """Yield the lines of a file, or of stdin for "-", with line ends and without byte order mark.
 
-    Of stdin the first line that speaks for an encoding decides: nobody waits for more. Raises
+    On stdin the first line that indicates an encoding decides, without waiting for more. Raises
     InputError for what cannot be opened or decompressed.
     """
     with opened(path) as stream:
@@ -119,12 +116,12 @@ def text_lines(path: str | Path, encoding: str = "auto") -> Iterator[str]:
 
 
 def find_encoding(path: str | Path) -> str:
-    """Tell the encoding that `text_lines` finds; of pure ASCII, "utf-8"."""
+    """The encoding that `text_lines` detects; "utf-8" for pure ASCII."""
     return find_format(path)[0]
 
 
 def find_format(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
-    """Tell the encoding, as `find_encoding` does, and whether lines end in CR alone."""
+    """The encoding, as from `find_encoding`, and whether lines end in CR alone."""
     with opened(path) as stream:
         lines = TextLines(stream, encoding)
         any(lines.encoding for _ in lines)  # reads on until it is known
@@ -132,10 +129,10 @@ def find_format(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
 
 
 def utf16_codec(head: bytes) -> str | None:
-    """Tell from the first bytes of a file that it is UTF-16, and which; None for anything else.
+    """Detect UTF-16, and its byte order, from the first bytes of a file; None for anything else.
 
-    It is by its mark. Without one, it has zeros (in line ends, digits and Latin letters), is not
-    UTF-8 or a quarter zeros, and holds, read as UTF-16, no character that there is none of.
+    A byte order mark decides. Without one, UTF-16 has zeros (in line ends, digits and Latin
+    letters), is not UTF-8 or a quarter zeros, and decodes to assigned characters only.
     """
     if head.startswith(_UTF16_MARKS):
         return "utf-16"
@@ -149,7 +146,7 @@ def utf16_codec(head: bytes) -> str | None:
 
 
 def damage(text: str) -> str:
-    """Say what makes a text unreadable; "" if nothing does."""
+    """What makes a text unreadable; "" if nothing does."""
     if "\0" in text:
         return "holds a NUL character, as UTF-16 does: name the file's --encoding"
     if _SURROGATE.search(text):
@@ -158,9 +155,9 @@ def damage(text: str) -> str:
 
 
 def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterator[bytes]]:
-    """Read lines of so many bytes ahead: those, and an iterator over what is behind them.
+    """Read lines of `size` bytes ahead: these lines, and an iterator over the rest.
 
-    Compressed data that is cut off says so where it is, not before the lines in front of it.
+    An error, as of compressed data that is cut off, is raised after the lines before it.
     """
     lines = iter(stream)
     head = []
@@ -176,7 +173,7 @@ def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterat
 
 
 class _Broken(Iterator[bytes]):
-    """What is behind a place that cannot be read."""
+    """The rest of a stream that cannot be read: raises the error."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -185,29 +182,29 @@ class _Broken(Iterator[bytes]):
         raise self._error
 
 
-def _elected(lines: list[bytes]) -> str | None:
-    """The encoding that more lines speak for; None if none speaks, and others may."""
+def _majority_encoding(lines: list[bytes]) -> str | None:
+    """The encoding that more lines indicate; None if none does, but later ones may."""
     try:
         text = b"".join(lines).decode("utf-8")
     except UnicodeDecodeError:
-        votes = Counter(map(_speaks_for, lines))
+        votes = Counter(map(_encoding_of, lines))
         if votes["gb18030"] > votes["utf-8"]:
             return "gb18030"
         return "utf-8" if votes["utf-8"] else None
     if _THREE_BYTES.search(text):
         return "utf-8"
-    # Chance makes a line of GB18030 look like UTF-8, but not a quarter of a megabyte.
+    # A line of GB18030 may look like UTF-8 by chance, but not a quarter of a megabyte.
     return "utf-8" if len(text) > SAMPLE // 4 and not text.isascii() else None
 
 
 def _is_text(head: bytes, codec: str) -> bool:
-    """Tell whether the beginning of a file has a meaning in UTF-16; it may be cut off."""
+    """Whether the beginning of a file is text in UTF-16; it may be cut off."""
     text = head.decode(codec, "replace").rstrip("\ufffd")
     return not any(c in "\0\ufffd" or unicodedata.category(c) in _NO_TEXT for c in text)
 
 
 def is_utf8(head: bytes) -> bool:
-    """Tell whether the beginning of a file is UTF-8; its last character may be cut off."""
+    """Whether the beginning of a file is UTF-8; its last character may be cut off."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -215,10 +212,10 @@ def is_utf8(head: bytes) -> bool:
     return True
 
 
-def _speaks_for(line: bytes) -> str | None:
-    """Tell which encoding a line is in; None if it can be both, or neither.
+def _encoding_of(line: bytes) -> str | None:
+    """The encoding of a line; None if it can be either, or neither.
 
-    Two-byte characters of UTF-8 are Chinese in GB18030, so they alone say nothing.
+    Two-byte characters of UTF-8 are Chinese in GB18030, so they alone do not decide.
     """
     if line.isascii():
         return None
@@ -232,16 +229,16 @@ def _speaks_for(line: bytes) -> str | None:
 
 
 def _is_chinese_utf8(line: bytes) -> bool:
-    """Tell whether a line speaks for UTF-8."""
+    """Whether a line is Chinese in UTF-8."""
     try:
         return bool(_THREE_BYTES.search(line.decode("utf-8")))
     except UnicodeDecodeError:
         return False
 
 
-def _lines_alike(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
-    """Decode lines, of which those that speak for another encoding are damaged."""
-    if encoding == "utf-8":  # one that speaks for GB18030 is none
+def _consistent_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
+    """Decode lines; those in the other encoding are damaged."""
+    if encoding == "utf-8":  # a line in GB18030 is not valid UTF-8
         return _narrow_lines(lines, encoding)
     return (_decoded(line, "ascii" if _is_chinese_utf8(line) else encoding) for line in lines)
 
@@ -262,7 +259,7 @@ def _decoded(line: bytes, encoding: str) -> str:
 
 
 def _is_wide(encoding: str) -> bool:
-    """Tell whether a line end is more than one byte, as in UTF-16; a mark before it is no part."""
+    """Whether a line end is more than one byte, as in UTF-16; without a byte order mark."""
     return len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1
 
 
@@ -287,7 +284,7 @@ def _wide_lines(chunks: Iterable[bytes], encoding: str, end: str) -> Iterator[st
 
 
 def _ends_in_cr(head: str) -> bool:
-    """Tell from the first lines of a file, split at LF, that CR alone ends its lines.
+    """Whether CR alone ends the lines of a file, from its beginning.
 
     Then LF is only in quoted cells, as Excel on a Mac writes a line break in one. Where a text
     holds a CR, a line of it ends in LF.

@@ -1,21 +1,23 @@
 """Lines of text → records, one at a time.
 
-A record that cannot be read says why, and the next one is read.
+A record that cannot be read has its problem in it, and the next one is read.
 """
 
 import csv
 import json
 import re
+import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from roformer_tf.readers.budget import LONGEST
 from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
+from roformer_tf.readers.streams import LONGEST
 
 BLANK = "is blank"
-"""The problem of a record with nothing in it, which is no harm where order does not matter."""
+"""The problem of an empty record, which is harmless in training data."""
 NO_OBJECT = "is not a JSON object"
 
 TYPED = re.compile(r"O|[BIESMLU]-\S+")
@@ -25,12 +27,12 @@ ANY = re.compile(r"\S+")
 
 
 class Record(NamedTuple):
-    """What lies between two delimiters of records."""
+    """A record of a file: a line, a row, or a sentence."""
 
     number: int
     """The line where it begins, from 1; of Parquet and spreadsheets, the row."""
     cells: Any
-    """A list of texts, or of what is in JSON or Parquet a dictionary; empty where unreadable."""
+    """A list of texts, or a dictionary from JSON or Parquet; empty where unreadable."""
     problem: str = ""
     """Why it cannot be read, such as "is not JSON"; "" if it can."""
 
@@ -77,7 +79,7 @@ def quoted_records(
         except csv.Error as error:
             advice = "double the quotes in a quoted cell, and close every cell that a quote opens"
             problem = f"breaks the rules of quoting ({error}): {advice}"
-            # Python 3.10 refuses a NUL, which `damage` tells of wherever it is read.
+            # Python 3.10 refuses a NUL, which `damage` describes in later versions.
             yield Record(number, [], damage("\0") if "NUL" in str(error) else problem)
             source.give_back()
             reader = csv.reader(source, dialect, **settings)  # the old one may have seen the end
@@ -85,7 +87,7 @@ def quoted_records(
 
 
 class _ReturnedLines(Iterator[str]):
-    """Lines of which those taken last can be given back, but for the first."""
+    """Lines, of which those of the last record can be returned, except the first."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -109,15 +111,15 @@ def tabbed_records(lines: Iterable[str], delimiter: str = "\t") -> Iterator[Reco
 
 
 def tag_pattern(tags: Iterable[str]) -> re.Pattern[str]:
-    """Tell what the tags of a file look like, by most of them: a tag of another kind is a mistake.
+    """The pattern of most tags of a file: a tag of another kind is a mistake.
 
     They are of entities with types (B-LOC), without (B, I), or anything such as parts of speech.
     """
     counted = Counter(tags)
     del counted["O"]
-    for pattern, share in ((TYPED, 0.5), (BARE, 0.9)):
+    for pattern, fraction in ((TYPED, 0.5), (BARE, 0.9)):
         matching = sum(number for tag, number in counted.items() if pattern.fullmatch(tag))
-        if counted and matching >= share * counted.total():
+        if counted and matching >= fraction * counted.total():
             return pattern
     return ANY
 
@@ -144,10 +146,10 @@ def _sentence(lines: list[tuple[int, list[str]]], tags: re.Pattern[str] | None) 
     for number, cells in lines:
         if problem := damage("".join(cells)) or (tag_problem(cells, tags) if tags else ""):
             return Record(number, {}, problem)
-    found = {"units": tuple(cells[0] for _, cells in lines)}
+    sentence = {"units": tuple(cells[0] for _, cells in lines)}
     if tags:
-        found["tags"] = tuple(cells[-1] for _, cells in lines)
-    return Record(lines[0][0], found)
+        sentence["tags"] = tuple(cells[-1] for _, cells in lines)
+    return Record(lines[0][0], sentence)
 
 
 def _columns_of(line: str) -> list[str]:
@@ -158,13 +160,19 @@ def _columns_of(line: str) -> list[str]:
 
 
 def tag_problem(cells: list[str], tags: re.Pattern[str]) -> str:
-    """What is wrong with a unit and its tag, the first and last of these cells; "" if nothing."""
+    """The problem of a unit and its tag, the first and last of these cells; "" for none."""
     if not cells[0]:
         return "has no character or word before its tag"
     if len(cells) < 2:
-        return f"has no tag beside {cells[0]!r}"
+        return f"has no tag next to {cells[0]!r}"
     if not tags.fullmatch(cells[-1]):
-        others = "O, or such as B-LOC and I-LOC" if tags is TYPED else "single letters such as B"
-        others = "without white space" if tags is ANY else others
-        return f"has the tag {cells[-1]!r}, but tags are {others}"
+        usual = "O, or such as B-LOC and I-LOC" if tags is TYPED else "single letters such as B"
+        usual = "without white space" if tags is ANY else usual
+        return f"has the tag {cells[-1]!r}, but tags are {usual}"
     return ""
+
+
+def text_key(texts: Iterable[str]) -> bytes:
+    """16 bytes that equal texts share: equal except for white space and width (NFKC)."""
+    plain = ("".join(unicodedata.normalize("NFKC", text).split()) for text in texts)
+    return blake2b("\0".join(plain).encode(errors="surrogatepass"), digest_size=16).digest()

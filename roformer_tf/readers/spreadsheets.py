@@ -13,9 +13,17 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.budget import LONGEST, MAX_RATIO, Budget, check_row
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import PIECE, ReadError, opened_as_stored, within_limits
+from roformer_tf.readers.streams import (
+    LONGEST,
+    MAX_RATIO,
+    PIECE,
+    Budget,
+    ReadError,
+    check_row,
+    opened_as_stored,
+    within_limits,
+)
 
 MAX_BYTES = 1 << 29
 """What a file may unpack to: a million texts of 150 Chinese characters."""
@@ -97,7 +105,7 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     if not sheets:
         raise InputError(f"{path} has no sheet with cells. Give a file that has one.")
     for one in (*sheets.values(), *(formulas.worksheets if formulas else ())):
-        one.reset_dimensions()  # what a file says of them may be wrong
+        one.reset_dimensions()  # the stored dimensions may be wrong
 
     def records(name: str, merged: Iterable[_Merged] = ()) -> Iterator[Record]:
         rows = _rows(sheets[name], path)
@@ -118,7 +126,7 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
 
 
 def _check(raw: BinaryIO, path: str | Path) -> _Content:
-    """Refuse what is no zip, and what no .xlsx unpacks to; tell what is in the others.
+    """Raise InputError for no zip, and one that is too large inside; what else it contains.
 
     Sizes are those that it declares. They bind: zipfile gives no byte beyond a member's.
     """
@@ -136,7 +144,7 @@ def _check(raw: BinaryIO, path: str | Path) -> _Content:
                 f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
                 "more than is read. If you trust it, save it as .csv."
             )
-        found = []
+        contents = []
         for member in archive.infolist():
             with archive.open(member) as stream:
                 content = _scan(stream)
@@ -145,8 +153,8 @@ def _check(raw: BinaryIO, path: str | Path) -> _Content:
                         f"{path} holds more in {member.filename} than a sheet that is read may. If "
                         "you trust it, save it as .csv."
                     )
-                found.append(content)
-    return _Content(*map(any, zip(*found, strict=True)))
+                contents.append(content)
+    return _Content(*map(any, zip(*contents, strict=True)))
 
 
 def _scan(stream: IO[bytes]) -> _Content | None:
@@ -159,10 +167,10 @@ def _scan(stream: IO[bytes]) -> _Content | None:
     merged = formulas = False
     tail = b""
     while piece := stream.read(PIECE):
-        found = _elements(piece, 0)
-        elements += found
+        count = _elements(piece, 0)
+        elements += count
         end = max(piece.rfind(b"row>"), piece.rfind(b"si>"))
-        unfinished = unfinished + found if end < 0 else _elements(piece, end)
+        unfinished = unfinished + count if end < 0 else _elements(piece, end)
         bare = 0 if b"<" in piece else bare + len(piece)
         if elements > MAX_ELEMENTS or unfinished > MAX_UNFINISHED or bare > LONGEST:
             return None
@@ -176,7 +184,7 @@ def _scan(stream: IO[bytes]) -> _Content | None:
 
 
 def _elements(piece: bytes, start: int) -> int:
-    """How many elements begin behind a place."""
+    """How many elements begin after a position."""
     return piece.count(b"<", start) - piece.count(b"</", start)
 
 
@@ -187,7 +195,7 @@ def _damaged(path: str | Path, error: Exception) -> InputError:
 
 
 def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
-    """Yield openpyxl's rows of cells; where the file is damaged, say so."""
+    """Yield openpyxl's rows of cells. Raises InputError where the file is damaged."""
     rows = iter(sheet.iter_rows())
     for _ in range(MAX_ROWS):
         try:
@@ -211,14 +219,14 @@ def _merged(raw: BinaryIO, sheet: str) -> list[_Merged]:
     reader = ExcelReader(raw, read_only=True, keep_links=False)
     reader.read_manifest()
     reader.read_workbook()
-    members = {found.name: link.target for found, link in reader.parser.find_sheets()}
-    found, tail = [], b""
+    members = {one.name: link.target for one, link in reader.parser.find_sheets()}
+    references, tail = [], b""
     with reader.archive.open(members[sheet]) as stream:
         while piece := stream.read(PIECE):
             seen = tail + piece
-            found += _MERGED.findall(seen)
+            references += _MERGED.findall(seen)
             tail = seen[seen.rfind(b"<") :][-PIECE:]
-    ranges = (_Merged(*range_boundaries(ref.decode())) for ref in found)
+    ranges = (_Merged(*range_boundaries(ref.decode())) for ref in references)
     return sorted(one for one in ranges if one.first_row < one.last_row)
 
 
@@ -257,7 +265,7 @@ def _marked(values: Sequence[Any], formulas: Sequence[Any]) -> list[str]:
 
 
 def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Iterator[Record]:
-    """Skip formats, which reach far below and beside the cells that a person sees.
+    """Skip cells with formats alone, which may reach far beyond the visible ones.
 
     Texts are stored once and referred to by cells, so a small file may hold many large ones.
     """

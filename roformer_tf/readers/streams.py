@@ -1,7 +1,7 @@
 """Files and URLs, compressed or plain → bytes.
 
 A URL is anything that fsspec opens, such as s3://bucket/part-*.jsonl.zst or https://…; what its
-protocol needs is installed beside this package (s3fs, gcsfs, aiohttp, …).
+protocol needs has to be installed too (s3fs, gcsfs, aiohttp, …).
 """
 
 import glob
@@ -20,21 +20,68 @@ from typing import Any, BinaryIO
 from backports.zstd import ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.budget import Budget, LimitError
 
 _FETCHED = "simplecache::"
 """Before a URL, has fsspec fetch the file into a folder that goes when the process ends."""
 PIECE, PIECES = 2**16, 16  # bytes, and how many such of a larger file are read to know it again
 
 
+LONGEST = 1 << 24
+"""Bytes of a line, or of the cells of a row: more than five million Chinese characters."""
+MAX_RATIO = 100
+"""Times its size that a file may unpack to, from `UNSUSPICIOUS` on. Usual texts: 3 to 20."""
+UNSUSPICIOUS = 1 << 26
+"""Bytes that any file may unpack to."""
+
+
+class LimitError(Exception):
+    """A file exceeds the budget. The message continues the file's name: "has …"."""
+
+
+class Budget:
+    """Counts what comes out of one file."""
+
+    def __init__(self, packed: int) -> None:
+        """`packed`: bytes of the file."""
+        self.packed = packed
+        self._unpacked = 0
+
+    def take(self, size: int) -> None:
+        """Count so many bytes more. Raises LimitError where they are too many."""
+        self._unpacked += size
+        self.check(self._unpacked)
+
+    def check(self, unpacked: int) -> None:
+        """Raise LimitError if a file of this size may not unpack to so many bytes."""
+        if unpacked > max(UNSUSPICIOUS, MAX_RATIO * self.packed):
+            ratio = max(UNSUSPICIOUS / max(1, self.packed), MAX_RATIO)
+            raise LimitError(
+                f"has {self.packed / 1e6:,.2f} MB, but unpacks to more than {ratio:,.0f} times as "
+                "much, which is not read. If you trust it, write it uncompressed, as .jsonl or .txt"
+            )
+
+
+def check_row(number: int, size: int) -> None:
+    """Raise LimitError for a row whose cells are too large."""
+    if size > LONGEST:
+        raise LimitError(f"has more than {LONGEST >> 20} MiB in row {number:,}. Split its text")
+
+
+def too_long(number: int) -> LimitError:
+    """Say that a line is too long."""
+    return LimitError(
+        f"has more than {LONGEST >> 20} MiB in line {number:,}. Put each text in a line of its own"
+    )
+
+
 class DamagedError(Exception):
-    """Compressed data that cannot be read on; the text says of which kind."""
+    """Damaged data; the message names its kind."""
 
 
 class ReadError(InputError):
-    """A file that cannot be opened or read on, as when a server is gone: not the fault of its text.
+    """A file cannot be opened or read any more, for example because a server is down.
 
-    What was made of the text before is good, and the same command continues.
+    Results of the text before it are valid, and the same command continues.
     """
 
     def __init__(self, url: str, reason: object) -> None:
@@ -47,14 +94,14 @@ class ReadError(InputError):
 
 @dataclass(frozen=True, order=True)
 class StoredFile:
-    """A file, here or elsewhere, as it was when it was found."""
+    """A local or remote file, as it was when it was listed."""
 
     url: str
     """An absolute path, or a URL."""
     size: int
-    """Bytes, as it lies there; 0 where that is not told."""
+    """Bytes, as stored; 0 if unknown."""
     stamp: str
-    """What tells its content from another: a hash (`content_key`), or what its server says; "" for
+    """Identifies the content: a hash (`content_key`), or its server's checksum or ETag; "" for
     none. The time of the last change is no part of it: a copy is the same file."""
 
     @property
@@ -64,7 +111,7 @@ class StoredFile:
 
     @property
     def kind(self) -> str:
-        """What its name ends in but for the compression: ".txt" of "a.txt.gz"."""
+        """The suffix without that of a compression: ".txt" of "a.txt.gz"."""
         return Path(self.name.lower().removesuffix(self.compression)).suffix
 
     @property
@@ -74,7 +121,7 @@ class StoredFile:
         return suffix if suffix in DECOMPRESSORS else ""
 
     def open(self) -> BinaryIO:
-        """Open it as it lies there. Raises ReadError where that fails, or, later, reading does."""
+        """Open it without decompression. Raises ReadError where that, or later reading, fails."""
         try:
             file = _opened(self.url)
         except InputError:
@@ -106,7 +153,7 @@ def is_url(text: str | Path) -> bool:
 
 
 def is_stdin(path: str | Path) -> bool:
-    """Tell whether a path is the "-" that stands for stdin."""
+    """Whether a path is "-", which means stdin."""
     return str(path) == "-"
 
 
@@ -114,7 +161,7 @@ def is_stdin(path: str | Path) -> bool:
 def opened(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file to be read whole, decompressed if its name says so, or stdin for "-".
 
-    What is at a URL is fetched once, however often it is opened, and gone when the process ends.
+    A URL is fetched once, however often it is opened; the copy is removed when the process ends.
     Raises InputError for what cannot be opened, read on or decompressed.
     """
     if is_stdin(path):
@@ -148,7 +195,7 @@ def within_limits(path: str | Path) -> Iterator[None]:
 
 
 def opened_as_stored(path: str | Path) -> BinaryIO:
-    """Open a file or what is at a URL as it lies there, fetched once as by `opened`.
+    """Open a file or URL without decompression, fetched once as by `opened`.
 
     Raises InputError where that fails, ReadError where reading does.
     """
@@ -219,7 +266,7 @@ def _found_elsewhere(pattern: str) -> list[StoredFile]:
 
 
 def _described(system: Any, path: str) -> StoredFile:
-    """Describe a file of a fsspec file system by what that says of its content, else by itself."""
+    """Describe a file of an fsspec file system, by its checksum there or by its content."""
     about = {name.lower(): value for name, value in system.info(path).items()}
     size = about["size"] or 0
     names = ("etag", "md5hash", "content-md5", "digest")  # as protocols call it
@@ -237,7 +284,7 @@ def _opened(url: str) -> Any:
 
     try:
         return fsspec.open(url, "rb").open()
-    except ImportError as error:  # its text says what to install
+    except ImportError as error:  # its message names the package to install
         raise InputError(f"cannot open {url.removeprefix(_FETCHED)}: {error}") from None
 
 
@@ -289,17 +336,19 @@ class _Decompressed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         count = int(self._stream.readinto(buffer))
-        self._budget.packed = max(1, self._raw.tell())  # what is read of it: a server's has no size
+        self._budget.packed = max(
+            1, self._raw.tell()
+        )  # the bytes read so far: a server may not know the size
         self._budget.take(count)
         return count
 
 
 def _reason(error: Exception) -> str:
-    """What an error says, or at least its kind."""
-    said = getattr(error, "strerror", None)
-    if isinstance(error, FileNotFoundError) and not said:  # fsspec's say the path alone
-        said = "there is no such file"
-    return said or str(error).rstrip(".") or type(error).__name__
+    """An error's message, or at least its kind."""
+    message = getattr(error, "strerror", None)
+    if isinstance(error, FileNotFoundError) and not message:  # fsspec's message is the path alone
+        message = "there is no such file"
+    return message or str(error).rstrip(".") or type(error).__name__
 
 
 @contextmanager
@@ -309,7 +358,7 @@ def _explained(url: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except ImportError as error:  # its text says what to install
+    except ImportError as error:  # its message names the package to install
         raise InputError(f"cannot open {url}: {error}") from None
     except Exception as error:
         raise InputError(

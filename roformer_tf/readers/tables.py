@@ -1,6 +1,6 @@
 """Files of examples → rows: tsv, csv, jsonl, Parquet, Arrow, xlsx and CoNLL.
 
-A file is read a row at a time. A row that cannot be read says why, and the next one is read.
+A file is read row by row. A row that cannot be read has a problem, and the next one is read.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from roformer_tf.readers.streams import (
     within_limits,
 )
 
-KINDS = {  # how a file's name ends, but for its compression
+KINDS = {  # how a file's name ends, without its compression
     ".tsv": "tsv",
     ".csv": "csv",
     ".jsonl": "jsonl",
@@ -51,17 +51,17 @@ SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
 """Kinds that are not read, but can be saved as one that is."""
 
 _SEEN_FIRST = 100
-"""Rows that tell whether the first is a header, and which columns a .jsonl file has."""
+"""Rows from which the header of a table, and the columns of a .jsonl file, are detected."""
 _SENTENCES = 10_000
-"""Sentences that tell what tags look like."""
+"""Sentences from which the pattern of tags is detected."""
 _ALIKE = 0.9
-"""Share of rows that are of the same length where another delimiter than the usual one is meant."""
-_DELIMITERS = {  # of each kind: the usual one, those that are seen too
+"""Fraction of rows that have the same length under a delimiter that is not the usual one."""
+_DELIMITERS = {  # of each kind: the usual one, and others that occur
     "csv": (",", "\t", ";", "，"),
     "tsv": ("\t", ",", ";", "，"),
 }
 _IN_TEXTS = (",", "，")
-"""Delimiters that stand in texts, too: they are meant only above known names of columns."""
+"""Delimiters that also occur in texts: they count only with a header of known names."""
 _CALLED = {",": "commas", "\t": "tabs", ";": "semicolons", "，": "full-width commas"}
 
 _ZIP = b"PK\x03\x04"
@@ -75,7 +75,7 @@ class Row(NamedTuple):
     place: str
     """Where it begins: "train.tsv:12", the line; of a Parquet file the number of the row."""
     cells: dict[str, Any]
-    """What stands in each column; of a sentence, "units" and "tags"."""
+    """The cell of each column; of a sentence, "units" and "tags"."""
     problem: str = ""
     """Why it cannot be read; "" if it can."""
 
@@ -92,11 +92,11 @@ class Table(NamedTuple):
     sheet: str = ""
     """The sheet that it is, where the file has several."""
     told: tuple[str, ...] = ()
-    """Sentences on what is unusual in how it was read, for the user."""
+    """Sentences about unusual properties of the file, for the user."""
 
 
 class Top(NamedTuple):
-    """What stands above the examples of a table."""
+    """The rows above the examples of a table."""
 
     titles: int = 0
     """Rows at the beginning that are no part of it, such as a title above the header."""
@@ -105,11 +105,11 @@ class Top(NamedTuple):
 
 
 FindTop: TypeAlias = Callable[[list[list[str]]], Top]
-"""Tells what stands above the examples, from the first rows that are not blank."""
+"""Detects the rows above the examples, from the first rows that are not blank."""
 
 
 def kind_of(path: str | Path, sheet: str | None = None) -> str:
-    """Tell a file's kind from its name.
+    """A file's kind, from its name and its first bytes.
 
     Raises InputError for a folder, another kind, and a sheet of a file that has none.
     """
@@ -125,8 +125,8 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     if not kind or (kind in ("parquet", "arrow", "xlsx") and file.compression):
         raise InputError(
             f"{path} is of no kind that can be read. Its name has to end in one of "
-            f"{', '.join(KINDS)}; all but Parquet, Arrow and xlsx may be compressed, with "
-            f"{', '.join(DECOMPRESSORS)} behind."
+            f"{', '.join(KINDS)}; all but Parquet, Arrow and xlsx may be compressed: "
+            f"{', '.join(DECOMPRESSORS)}."
         )
     if not is_here and not is_url(path):
         raise InputError(f"there is no file {path}. Check the path and the spelling.")
@@ -136,7 +136,7 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
 
 def _check_folder(path: Path, sheet: str | None) -> None:
     """Raise InputError for a folder unless `datasets` saved a data set in it."""
-    splits = sorted(found.parent.name for found in path.glob("*/*.arrow"))
+    splits = sorted(file.parent.name for file in path.glob("*/*.arrow"))
     if not _arrow_files(path):
         if splits:
             names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
@@ -147,7 +147,7 @@ def _check_folder(path: Path, sheet: str | None) -> None:
 
 def _check_sheet(path: str | Path, sheet: str | None, kind: str) -> None:
     if sheet is not None and kind != "xlsx":
-        raise InputError(f"{path} has no sheets, as an .xlsx file has: leave --sheet out.")
+        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
 
 
 def _by_content(path: str | Path, file: StoredFile) -> str:
@@ -226,17 +226,17 @@ def _find_delimiter(
     path: str | Path, kind: str, encoding: str, find_top: FindTop
 ) -> tuple[str, str]:
     """The delimiter that is usual for a kind of file, and the one that this file has."""
-    usual, *others = _DELIMITERS["csv" if kind == "csv" else "tsv"]
+    usual, *rest = _DELIMITERS["csv" if kind == "csv" else "tsv"]
     lines = list(islice(text_lines(path, encoding), _SEEN_FIRST))
 
     def records(delimiter: str) -> list[list[str]]:
-        found = quoted_records(lines, "excel", delimiter)
-        return [record.cells for record in found if any(map(str.strip, record.cells))]
+        rows = quoted_records(lines, "excel", delimiter)
+        return [record.cells for record in rows if any(map(str.strip, record.cells))]
 
     first = next((line for line in lines if line.strip()), "")
     if usual in first:
         return usual, usual
-    for delimiter in others:
+    for delimiter in rest:
         if delimiter not in first:
             continue
         rows = records(delimiter)
@@ -273,7 +273,7 @@ def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True
 def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, pad: bool) -> Table:
     """Take titles and header off, and give every row's cells their columns.
 
-    `pad`: a row with fewer cells than the first has empty ones behind.
+    `pad`: a row with fewer cells than the first is padded with empty ones.
     """
     records = (r if r.problem or any(map(str.strip, r.cells)) else _blank(r) for r in records)
     start = list(islice(records, _SEEN_FIRST))
@@ -309,7 +309,7 @@ def _blank(record: Record) -> Record:
 
 
 def _checked_names(path: str | Path, names: list[str]) -> tuple[str, ...]:
-    """Names of columns; one without, as beside a merged cell, is called by its number."""
+    """Names of columns; one without a name, as after a merged cell, is called by its number."""
     twice = {name for name in names if name and names.count(name) > 1}
     if twice:
         raise InputError(
@@ -338,10 +338,10 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
 
 
 def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
-    """Tell whether a tsv quotes cells as a csv does, rather than that texts hold quotes.
+    """Whether a tsv quotes cells as a csv does, rather than having quotes in its texts.
 
     It does if some cell begins with a quote, and the rules of the csv module leave fewer rows
-    broken or of another length than the others. If none is left the two readings have to agree on
+    broken or of another length than plain splitting. If none is left, both readings have to agree
     where a row ends, else each line that a row takes along on how long it should be: or one text's
     opening quote would swallow lines up to another's.
     """
@@ -412,7 +412,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
 
 
 def _arrow(path: str | Path, kind: str) -> Table:
-    """Damaged data is met while rows are read; the rows before it are given."""
+    """The rows of Parquet or Arrow files; damaged data raises after the rows before it."""
 
     @contextmanager
     def explained() -> Iterator[None]:
@@ -434,11 +434,11 @@ def _arrow(path: str | Path, kind: str) -> Table:
             file = ArrowRecords([opened_as_stored(one) for one in _arrow_files(path)])
         else:
             file = ParquetRecords(opened_as_stored(path))
-    found = rows()
-    first = list(islice(found, 1))
+    records = rows()
+    first = list(islice(records, 1))
     if not first:
         raise InputError(f"{path} is empty. Give a file with examples.")
-    return Table(file.columns, True, chain(first, found))
+    return Table(file.columns, True, chain(first, records))
 
 
 def _arrow_files(path: str | Path) -> list[str | Path]:

@@ -15,8 +15,8 @@ from roformer_tf.inference.text_files import TextFileConfig, TextRow, checked_te
 from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts_to_predict, open_named
+from roformer_tf.labelled.examples import BadLine, SkippedRows
 from roformer_tf.labelled.reading import open_unanswered
-from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row, Table, kind_of
 

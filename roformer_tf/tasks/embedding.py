@@ -24,7 +24,7 @@ from roformer_tf.labelled.text_sides import (
     encode_separately,
     fitting_rows,
 )
-from roformer_tf.readers.text_key import text_key
+from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.classification import ROC_AUC
 from roformer_tf.tasks.details import MISTAKES, JsonObject, histograms, shortened

@@ -14,7 +14,7 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import GROUP, Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import encode_separately
-from roformer_tf.readers.text_key import text_key
+from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.embedding import BELONGS, Embedding
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 

@@ -11,7 +11,7 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key
-from roformer_tf.readers.text_key import text_key
+from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import overlap
 from roformer_tf.tasks.details import JsonObject, calibration

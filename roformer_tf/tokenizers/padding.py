@@ -14,7 +14,7 @@ SHORTEST = 16
 def bucket(length: int) -> int:
     """The length to pad to: 16, 24, 32, 48, 64, 96, 128, …; few, since each is compiled.
 
-    At most a third of a row is padding, but for the shortest.
+    At most a third of a row is padding, except for the shortest.
     """
     power = 1 << (length - 1).bit_length()  # at least the length
     return max(SHORTEST, power * 3 // 4 if length <= power * 3 // 4 else power)

@@ -62,7 +62,7 @@ class RoFormerTokenizer:
     Special tokens in a text, such as "[MASK]", are ordinary text.
 
     `units`: what a tagging model has tokenized one by one, characters or words. Here it changes
-    nothing, for whoever tags calls the tokenizer with each; it is saved, for other programs.
+    nothing, because tagging calls the tokenizer with each unit; it is saved for other programs.
 
     Raises InputError for a vocabulary without the special tokens.
     """
@@ -102,7 +102,7 @@ class RoFormerTokenizer:
     ) -> "RoFormerTokenizer":
         """Read the vocabulary from a `vocab.txt`, a folder or zip that holds one, or a release.
 
-        What is not given is taken from the `tokenizer_config.json` beside it if that says it. If
+        Other settings come from the `tokenizer_config.json` in the same folder, if it has them. If
         not, the text is lower-cased, and the tokenization is "word" where the vocabulary holds
         Chinese words of several characters, else "char".
         Raises InputError where there is no vocabulary, or no right one.
@@ -198,7 +198,7 @@ class RoFormerTokenizer:
         """For each token the number of its word: 0, 1, …, none left out.
 
         Word-level, a word is jieba's: a rare 四字成语 that became four tokens is one word.
-        Char-level, it is what stands between white space, punctuation and Chinese characters.
+        Char-level, it is a run without white space and punctuation, or a single Chinese character.
         """
         return self.ids_and_words(text)[1]
 
@@ -227,7 +227,7 @@ class RoFormerTokenizer:
         return ids, words, ends[stops]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """For each token where it stands in the text: (first character, last + 1), never empty.
+        """For each token its span in the text: (first character, last + 1), never empty.
 
         Tokens from inside one character, such as the jamo of a Korean syllable, share its place.
         These are the first and last of the characters that bert4keras' `rematch` gives, with two
@@ -370,7 +370,7 @@ class RoFormerTokenizer:
 
 
 def find_tokenizer(source: OpenedSource) -> RoFormerTokenizer | None:
-    """The tokenizer that lies beside a checkpoint's weights; None where there is no `vocab.txt`."""
+    """The tokenizer stored with a checkpoint's weights; None without a `vocab.txt`."""
     if source.read(VOCABULARY) is None:
         return None
     return RoFormerTokenizer.from_source(source)
@@ -416,7 +416,7 @@ def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
         if not _is_pair(pair):
             raise InputError(
                 f"text {number} is {repr(pair)[:60]}, but must be a str, or two in a tuple for a "
-                "pair of texts. Correct it, or leave it out."
+                "pair of texts. Correct or remove it."
             )
     return cast("list[tuple[str, str | None]]", pairs)
 
@@ -483,9 +483,9 @@ def _read_config(source: OpenedSource) -> dict[str, Any]:
     try:
         values = parse_json(content)
     except ValueError as error:
-        raise InputError(f"{file} is not valid JSON: {error}. Mend or remove it.") from None
+        raise InputError(f"{file} is not valid JSON: {error}. Fix or remove it.") from None
     if not isinstance(values, dict):
-        raise InputError(f"{file} holds no JSON object. Mend or remove it.")
+        raise InputError(f"{file} holds no JSON object. Fix or remove it.")
     return cast("dict[str, Any]", values)
 
 

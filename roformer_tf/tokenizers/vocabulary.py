@@ -95,7 +95,7 @@ def write_vocabulary(path: str | Path, tokens: Sequence[str]) -> None:
         if token.split() != [token]:
             raise InputError(f"token {number} is {token!r}: a token has no white space.")
         if token in seen:
-            raise InputError(f"token {number}, {token!r}, stands in the vocabulary twice.")
+            raise InputError(f"token {number}, {token!r}, is in the vocabulary twice. Remove one.")
         seen.add(token)
     write_text(path, "".join(f"{token}\n" for token in tokens))
 
@@ -109,7 +109,7 @@ def guess_tokenization(vocabulary: Iterable[str]) -> Tokenization:
 def count_pieces(
     texts: Iterable[str], tokenization: Tokenization, lower_case: bool = True
 ) -> Counter[str]:
-    """How often each word stands in the texts; counts of several workers can simply be added.
+    """How often each word occurs in the texts; counts of several workers can simply be added.
 
     Words are jieba's or, for characters, what lies between white space, punctuation and Chinese
     characters. Words that no vocabulary should hold are left out: white space, controls, private
@@ -186,7 +186,7 @@ def parse_vocabulary(text: str) -> dict[str, int]:
 
 
 def _count_characters(counts: Mapping[str, int]) -> Counter[str]:
-    """How often each character begins a word, and, after `##`, stands inside one: ab → a, ##b."""
+    """How often each character begins a word, and, after `##`, is inside one: ab → a, ##b."""
     totals: Counter[str] = Counter()
     for piece, count in counts.items():
         for word in split(piece):

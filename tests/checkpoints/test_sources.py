@@ -239,7 +239,7 @@ def test_a_folder_with_a_config_alone_holds_no_checkpoint(name, unpacked, read):
 
 def test_a_runs_folder_points_to_its_model(unpacked, tmp_path, read):
     shutil.move(unpacked("hf_word"), tmp_path / "run" / "model")
-    with pytest.raises(InputError, match=r"run's folder: its model lies in .*model\."):
+    with pytest.raises(InputError, match=r"run's folder: its model is in .*model\."):
         read(tmp_path / "run")
 
 

@@ -97,7 +97,7 @@ def test_a_folder_prepared_otherwise_is_left_alone(prepare, tmp_path):
     before = {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()}
     code, _, err = prepare(*vocab, "--length", 32)
     assert code == 2
-    assert "length (16 there, 32 now)" in err
+    assert "length (16 then, 32 now)" in err
     assert {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()} == before
 
 
@@ -111,7 +111,7 @@ def test_corpora_have_names_and_documents_are_left_out(typed, corpus, tmp_path):
     )
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "left out: 1 documents under 2 characters, 40 duplicates\n" in out
+    assert "skipped: 1 documents under 2 characters, 40 duplicates\n" in out
     assert err == ""
     corpora = json.loads((tmp_path / "rows" / "manifest.json").read_text())["corpora"]
     documents = {name: described["documents"] for name, described in corpora.items()}

@@ -274,7 +274,9 @@ def test_an_equals_sign_in_a_path_is_none_after_a_name(tmp_path, monkeypatch):
     assert names(["./lang=zh/*.txt", "day=1.txt"]) == [("", "day=1.txt"), ("", "a.txt")]
     assert names([f"{tmp_path}/lang=zh/*"]) == [("", "a.txt")]
     assert names(["x=lang=zh/*"]) == [("x", "a.txt")]
-    with pytest.raises(InputError, match=r"'zh/\*'.* If it is a path .* write './lang=zh/\*'\."):
+    with pytest.raises(
+        InputError, match=r"'zh/\*'.* If .* is part of the path, write './lang=zh/\*'\."
+    ):
         find_files(["lang=zh/*"])
 
 

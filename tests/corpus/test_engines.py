@@ -1,17 +1,12 @@
-import gc
 import os
 import pickle
 import socket
 import threading
-import weakref
 from concurrent.futures import Future
-from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from roformer_tf.corpus import dask_cluster, engines
+from roformer_tf.corpus import engines
 from roformer_tf.corpus.engines import check_engine
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.workers import EngineError, Workers, in_order
@@ -98,108 +93,18 @@ def test_a_killed_process_is_said(tmp_path):
         list(in_order(pool, [3, 3]))
 
 
-begun = []
-went_on = threading.Event()
-
-
-def square(item):
-    """Hang at the first go at item 3."""
-    begun.append(item)
-    if item == 3 and begun.count(3) == 1:
-        went_on.wait(30)
-    return item * item
-
-
-@pytest.fixture
-def hurried(monkeypatch):
-    """Workers that are threads here, and not waited for long."""
-    monkeypatch.setattr(dask_cluster, "_one_at_a_time", nullcontext())
-    for name, seconds in {"NEVER_LATE": 0.5, "GLANCE": 0.05, "LINGER": 0.2}.items():
-        monkeypatch.setattr(dask_cluster, name, seconds)
-
-
-def test_what_hangs_is_done_by_another_worker(scheduler, tmp_path, hurried):
-    try:
-        with dask_cluster.cluster(square, tmp_path, scheduler) as pool:
-            assert list(in_order(pool, range(8))) == [(n, n * n) for n in range(8)]
-        assert sorted(begun) == [0, 1, 2, 3, 3, 4, 5, 6, 7]
-    finally:
-        went_on.set()
-
-
-def test_an_item_that_is_done_is_not_kept(scheduler, tmp_path, monkeypatch):
-    """Not even until cycles are collected: a corpus has many gigabytes, and few objects."""
-    known = []
-
-    class Watched(dask_cluster._Attempts):
-        def __init__(self, *given):
-            super().__init__(*given)
-            known.append(weakref.ref(self))
-
-    monkeypatch.setattr(dask_cluster, "_Attempts", Watched)
-    gc.disable()
-    try:
-        with dask_cluster.cluster(len, tmp_path, scheduler) as pool:
-            for _ in in_order(pool, ["你" * n for n in range(30)]):
-                assert sum(each() is not None for each in known) <= pool.room() + 1
-        assert len(known) == 30
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "attempts", "late"),
-    [
-        ([], 1, False),  # nothing to compare with
-        ([1, 1, 9], 1, True),
-        ([1, 1, 9], 2, True),
-        ([1, 1, 9], 3, False),
-        ([9, 17, 99], 1, True),
-        ([9, 20, 21], 1, False),
-    ],
-)
-def test_what_takes_far_longer_than_others_is_late(seconds, attempts, late, scheduler, tmp_path):
-    with dask_cluster.cluster(len, tmp_path, scheduler) as pool:
-        work = pool.submit.__self__
-        work._seconds.extend(seconds)
-        tried = dask_cluster._Attempts(0, b"", {Future(): str(n) for n in range(attempts)})
-        tried.began -= 90  # seconds ago
-        assert work._is_late(tried) == late
-
-
-@pytest.fixture
-def job(tmp_path):
-    with dask_cluster._posted(len, tmp_path) as job:
-        yield job
-
-
-def test_a_worker_does_its_part_of_a_job(job):
-    assert dask_cluster._do(job, pickle.dumps("你好")) == 2
-    call = pickle.dumps(dask_cluster._Call(job, pickle.dumps("你好吗")))
-    assert pickle.loads(call) == 3
-
-
-def test_a_worker_with_other_versions_refuses(job):
+def test_a_worker_with_other_versions_refuses(tmp_path):
+    job = pickle.dumps(engines._Job(len, str(tmp_path), "Python 2.7"))
     with pytest.raises(EngineError, match=r"Python 3\.\d+, .*numpy .*not Python 2\.7"):
-        dask_cluster._do(replace(job, versions="Python 2.7"), pickle.dumps("你好"))
+        engines._run(job, pickle.dumps("你好"))
 
 
-def test_a_worker_that_does_not_see_the_folder_refuses(job):
-    with pytest.raises(EngineError, match=r"does not see .*/elsewhere\. Choose an --output"):
-        dask_cluster._do(replace(job, file="/elsewhere/.job.tmp"), pickle.dumps("你好"))
-
-
-def test_a_worker_that_sees_another_file_there_does_not_open_it(job):
-    Path(job.file).write_bytes(pickle.dumps(print))
-    with pytest.raises(EngineError, match="does not see"):
-        dask_cluster._do(job, pickle.dumps("你好"))
-
-
-def test_a_job_that_is_over_is_not_begun(tmp_path):
-    with dask_cluster._posted(len, tmp_path) as job:
-        assert dask_cluster._do(job, pickle.dumps("你好")) == 2
-    with pytest.raises(EngineError, match="does not see"):
-        dask_cluster._do(job, pickle.dumps("你好"))
+def test_a_worker_that_does_not_see_the_folder_refuses(tmp_path, scheduler):
+    with (
+        pytest.raises(EngineError, match=r"does not see .*/elsewhere\. Choose an --output"),
+        opened("dask", len, tmp_path / "elsewhere", scheduler) as pool,
+    ):
+        list(in_order(pool, ["你好"]))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +113,7 @@ def test_a_job_that_is_over_is_not_begun(tmp_path):
         (("processes", None, 0), "workers is 0, but must be at least 1"),
         (("processes", "tcp://a:1", None), "engine is processes.*Give --engine dask"),
         (("dask", None, None), "needs a scheduler. Give --scheduler.*DASK_SCHEDULER_ADDRESS"),
-        (("dask", "tcp://a:1", 2), "workers is 2, but a cluster .*Leave workers out"),
+        (("dask", "tcp://a:1", 2), "workers is 2, but a cluster .*Remove workers"),
     ],
 )
 def test_contradictions_are_refused(settings, message, monkeypatch):
@@ -237,7 +142,7 @@ def test_a_scheduler_that_does_not_answer_is_said_and_nothing_is_left(
     closed_port, tmp_path, vocab_file, write_corpus, monkeypatch
 ):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(dask_cluster, "CONNECTING", 0.3)
+    monkeypatch.setattr(engines, "CONNECTING", 0.3)
     address = f"tcp://127.0.0.1:{closed_port}"
     config = PreparationConfig(
         (str(write_corpus(tmp_path / "corpus.txt", 20)),),
@@ -246,7 +151,9 @@ def test_a_scheduler_that_does_not_answer_is_said_and_nothing_is_left(
         engine="dask",
         scheduler=address,
     )
-    with pytest.raises(InputError, match=rf"no Dask scheduler answers at {address}: .*--scheduler"):
+    with pytest.raises(
+        InputError, match=rf"no Dask scheduler responds at {address}: .*--scheduler"
+    ):
         prepare(config)
     assert not (tmp_path / "rows").exists()
 
@@ -256,13 +163,13 @@ def test_a_file_that_is_no_scheduler_file_is_refused(content, tmp_path):
     pytest.importorskip("distributed")
     (tmp_path / "scheduler.json").write_text(content)
     with pytest.raises(InputError, match=r"scheduler\.json is no scheduler file"):
-        dask_cluster.check_cluster(str(tmp_path / "scheduler.json"))
+        engines.check_cluster(str(tmp_path / "scheduler.json"))
 
 
 def test_without_the_extra_it_is_named(monkeypatch):
-    monkeypatch.setitem(dask_cluster.sys.modules, "distributed", None)
+    monkeypatch.setitem(engines.sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[dask\]'"):
-        dask_cluster.check_cluster("tcp://127.0.0.1:8786")
+        engines.check_cluster("tcp://127.0.0.1:8786")
 
 
 def test_windows_waits_for_61_processes_and_no_more(monkeypatch, tmp_path):

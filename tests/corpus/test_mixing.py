@@ -192,7 +192,7 @@ def test_orders_differ_by_epoch_and_by_seed_and_mix_the_corpora():
         ({"corpus_weights": {"a": math.inf}}, "corpus 'a' is inf"),
         (
             {"corpus_weights": {"a": 1.0}, "corpus_temperature": 2.0},
-            "either corpus_weights or a corpus_temperature: 'a' say",
+            "either corpus_weights or a corpus_temperature: 'a' have weights",
         ),
     ],
 )

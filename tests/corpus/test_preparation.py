@@ -138,15 +138,15 @@ def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"length": 32}, r"length \(64 there, 32 now\)"),
-        ({"held_out": 0.2}, r"held_out \(0\.1 there, 0\.2 now\)"),
+        ({"length": 32}, r"length \(64 then, 32 now\)"),
+        ({"held_out": 0.2}, r"held_out \(0\.1 then, 0\.2 now\)"),
         ({"lower_case": False}, "lower_case"),
         ({"tokenization": "char"}, "tokenization"),
         ({"vocab": None, "vocab_size": 500}, "vocab_size.*vocabulary"),
-        ({"encoding": "gb18030"}, r"encoding \(None there, gb18030 now\)"),
-        ({"min_characters": 9}, r"min_characters \(0 there, 9 now\)"),
-        ({"drop_repeated_lines": True}, r"drop_repeated_lines \(False there, True now\)"),
-        ({"duplicates": "near"}, r"duplicates \(keep there, near now\), similarity \(None there"),
+        ({"encoding": "gb18030"}, r"encoding \(None then, gb18030 now\)"),
+        ({"min_characters": 9}, r"min_characters \(0 then, 9 now\)"),
+        ({"drop_repeated_lines": True}, r"drop_repeated_lines \(False then, True now\)"),
+        ({"duplicates": "near"}, r"duplicates \(keep then, near now\), similarity \(None then"),
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
@@ -166,7 +166,7 @@ def test_a_folder_of_another_corpus_is_not_touched(configure, corpus):
     with (corpus[0] / "1.jsonl").open("a") as file:
         file.write('{"text": "more"}\n')
     (corpus[0] / "0.jsonl").rename(corpus[0] / "3.jsonl")
-    told = r"files \(1\.jsonl has changed, 0\.jsonl is gone, 3\.jsonl is new\)\. Choose .*--rows "
+    told = r"1\.jsonl has changed, 0\.jsonl is missing, 3\.jsonl is new\)\. Choose .*--rows "
     with pytest.raises(InputError, match=told):
         prepare(configure())
     assert content(folder) == before
@@ -263,11 +263,11 @@ def lines_of(*lines):
         (None, {"corpus": ("missing/*.txt",)}, "no file matches the corpus pattern"),
         (lines_of(), {}, "is empty: 0 documents"),
         (lines_of('{"title": "甲"}'), {}, r'is empty(.|\n)*0\.jsonl:1: no field "text"'),
-        (lines_of('{"text": "\u200b"}'), {}, "no row to train on"),
+        (lines_of('{"text": "\u200b"}'), {}, "no sequence to train on"),
         (lines_of('{"text": "甲"}', "{"), {"strict": True}, r"0\.jsonl:2: not JSON"),
         (None, {"vocab": "missing.txt"}, "cannot read the vocabulary"),
         (None, {"vocab": None, "vocab_size": 20}, "a vocabulary of 20 tokens has no room"),
-        (lines_of('{"text": "甲"}'), {"held_out": 0.999999}, "no row to train on"),
+        (lines_of('{"text": "甲"}'), {"held_out": 0.999999}, "no sequence to train on"),
     ],
 )
 def test_bad_input_gives_one_message_and_leaves_nothing(configure, corpus, spoil, changes, message):
@@ -553,7 +553,7 @@ def test_what_is_left_out_is_told(configure, web, capsys):
     counts = read_manifest(folder)["left_out"]
     assert min(counts.values()) > 3
     assert (
-        f"left out: 8 documents under 2 characters, {counts['duplicates']} duplicates, "
+        f"skipped: 8 documents under 2 characters, {counts['duplicates']} duplicates, "
         f"{counts['repeated_lines']} repeated lines\n"
     ) in capsys.readouterr().out
 
@@ -648,7 +648,7 @@ def test_without_the_library_near_duplicates_leave_nothing(configure, monkeypatc
 
 
 def test_where_all_is_left_out_it_is_said(configure):
-    message = r"no row to train on came out of 82 documents.*\nleft out: 82 documents under 99999"
+    message = r"no sequence to train on: 82 documents.*\nskipped: 82 documents under 99999"
     with pytest.raises(InputError, match=message):
         prepare(configure(min_characters=99_999))
     assert not preparation.Path(configure().output).exists()

@@ -305,7 +305,7 @@ class _Tracker(ModuleType):
 def watched(computed, eagerly):
     """Runs commands eagerly, and records what computes."""
     from roformer_tf.conversion import verify
-    from roformer_tf.corpus import dask_cluster, engines
+    from roformer_tf.corpus import engines
     from roformer_tf.finetuning import trial
     from roformer_tf.finetuning.report import pages
     from roformer_tf.inference import fill_mask
@@ -343,8 +343,8 @@ def watched(computed, eagerly):
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         patch.setattr(engines, "usable_cores", lambda: 1)
         patch.setattr(engines, "processes", processes)
-        patch.setattr(dask_cluster, "CONNECTING", 0.1)
-        patch.setenv(dask_cluster.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
+        patch.setattr(engines, "CONNECTING", 0.1)
+        patch.setenv(engines.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
         patch.setitem(sys.modules, "wandb", _Tracker(computed))
         # other libraries compute in processes of their own, which take ten seconds
         patch.setattr(verify, "their_outputs", verify.our_outputs)

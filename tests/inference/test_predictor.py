@@ -325,7 +325,7 @@ def test_what_cannot_be_loaded_is_refused(finetuned, released, tmp_path):
     (bare / "vocab.txt").unlink()
     for source, said in (
         (tmp_path / "nowhere", "nowhere"),
-        (run, rf"its model lies in {run / 'model'}"),
+        (run, rf"its model is in {run / 'model'}"),
         (bare, r"bare has no vocab\.txt"),
     ):
         with pytest.raises(InputError, match=said):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import (
-    judging_windows,
     pick_max_length,
+    predicting_windows,
     windows,
 )
 from roformer_tf.labelled.examples import Example
@@ -138,7 +138,7 @@ def test_a_unit_is_judged_where_it_is_farthest_from_an_edge(drawn):
     room, sizes = drawn
     bounds = np.cumsum([0, *sizes])
     spans = windows(bounds, room)
-    for unit, judge in enumerate(judging_windows(bounds, spans)):
+    for unit, judge in enumerate(predicting_windows(bounds, spans)):
         context = [
             min(sum(sizes[first:unit]), sum(sizes[unit + 1 : last])) if first <= unit < last else -1
             for first, last in spans

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates, example_key, folds, split_examples
-from roformer_tf.readers.text_key import text_key
+from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.table import TASKS
 
@@ -210,7 +210,7 @@ def test_too_few_examples_are_an_input_error():
 
 @pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.5, 0.5)])
 def test_impossible_shares_are_an_input_error(shares):
-    with pytest.raises(InputError, match="leave something for training"):
+    with pytest.raises(InputError, match="with a sum below 1"):
         split_examples(made("01" * 50), TASKS["classification"], shares)
 
 
@@ -234,5 +234,5 @@ def test_impossible_folds_are_input_errors():
         folds(made("0101"), TASKS["classification"], 1)
     with pytest.raises(InputError, match="too few for 5 folds"):
         folds(made("0101"), TASKS["classification"], 5)
-    with pytest.raises(InputError, match="label '2' fall into one of 2 folds"):
+    with pytest.raises(InputError, match="label '2' are in one of 2 folds"):
         folds(made("01012"), TASKS["classification"], 2)

@@ -16,11 +16,11 @@ from roformer_tf import cli
 from roformer_tf.corpus.documents import CorpusConfig, CorpusReport, find_files, read_documents
 from roformer_tf.errors import InputError
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
-from roformer_tf.readers import budget
+from roformer_tf.readers import streams
 from roformer_tf.readers.tables import Top, open_table, read_sentences
 
 COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
-LONG = b"a" * (budget.LONGEST + 1000)
+LONG = b"a" * (streams.LONGEST + 1000)
 TOO_LONG = "has more than 16 MiB in line"
 TOO_LARGE = r"has 0\.\d\d MB, but unpacks to more than [\d,]+ times as much"
 LINES = {  # one line that is too long
@@ -84,7 +84,7 @@ def little_memory():
     yield
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 10 * budget.LONGEST
+    assert peak < 10 * streams.LONGEST
 
 
 def read(path):
@@ -109,7 +109,7 @@ def test_a_line_has_a_longest_length(tmp_path, name, suffix):
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_lines_that_unpack_to_far_more_than_their_file_are_not_read(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr(budget, "UNSUSPICIOUS", 1 << 16)
+    monkeypatch.setattr(streams, "UNSUSPICIOUS", 1 << 16)
     path = tmp_path / f"many.txt{suffix}"
     path.write_bytes(COMPRESSED[suffix](b"a\n" * (1 << 16)))
     with pytest.raises(InputError, match=TOO_LARGE):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
-from roformer_tf.readers.budget import LONGEST, LimitError
 from roformer_tf.readers.lines import NOT_ENCODED, TextLines
 from roformer_tf.readers.records import (
     ANY,
@@ -19,7 +18,7 @@ from roformer_tf.readers.records import (
     sentences,
     tabbed_records,
 )
-from roformer_tf.readers.streams import DamagedError
+from roformer_tf.readers.streams import LONGEST, DamagedError, LimitError
 
 
 def test_every_json_line_is_an_object_or_says_why_not():
@@ -80,7 +79,7 @@ def test_sentences_are_between_blank_lines_with_tags_or_without():
     ]
     bare = list(sentences(["北\n", "京\n"], None))
     assert bare == [(1, {"units": ("北", "京")}, "")]
-    assert next(iter(sentences(["北\n"], ANY))).problem == "has no tag beside '北'"
+    assert next(iter(sentences(["北\n"], ANY))).problem == "has no tag next to '北'"
 
 
 @pytest.mark.parametrize("columns", [None, ["b"]])

@@ -9,7 +9,8 @@ import openpyxl
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers import budget, spreadsheets
+from roformer_tf.readers import spreadsheets
+from roformer_tf.readers import streams as budget
 from roformer_tf.readers.spreadsheets import UncomputedFormula, open_sheet
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"

@@ -1,5 +1,5 @@
-from roformer_tf.labelled import skipped
-from roformer_tf.labelled.skipped import UNLABELLED, BadLine, SkippedRows
+from roformer_tf.labelled import examples
+from roformer_tf.labelled.examples import UNLABELLED, BadLine, SkippedRows
 from roformer_tf.readers.records import BLANK
 
 
@@ -30,8 +30,8 @@ def test_blank_rows_alone_stop_nothing():
 
 
 def test_a_million_places_are_counted(monkeypatch):
-    monkeypatch.setattr(skipped, "RANGES", 3)
-    monkeypatch.setattr(skipped, "KINDS", 2)
+    monkeypatch.setattr(examples, "RANGES", 3)
+    monkeypatch.setattr(examples, "KINDS", 2)
     every_third = [(3 * i, UNLABELLED) for i in range(1, 8)]
     found = made(*every_third, (30, "x"), (31, "y"), (32, "z"))
     assert str(found).splitlines() == [
