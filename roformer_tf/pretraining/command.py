@@ -256,7 +256,7 @@ def _describe(run: PretrainingRun) -> None:
 def _attention(model: PretrainingModel) -> str:
     """How attention is computed, where there is a choice."""
     form = attention_form()
-    if keras.backend.backend() != "jax" or device_in_words().startswith("the processor"):
+    if keras.backend.backend() != "jax" or device_in_words().startswith("the CPU"):
         return ""
     if form != "plain" and model.compute_dtype == "float32":
         return "; attention plain, because its kernels take no float32"
