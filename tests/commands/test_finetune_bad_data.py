@@ -61,7 +61,7 @@ BAD = {  # flags: what the message has to name
     "--train old.xls": ["old.xls", "Save it as .xlsx"],
     "--train secret.xlsx": ["secret.xlsx is encrypted", "without a password"],
     "--train sheets.xlsx --sheet 二": ["sheets.xlsx", "no sheet '二'", "Sheet"],
-    "--train good.tsv --sheet 一": ["good.tsv has no sheets", "leave --sheet out"],
+    "--train good.tsv --sheet 一": ["good.tsv has no sheets", "remove --sheet"],
     "--train memory://nowhere/a.tsv.zst": ["memory://nowhere/a.tsv.zst", "no such file"],
     "--train cut.tsv.xz": ["cut.tsv.xz is damaged", "xz data"],
     "--train good.tsv --label-column stars": ["good.tsv", "stars", "text", "label"],
