@@ -125,8 +125,8 @@ class LabelledDataset:
             )
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
-        encoded = self.task.encode(self.examples, tokenizer)
-        targets, weights = self.task.row_targets(encoded, self.examples)
+        encoded = self.task.labelling.encode(self.examples, tokenizer)
+        targets, weights = self.task.labelling.row_targets(encoded, self.examples)
         batches = finetuning_batches(encoded, targets, weights, batch_size=batch_size, seed=seed)
         return epochs(batches, steps_per_epoch(encoded, batch_size))
 
@@ -141,7 +141,7 @@ class LabelledDataset:
 
     def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""
-        model.config = self.task.described_in(model.config)
+        model.config = self.task.decoding.described_in(model.config)
         if model.tokenizer is not None:
             model.tokenizer = model.tokenizer.with_units(self.task.units)
         model.save_pretrained(folder, max_length=self.task.max_length)

@@ -30,6 +30,7 @@ from roformer_tf.runs.comparison import printable, table
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.blocks import ReportTable
 from roformer_tf.tasks.details import JsonObject
+from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.wording import in_language
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -80,9 +81,9 @@ def evaluate(config: EvaluateConfig) -> None:
     layout, columns = find_columns(config.data, config.columns, task)
     print(layout.said)
     read = read_examples(config.data, layout, columns)
-    examples = [task.for_prediction(example) for example in read]
+    examples = [task.labelling.for_prediction(example) for example in read]
     check_labels(config.data, task, examples)
-    task = task.for_judging(examples)
+    task = TASKS[task.name].adapted(task, examples)
     report = judge(model, tokenizer, task, examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:
@@ -123,7 +124,7 @@ def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
     found = Counter(
         label
         for example in examples
-        for label in sorted(task.labels_in(example.label))
+        for label in sorted(task.labelling.labels_in(example.label))
         if label not in task.labels
     )
     if not found:
@@ -131,7 +132,7 @@ def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
     first = {
         label: example.place
         for example in reversed(examples)
-        for label in task.labels_in(example.label)
+        for label in task.labelling.labels_in(example.label)
     }
     told = [
         f"{label!r} ({words.several(number, 'row')}, first {first[label]})"
@@ -155,11 +156,11 @@ def judge(
 ) -> JsonObject:
     """Have the examples answered, and compare: what a report has of the set that it judges by.
 
-    `model` as `Task.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
+    `model` as `Decoding.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
     0.93, …}, "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes":
     […], "warnings": […], …}
     """
-    encoded = task.encode(examples, tokenizer)
+    encoded = task.labelling.encode(examples, tokenizer)
     predictions = predict_encoded(model, task, encoded, batch_size)
     judged = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
     report: JsonObject = {
@@ -171,7 +172,7 @@ def judge(
         "data": [describe_set(JUDGED, judged, task)],
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **with_intervals(task, {JUDGED: Answers(judged.gold, predictions)}),
-        **task.details(examples, predictions),
+        **task.metrics.details(examples, predictions),
     }
     return report | {"warnings": in_language(warnings_of_answers(report), "en")}
 
@@ -182,13 +183,13 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
     cuts = in_language(phrases.CUT, "en")
     usual = cuts.get(report["long_texts"], "all is read, in windows")
-    cut = task.long_texts_fixed.removesuffix(".") or of_several or usual
+    cut = task.labelling.fixed_long_texts.removesuffix(".") or of_several or usual
     longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
     none = f"none is longer than {report['max_length']} tokens"
     examples = words.several(described["examples"], "example")
     yield f"{examples}; {longer if described['longer'] else none}"
     yield ""
-    metrics = [task.metric(name) for name in report[JUDGED]]
+    metrics = [task.metrics.named(name) for name in report[JUDGED]]
     figures = [
         [
             metric.title.en,

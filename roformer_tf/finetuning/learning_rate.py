@@ -112,8 +112,8 @@ class RateSearch:
         """
         start = self.trainer.start
         usual = usual_rate(start.architecture, from_scratch=not start.weights)
-        data = self.task.training_data(self.train, start.tokenizer)
-        judged = self.task.encode(self.valid, start.tokenizer)
+        data = self.task.labelling.training_data(self.train, start.tokenizer)
+        judged = self.task.labelling.encode(self.valid, start.tokenizer)
         # What batches count: examples whose texts are apart, else rows.
         rows = judged.examples if self.task.texts_apart else len(judged.token_ids)
         plan = make_plan(usual, self.recipe, data.steps_per_epoch(1), rows, len(self.valid))
@@ -129,7 +129,7 @@ class _Tries:
         self.data = data
         chosen = np.random.default_rng(search.seed).permutation(len(search.valid))[: plan.examples]
         self.judged_by = [search.valid[number] for number in sorted(chosen.tolist())]
-        self.valid = self.task.encode(self.judged_by, self.trainer.start.tokenizer)
+        self.valid = self.task.labelling.encode(self.judged_by, self.trainer.start.tokenizer)
         self.path = search.folder / FILE
 
     def run(self) -> FoundRate:
@@ -170,7 +170,7 @@ class _Tries:
 
     def _known(self) -> dict[str, Any]:
         """What is done already. Raises InputError where it was done on other examples."""
-        targets = [self.task.target(example) for example in self.judged_by]
+        targets = [self.task.labelling.target(example) for example in self.judged_by]
         arrays = [*self.data.fingerprinted(), *self.valid.token_ids, *targets]
         fresh: dict[str, Any] = {
             "data": fingerprint(arrays),
@@ -216,14 +216,14 @@ class _Tries:
         """The validation loss, of each row and of all, and the metrics. {} if it is not finite."""
         model, trained = self._fit(rate)
         with ema_weights(trained):
-            task = self.task.with_weights(model)
-            rows = task.run(model, self.valid, BATCH_SIZE)
-        losses = task.example_losses(rows, self.valid, self.judged_by)
+            task = self.task.decoding.with_weights(model)
+            rows = task.decoding.run(model, self.valid, BATCH_SIZE)
+        losses = task.objective.example_losses(rows, self.valid, self.judged_by)
         if losses is None:
-            losses = row_losses(task, rows, *task.row_targets(self.valid, self.judged_by))
+            losses = row_losses(task, rows, *task.labelling.row_targets(self.valid, self.judged_by))
         if not np.isfinite(losses).all():
             return {}
-        answers = task.read_rows(rows, self.valid)
+        answers = task.decoding.read_rows(rows, self.valid)
         _, metrics = compare(self.task, labels_of(self.judged_by), answers)
         return {"loss": float(losses.mean()), "losses": losses.tolist(), "metrics": metrics}
 
@@ -283,7 +283,7 @@ def row_losses(task: Task, logits: Rows, targets: Rows, weights: Rows) -> np.nda
         shape = (longest, *arrays[0].shape[1:]) if tokens else arrays[0].shape
         return padded(arrays, (len(arrays), *shape))
 
-    losses = keras.ops.convert_to_numpy(task.losses(together(targets), together(logits)))
+    losses = keras.ops.convert_to_numpy(task.objective.losses(together(targets), together(logits)))
     weighed = losses.astype(np.float64) * together(weights)  # (rows,) or (rows, T)
     each = weighed.reshape(len(weighed), -1).sum(axis=1)
     return np.asarray(each * len(each) / max(float(together(weights).sum()), 1e-7))

@@ -15,7 +15,7 @@ from roformer_tf.files import file_beside
 from roformer_tf.labelled.apart import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
-from roformer_tf.tasks.different_texts import unit
+from roformer_tf.tasks.ranked_texts import unit
 from roformer_tf.tokenizers.padding import Ints
 
 FILE = "negatives.npz"

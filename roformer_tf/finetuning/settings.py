@@ -1,7 +1,6 @@
 """The settings of a fine-tuning: the flags of `finetune`."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,32 +11,8 @@ from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.settings import Precision
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TaskName
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """What the loss does about few, unequal or doubtful examples."""
-
-    label_smoothing: float = 0.0
-    """Share of the certainty that is taken from a label and spread evenly, such as 0.1."""
-    focal: float = 0.0
-    """How much less what is right already counts: the focal loss' exponent, such as 2."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """"balanced" lets a rare label count for as much as a frequent one, taken all together."""
-    r_drop: float = 0.0
-    """R-Drop: how much two passes with other dropout are to agree, such as 1; doubles the time."""
-    fgm: float = 0.0
-    """FGM: length of a step of the word embeddings against the model, which is trained on both
-    sides of it, such as 0.5; doubles the time."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            found = f"label_smoothing is {self.label_smoothing}"
-            raise InputError(f"{found}, but must be at least 0 and less than 1.")
-        for name in ("focal", "r_drop", "fgm"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 0.")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, read_json, remove, write_text
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.rates import FoundRate
-from roformer_tf.finetuning.settings import LossConfig, VectorConfig
+from roformer_tf.finetuning.settings import VectorConfig
 from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.inference.engines import open_finetuned
@@ -50,6 +50,7 @@ from roformer_tf.runs.run_files import (
 )
 from roformer_tf.runs.run_folder import resume
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
 
@@ -127,8 +128,8 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     """
     start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
-    encoded = {name: task.encode(x, start.tokenizer) for name, x in sets.items()}
-    training = task.training_data(trial.train, start.tokenizer)
+    encoded = {name: task.labelling.encode(x, start.tokenizer) for name, x in sets.items()}
+    training = task.labelling.training_data(trial.train, start.tokenizer)
     data = fingerprint(training.fingerprinted())
     _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
@@ -148,11 +149,11 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model, chosen, choice = _for_judging(start, task, trial.folder / BEST)
     predictions = {name: predict_encoded(model, chosen, x) for name, x in encoded.items()}
-    task = task.with_choices_of(chosen)
+    task = task.decoding.with_choices_of(chosen)
     return Outcome(
         trial,
         predictions,
-        {name: task.compute_metrics(labels_of(x), predictions[name]) for name, x in sets.items()},
+        {name: task.metrics.compute(labels_of(x), predictions[name]) for name, x in sets.items()},
         task,
         done["seconds"],
         choice=choice,
@@ -167,7 +168,7 @@ def _for_judging(start: Start, task: Task, folder: Path) -> tuple[Any, Task, Cho
             return found.model, found.task, found.choice
     model = dataclasses.replace(start, precision="float32").model(task)
     model.load_pretrained(folder)
-    return model, task.with_choices_of(load_task(folder)), Choice("keras", "float32")
+    return model, task.decoding.with_choices_of(load_task(folder)), Choice("keras", "float32")
 
 
 def fit(
@@ -264,8 +265,9 @@ def compare(
     task: Task, gold: Sequence[Label], answers: Sequence[Prediction]
 ) -> tuple[Task, Scores]:
     """The task with what it chooses on these examples, and its metrics with that."""
-    chosen = task.with_choices(gold, answers)
-    return chosen, chosen.compute_metrics(gold, [chosen.reread(answer) for answer in answers])
+    chosen = task.decoding.with_choices(gold, answers)
+    predictions = [chosen.decoding.reread(answer) for answer in answers]
+    return chosen, chosen.metrics.compute(gold, predictions)
 
 
 def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
@@ -273,7 +275,9 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
 
     A folder from before these were remembered is taken at its word, and remembers them from now on.
     """
-    found = fingerprint([*valid.token_ids, *(task.target(example) for example in trial.valid)])
+    found = fingerprint(
+        [*valid.token_ids, *(task.labelling.target(example) for example in trial.valid)]
+    )
     known = trial.folder / VALID
     begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
     if not (begun and known.exists()):
@@ -304,7 +308,7 @@ def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
     with folder_beside(folder) as beside:
         model.save_pretrained(beside, max_length=task.max_length)
         task.save(beside)
-        task.save_beside(beside, model.config)
+        task.decoding.save_files(beside, model.config)
 
 
 def labels_of(examples: Sequence[Example]) -> list[Label]:

@@ -15,23 +15,20 @@ from keras import layers, ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.runs.training_model import TrainingModel
 from roformer_tf.tasks.base import Task
 
 
-class BatchTraining(PretrainedModel):
-    """A model whose `fit` minimises a task's loss of a whole batch: `Task.batch_loss`.
-
-    It calls, saves and loads as the model does.
-    """
+class BatchTraining(TrainingModel):
+    """A model whose `fit` minimises a task's loss of a whole batch: `Objective.batch_loss`."""
 
     def __init__(self, model: PretrainedModel, task: Task) -> None:
-        super().__init__(model.config, name=f"batches_{model.name}", dtype=model.dtype_policy)
-        self.model, self.task = model, task
-        self.tokenizer, self.architecture = model.tokenizer, model.architecture
+        super().__init__(model, "batches")
+        self.task = task
         self.classifier: layers.Dense | None = None
-        if task.pair_classes:
+        if classes := task.objective.pair_classes:
             self.classifier = layers.Dense(
-                task.pair_classes, use_bias=False, name="pair_classifier", dtype="float32"
+                classes, use_bias=False, name="pair_classifier", dtype="float32"
             )
         self.build()
 
@@ -39,18 +36,6 @@ class BatchTraining(PretrainedModel):
         """Make the classifier's weights; the model has its own."""
         if self.classifier is not None:
             self.classifier.build((None, 3 * self.config.hidden_size))
-
-    def parts(self) -> dict[str, layers.Layer]:
-        """The model's."""
-        return self.model.parts()
-
-    def checked(self, inputs: Any) -> dict[str, Any]:
-        """The inputs, which the model itself checks."""
-        return dict(inputs)
-
-    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Any:
-        """Do what the model does."""
-        return self.model(inputs, training=training)
 
     def compute_loss(
         self,
@@ -62,7 +47,7 @@ class BatchTraining(PretrainedModel):
     ) -> Tensor:
         """The task's loss of the whole batch, a scalar."""
         weights = ops.cast(sample_weight, "float32")
-        return self.task.batch_loss(y, y_pred, weights, x, self.classifier)
+        return self.task.objective.batch_loss(y, y_pred, weights, x, self.classifier)
 
 
 class VectorTraining(BatchTraining):

@@ -197,7 +197,7 @@ def _value(value: Any, task: Task) -> Any:
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, tuple):
-        return (task.joined_by or task.label_separator).join(map(str, value))
+        return (task.decoding.joined_by or task.label_separator).join(map(str, value))
     return value
 
 

@@ -12,7 +12,7 @@ ERROR = "error"
 
 def cell_names(task: Task) -> list[str]:
     """Names of the cells: the task's own, and `error`."""
-    return [*task.cell_names(), ERROR]
+    return [*task.decoding.cell_names(), ERROR]
 
 
 def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
@@ -28,7 +28,9 @@ def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
 
 def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:
     """An answer by column: texts, numbers, tuples of them, and entities; no error."""
-    return dict(zip(cell_names(task), [*task.cells(example, prediction), None], strict=True))
+    return dict(
+        zip(cell_names(task), [*task.decoding.cells(example, prediction), None], strict=True)
+    )
 
 
 def bad_cells(problem: str, task: Task) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def json_line(cells: Mapping[str, Any], task: Task) -> str:
 
 def tsv_line(cells: Mapping[str, Any], task: Task) -> str:
     """Cells between tabs; several tags, or labels, are joined as they were in training."""
-    between = task.joined_by or task.label_separator
+    between = task.decoding.joined_by or task.label_separator
     return "\t".join(_tsv_cell(value, between) for value in cells.values())
 
 

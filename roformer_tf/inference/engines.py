@@ -67,11 +67,13 @@ def open_finetuned(
                     f"{folder} has no vocab.txt: put the one there that the model came with."
                 )
             check_together(folder, task, config, tokenizer)
-            task = task.with_arrays(checkpoint.arrays)
+            task = task.decoding.with_arrays(checkpoint.arrays)
             if shared is not None:
                 model = onnx_session(shared, "logits", choice.precision, threads)
                 return Finetuned(model, tokenizer, task, choice)
-            network = Network(config, checkpoint.arrays, task.graph_part, source=str(folder))
+            network = Network(
+                config, checkpoint.arrays, task.decoding.graph_part, source=str(folder)
+            )
             model = graph_model(network, choice.engine, choice.precision, threads)
             return Finetuned(model, tokenizer, task, choice)
     found = load_finetuned(folder, keras_precision(choice))
@@ -88,7 +90,9 @@ def share_weights(folder: str | Path, choice: Choice, room: Path) -> Path | None
     task = load_task(folder)
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
-        network = Network(checkpoint.config, checkpoint.arrays, task.graph_part, source=str(folder))
+        network = Network(
+            checkpoint.config, checkpoint.arrays, task.decoding.graph_part, source=str(folder)
+        )
         return share_onnx(network, choice.precision, room)
 
 
@@ -133,8 +137,8 @@ def classifier_graph(
     checkpoint: Checkpoint, task: Task, choice: Choice, source: str
 ) -> tuple[GraphModel, Task]:
     """The graph of a classification head, and the task with what its weights tell."""
-    task = task.with_arrays(checkpoint.arrays)
-    network = Network(checkpoint.config, checkpoint.arrays, task.graph_part, source=source)
+    task = task.decoding.with_arrays(checkpoint.arrays)
+    network = Network(checkpoint.config, checkpoint.arrays, task.decoding.graph_part, source=source)
     return graph_model(network, choice.engine, choice.precision), task
 
 

@@ -80,7 +80,7 @@ def export(
             "--data, a file of labelled examples that the model was not trained on."
         )
     model, tokenizer, task = load_finetuned(model_folder)
-    task = task.with_weights(model)  # a graph has no place for all of them
+    task = task.decoding.with_weights(model)  # a graph has no place for all of them
     with folder_beside(output) as folder:
         if to == "savedmodel":
             write_saved_model(servable(model, task), folder)
@@ -93,7 +93,7 @@ def export(
                     _write_int8(network, model, tokenizer, task, folder / ONNX, examples)
         tokenizer.with_units(task.units).save_pretrained(folder, max_length=task.max_length)
         task.save(folder)
-        if scores := task.order_scores():
+        if scores := task.decoding.order_scores():
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
         write_text(folder / MODEL_CARD, export_card(to, tokenizer, task))
     print(f"{output} is written: {to}, {_megabytes(Path(output)):.1f} MB.")
@@ -127,8 +127,8 @@ def _network(source: OpenedSource, task: Task) -> Network:
     return Network(
         checkpoint.config,
         checkpoint.arrays,
-        task.graph_part,
-        task.graph_meaning(),
+        task.decoding.graph_part,
+        task.decoding.graph_meaning(),
         source=source.name,
     )
 
@@ -145,7 +145,7 @@ def servable(model: "PretrainedModel", task: Task) -> "keras.Model":
 
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
     logits = model(inputs)
-    return keras.Model(inputs, {"logits": logits, **task.graph_outputs(logits)})
+    return keras.Model(inputs, {"logits": logits, **task.decoding.graph_outputs(logits)})
 
 
 def write_saved_model(graph: "keras.Model", folder: Path) -> None:
@@ -219,7 +219,7 @@ def _write_int8(
 ) -> None:
     """Write both graphs, keep the one of int8, and print what it gains and what it costs."""
     examples = examples[:: -(-len(examples) // MOST_MEASURED)]
-    encoded = task.encode(examples, tokenizer)
+    encoded = task.labelling.encode(examples, tokenizer)
     labels = [example.label for example in examples if example.label is not None]
 
     def measure(file: Path) -> Measured:
@@ -227,7 +227,7 @@ def _write_int8(
         start = time.perf_counter()
         answers = predict_encoded(run, task, encoded)
         seconds = (time.perf_counter() - start) / len(labels)
-        return Measured(file.stat().st_size, seconds, task.compute_metrics(labels, answers))
+        return Measured(file.stat().st_size, seconds, task.metrics.compute(labels, answers))
 
     with TemporaryDirectory(dir=path.parent) as folder:
         exact = Path(folder) / ONNX

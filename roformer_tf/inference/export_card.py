@@ -28,7 +28,7 @@ def export_card(to: str, tokenizer: RoFormerTokenizer, task: Task) -> str:
     run = _run(to)
     server = "TensorFlow Serving" if to == "savedmodel" else "`roformer-tf serve`"
     decoding = ""
-    if task.order_scores():
+    if task.decoding.order_scores():
         learnt = _LEARNT if task.crf else ""
         decoding = _DECODING.format(file=ORDER_SCORES, learnt=learnt)
         decoding += _CODE.format(code=_DECODE) * (task.units == "characters")

@@ -29,7 +29,7 @@ def load_finetuned(
     Raises InputError where the folder is none of these, or its parts do not belong together.
     """
     task = load_task(folder)
-    model = task.model_class().from_pretrained(folder, dtype=precision)
+    model = task.objective.model_class().from_pretrained(folder, dtype=precision)
     if model.tokenizer is None:
         raise InputError(f"{folder} has no vocab.txt: put the one there that the model came with.")
     check_together(folder, task, model.config, model.tokenizer)
@@ -56,17 +56,17 @@ def predict(
     examples: Sequence[Example],
     batch_size: int = BATCH_SIZE,
 ) -> list[Prediction]:
-    """What the model answers to each example, whatever its label. `model` as in `Task.run`."""
-    return predict_encoded(model, task, task.encode(examples, tokenizer), batch_size)
+    """What the model answers to each example, whatever its label. `model` as in `Decoding.run`."""
+    return predict_encoded(model, task, task.labelling.encode(examples, tokenizer), batch_size)
 
 
 def predict_encoded(
     model: Any, task: Task, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
 ) -> list[Prediction]:
-    """What the model answers to each example of the rows. `model` as in `Task.run`.
+    """What the model answers to each example of the rows. `model` as in `Decoding.run`.
 
     Raises InputError for logits that are not finite.
     """
-    logits = task.run(model, encoded, batch_size)
+    logits = task.decoding.run(model, encoded, batch_size)
     check_finite(logits)
-    return task.with_weights(model).read_rows(logits, encoded)
+    return task.decoding.with_weights(model).decoding.read_rows(logits, encoded)

@@ -110,8 +110,8 @@ class Tally:
         for item in chunk:
             if isinstance(item, BadLine):
                 self.skipped.add(item)
-        if self.task.kinds:
-            self.kinds.update(self.task.count_kinds([one.label for one in predictions]))
+        if self.task.metrics.kinds:
+            self.kinds.update(self.task.metrics.count_kinds([one.label for one in predictions]))
 
     def bad(self) -> str:
         """Which rows have no answer, and why."""
@@ -127,7 +127,7 @@ class Tally:
         facts = [f"{good:,} of {self.rows:,} texts answered"]
         known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
         if known:
-            name = "entity" if self.task.has_units else "label"
+            name = "entity" if self.task.labelling.has_units else "label"
             more = ", …" * (sum(map(bool, self.kinds.values())) > SHOWN)
             facts.append(", ".join(f"{name} {kind}: {count:,}" for kind, count in known) + more)
         if self.cut:
@@ -151,7 +151,7 @@ def predict_file(config: PredictConfig) -> None:
     if config.precision == "int8":
         print(int8_cost(config.model), file=sys.stderr)
     model, tokenizer = opened.model, opened.tokenizer
-    task = opened.task.with_top_k(config.top_k)
+    task = opened.task.decoding.with_top_k(config.top_k)
     columns = ColumnsConfig(
         text_columns=config.text_columns,
         first_line=config.first_line,
@@ -173,7 +173,7 @@ def predict_file(config: PredictConfig) -> None:
     ):
         for chunk in chain([first], chunks):
             good = [item for item in chunk if isinstance(item, Example)]
-            encoded = task.encode(good, tokenizer)
+            encoded = task.labelling.encode(good, tokenizer)
             predictions = predict_encoded(model, task, encoded, config.batch_size)
             cut = [max(0, n - task.max_length) * table.cuts for n in encoded.lengths.tolist()]
             answers = iter(zip(predictions, cut, strict=True))
@@ -200,7 +200,7 @@ class _Table:
 
     def __init__(self, task: Task, with_text: bool, marked: bool) -> None:
         self.task = task
-        self.cuts = task.long_texts != "windows" and not task.long_texts_fixed
+        self.cuts = task.long_texts != "windows" and not task.labelling.fixed_long_texts
         """Whether the task cuts texts: else it reads all of them, and there is nothing to mark."""
         self.marked = marked and self.cuts
         ours = [*cell_names(task), *[TOKENS_CUT] * self.marked]

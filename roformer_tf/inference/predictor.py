@@ -163,7 +163,7 @@ def load(
         _tell(source, found.choice)
         if precision == "int8":
             logger.warning("%s", int8_cost(source))
-        task = found.task.with_top_k(top if found.task.lists_labels else None)
+        task = found.task.decoding.with_top_k(top if found.task.decoding.lists_labels else None)
         counts = (len(task.text_columns),)
         predictor = _of_task(found.model, found.tokenizer, task, counts, batch_size)
         return _warm(found.model, predictor)
@@ -203,15 +203,17 @@ def _open_checkpoint(
         return _of_vectors(embedder, batch_size)
     if held & {"classifier", "token_classifier"}:
         task = _task_of(checkpoint.config, "token_classifier" in held)
-        task = task.with_top_k(top if task.lists_labels else None)
-        counts = (1,) if task.has_units else (1, 2)  # nothing tells which of them it was trained on
+        task = task.decoding.with_top_k(top if task.decoding.lists_labels else None)
+        counts = (
+            (1,) if task.labelling.has_units else (1, 2)
+        )  # nothing tells which of them it was trained on
         vocab_size = checkpoint.config.vocab_size
         tokenizer = check_tokenizer(find_tokenizer(source), vocab_size, source.name)
         choice = chosen_for(checkpoint.config, engine, precision, lossy=True)
         _tell(source.name, choice)
         model: Any
         if choice.engine == "keras":
-            model = task.model_class().from_source(source, dtype=keras_precision(choice))
+            model = task.objective.model_class().from_source(source, dtype=keras_precision(choice))
         else:
             model, task = classifier_graph(checkpoint, task, choice, source.name)
         return _warm(model, _of_task(model, tokenizer, task, counts, batch_size))
@@ -262,11 +264,11 @@ def _of_task(
 
     def answer(texts: Sequence[Texts]) -> list[Answer]:
         examples = [
-            task.for_prediction(Example(one, None, f"text {number}"))
+            task.labelling.for_prediction(Example(one, None, f"text {number}"))
             for number, one in enumerate(texts)
         ]
         predictions = predict(model, tokenizer, task, examples, batch_size)
-        found = map(task.as_json, examples, predictions)
+        found = map(task.decoding.as_json, examples, predictions)
         return [{NAMES.get(key, key): _plain(x) for key, x in one.items()} for one in found]
 
     return Predictor(answer, task.text_columns, text_counts)

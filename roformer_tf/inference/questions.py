@@ -143,7 +143,7 @@ def reason(errors: "Sequence[ErrorDetails]") -> str:
 
 def as_example(texts: Sequence[str], task: Task) -> Example:
     """An example without a label, as the model takes it."""
-    return task.for_prediction(Example(tuple(texts), None, "the request"))
+    return task.labelling.for_prediction(Example(tuple(texts), None, "the request"))
 
 
 def reply(examples: Sequence[Example], predictions: Sequence[Prediction], task: Task) -> bytes:
@@ -153,7 +153,7 @@ def reply(examples: Sequence[Example], predictions: Sequence[Prediction], task: 
     """
     answers = (
         json.dumps(
-            task.as_json(example, prediction),
+            task.decoding.as_json(example, prediction),
             ensure_ascii=False,
             allow_nan=False,
             separators=(",", ":"),

@@ -53,7 +53,8 @@ class Reranker:
     def scores(self, query: str, documents: Sequence[str], batch_size: int) -> np.ndarray:
         """How much each document belongs to the query, (documents,) float32."""
         examples = [
-            self.task.for_prediction(Example((query, document), None, "")) for document in documents
+            self.task.labelling.for_prediction(Example((query, document), None, ""))
+            for document in documents
         ]
         found = predict(self.model, self.tokenizer, self.task, examples, batch_size)
         values = [one.label if self.label is None else one.scores[self.label] for one in found]

@@ -245,14 +245,14 @@ def load_served(
     for said in (opened.choice.said, int8_cost(folder) if precision == "int8" else ""):
         if said:
             print(said, file=sys.stderr)
-    task = opened.task.with_top_k(top_k)
+    task = opened.task.decoding.with_top_k(top_k)
     answer, close = answering(opened, task, batch_size), _nothing
     if workers > 1:
         answer, close = _by_workers(folder, opened, task, batch_size, workers)
 
     def answered(text: str, count: int) -> JsonObject:
         example = as_example([text] * len(task.text_columns), task)
-        return task.as_json(example, answer([example] * count)[0])
+        return task.decoding.as_json(example, answer([example] * count)[0])
 
     answered("好" * 100, 2)
     path = folder.resolve()

@@ -3,7 +3,7 @@
 text,label
 房间很干净,1    → find_layout, read_examples →    Example(("房间很干净",), "1", "train.csv:2")
 
-What a cell means is the task's to say: `Reads` is all that is asked of one here.
+What a cell means depends on the task, of which `Reads` is all that is needed here.
 """
 
 import sys
@@ -42,7 +42,7 @@ from roformer_tf.labelled.columns import (
     sheet_of,
     shown_lines,
 )
-from roformer_tf.labelled.examples import GROUP, Example, Label
+from roformer_tf.labelled.examples import GROUP, Example
 from roformer_tf.labelled.skipped import BadLine, SkippedRows
 from roformer_tf.labelled.token_labels import (
     UnitColumns,
@@ -91,42 +91,19 @@ class ColumnsConfig:
 
 
 class Reads(Protocol):
-    """A task as far as it is asked for reading: its class, or the task of a fine-tuned model."""
+    """A task as far as reading needs it: its class, or the task of a fine-tuned model."""
 
     @property
     def name(self) -> str:
         """As `--task` has it."""
 
     @property
-    def text_counts(self) -> tuple[int, ...]:
-        """How many texts an example may have."""
-
-    @property
-    def has_units(self) -> bool:
-        """Whether each character or word has a label, as in CoNLL, and not the whole text."""
-
-    @property
-    def label_optional(self) -> bool:
-        """Whether a file may have texts alone."""
-
-    def guess(self, sample: LabelSample) -> str:
-        """Why the columns of a file speak for the task; "" if they do not."""
-
-    def read_label(self, value: Any, separator: str) -> Label:
-        """A cell as label. Raises BadCellError where it is none."""
-
-    def check(self, example: Example) -> None:
-        """Raise BadCellError for an example from which nothing can be learnt."""
-
-    def complete(self, examples: list[Example]) -> list[Example]:
-        """The labelled examples of a whole file, as training takes them.
-
-        Raises InputError for one that does not go with the others.
-        """
+    def labelling(self) -> Any:
+        """The part that reads labels: `tasks.parts.Labelling`, which this folder cannot import."""
 
 
 class ReadsTexts(Reads, Protocol):
-    """The task of a fine-tuned model, as far as it is asked for reading what to predict."""
+    """The task of a fine-tuned model, as far as reading what to predict needs it."""
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -135,9 +112,6 @@ class ReadsTexts(Reads, Protocol):
     @property
     def label_separator(self) -> str:
         """Between the labels of an example that has several."""
-
-    def for_prediction(self, example: Example) -> Example:
-        """An example without label, as the model takes it."""
 
 
 T = TypeVar("T", bound=Reads)
@@ -163,7 +137,7 @@ def find_layout(
     Raises InputError where there is more than one possibility, or the task does not fit.
     """
     kind = kind_of(path, columns.sheet)
-    if task and tasks[task].label_optional:
+    if task and tasks[task].labelling.label_optional:
         return _optional_layout(path, kind, columns, tasks[task], tasks)
     if kind == "conll":
         return _conll_layout(path, columns, task, tasks)
@@ -174,7 +148,7 @@ def find_layout(
         )
     table, by_labels = _open(path, columns)
     rows = _readable(path, islice(table.rows, SAMPLE))
-    if task is None or tasks[task].has_units:
+    if task is None or tasks[task].labelling.has_units:
         units = find_unit_columns(path, table, rows, columns.text_columns, columns.label_column)
         if units:
             return _units_layout(path, table, units, tasks, task)
@@ -202,7 +176,9 @@ def _units_layout(
     path: str | Path, table: Table, units: UnitColumns, tasks: Mapping[str, T], task: str | None
 ) -> Layout[T]:
     """The layout of a file with a label for every unit in columns."""
-    found = next((x for x in tasks.values() if x.has_units and task in (None, x.name)), None)
+    found = next(
+        (x for x in tasks.values() if x.labelling.has_units and task in (None, x.name)), None
+    )
     if found is None:
         raise InputError(f"{path} has a label for every unit, which is for tagging. Give --task.")
     names = (units.units,)
@@ -260,7 +236,7 @@ def read_examples(path: str | Path, layout: Layout[Any], columns: ColumnsConfig)
         )
     if skipped.rows:
         print(skipped.notice(len(examples)), file=sys.stderr)
-    completed: list[Example] = layout.task.complete(examples)
+    completed: list[Example] = layout.task.labelling.complete(examples)
     return completed
 
 
@@ -292,7 +268,8 @@ def open_unanswered(path: str | Path, task: ReadsTexts, columns: ColumnsConfig) 
         columns = replace(columns, text_columns=texts)
         found = _examples(path, Layout(task, texts, None, said), columns, labelled=False)
     return Unanswered(
-        said, (one if isinstance(one, BadLine) else task.for_prediction(one) for one in found)
+        said,
+        (one if isinstance(one, BadLine) else task.labelling.for_prediction(one) for one in found),
     )
 
 
@@ -321,7 +298,7 @@ def _find_unanswered(
     table = open_named(
         path, columns.encoding, wanted, columns.first_line, columns.sheet, labelled=False
     )
-    units = find_units(table) if task.has_units and not columns.text_columns else None
+    units = find_units(table) if task.labelling.has_units and not columns.text_columns else None
     if units and wanted[0] not in table.columns:
         return (units,), _say_texts(path, table, (units,), "by its name")
     texts, why = find_texts_to_predict(path, table, wanted, columns.first_line)
@@ -348,7 +325,7 @@ def _names_columns(path: str | Path, task: ReadsTexts, encoding: str) -> bool:
 def _guess_task(path: str | Path, sample: LabelSample, tasks: Mapping[str, T]) -> tuple[T, str]:
     """The first task that the columns speak for, and why. Raises InputError where none is."""
     for task in tasks.values():
-        if why := task.guess(sample):
+        if why := task.labelling.guess(sample):
             return task, why
     raise InputError(
         f"{path}: cannot tell the task: its {sample.distinct:,} different labels in "
@@ -358,7 +335,7 @@ def _guess_task(path: str | Path, sample: LabelSample, tasks: Mapping[str, T]) -
 
 def _check_columns(path: str | Path, task: Reads) -> None:
     """Raise InputError for a task that needs other columns than a text and a label."""
-    if task.has_units:
+    if task.labelling.has_units:
         raise _no_units(path, task)
 
 
@@ -373,8 +350,8 @@ def _no_units(path: str | Path, task: Reads) -> InputError:
 def _check_texts(path: str | Path, task: Reads, texts: Sequence[str], tasks: Iterable[str]) -> None:
     """Raise InputError unless the task has as many texts as there are columns for."""
     _check_columns(path, task)
-    if len(texts) not in task.text_counts:
-        wanted = " or ".join(map(str, task.text_counts))
+    if len(texts) not in task.labelling.text_counts:
+        wanted = " or ".join(map(str, task.labelling.text_counts))
         raise InputError(
             f"{path}: the task {task.name} takes {wanted} column{'s' * (wanted != '1')} of text, "
             f"but there are {len(texts)}: {', '.join(texts)}. Give other --text-columns, or as "
@@ -432,9 +409,11 @@ def _readable(path: str | Path, rows: Iterable[Row]) -> list[dict[str, Any]]:
 def _conll_layout(
     path: str | Path, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, T]
 ) -> Layout[T]:
-    of_units = [one for one in tasks.values() if one.has_units and task in (None, one.name)]
+    of_units = [
+        one for one in tasks.values() if one.labelling.has_units and task in (None, one.name)
+    ]
     if not of_units:
-        known = " or ".join(one.name for one in tasks.values() if one.has_units)
+        known = " or ".join(one.name for one in tasks.values() if one.labelling.has_units)
         raise InputError(
             f"{path}: a CoNLL file has a label for every character or word, which is the task "
             f"{known}, not {task}. Leave --task out, or give a file with columns."
@@ -493,7 +472,7 @@ def _say_spellings(task: Reads, labels: Sequence[Any], separator: str) -> str:
     alike: dict[str, set[str]] = {}
     for value in labels:
         try:
-            found = task.read_label(value, separator)
+            found = task.labelling.read_label(value, separator)
         except BadCellError:
             continue
         for one in found if isinstance(found, tuple) else (found,):
@@ -516,18 +495,24 @@ def _examples(
 ) -> Iterator[Example | BadLine]:
     """Give an Example or a BadLine for every row of a file with columns, or of CoNLL."""
     if kind_of(path, columns.sheet) == "conll":
-        if not layout.task.has_units:
+        if not layout.task.labelling.has_units:
             raise InputError(
                 f"{path} is a CoNLL file, which is for tagging, not {layout.task.name}."
             )
         return map(_sentence_example, read_sentences(path, columns.encoding, labelled))
-    if layout.task.has_units and labelled:
+    if layout.task.labelling.has_units and labelled:
         return _unit_examples(path, layout, columns)
     kind = kind_of(path, columns.sheet)
-    if layout.task.label_optional and kind == "txt" and not _has_tabs(path, columns.encoding):
+    if (
+        layout.task.labelling.label_optional
+        and kind == "txt"
+        and not _has_tabs(path, columns.encoding)
+    ):
         return _plain_examples(path, layout.task, columns.encoding)
     named = (*layout.text_columns, layout.label_column)
-    with_label = labelled and not (layout.task.label_optional and layout.label_column is None)
+    with_label = labelled and not (
+        layout.task.labelling.label_optional and layout.label_column is None
+    )
     table = open_named(
         path, columns.encoding, named, columns.first_line, columns.sheet, labelled=with_label
     )
@@ -585,16 +570,20 @@ def _example(
     row: Row, texts: Sequence[str], label: str | None, task: Reads, separator: str
 ) -> Example | BadLine:
     """Read the cells of a row; the label too, unless it has no column."""
-    if task.has_units:
+    if task.labelling.has_units:
         return _unit_example(row, UnitColumns(texts[0], None, ANY))
     if row.problem:
         return BadLine(row.place, row.problem)
     try:
-        if task.label_optional and any(isinstance(row.cells.get(x), list) for x in texts):
+        if task.labelling.label_optional and any(isinstance(row.cells.get(x), list) for x in texts):
             found = tuple(text for column in texts for text in read_texts(row.cells, column))
             return Example(found, GROUP, row.place)
         found = tuple(read_text(row.cells, column) for column in texts)
-        value = None if label is None else task.read_label(find_cell(row.cells, label), separator)
+        value = (
+            None
+            if label is None
+            else task.labelling.read_label(find_cell(row.cells, label), separator)
+        )
     except BadCellError as error:
         return BadLine(row.place, str(error))
     return Example(found, value, row.place)
@@ -604,7 +593,7 @@ def _checked(example: Example | BadLine, task: Reads) -> Example | BadLine:
     """An example, or why nothing can be learnt of it."""
     if isinstance(example, Example):
         try:
-            task.check(example)
+            task.labelling.check(example)
         except BadCellError as error:
             return BadLine(example.place, str(error))
     return example

@@ -6,28 +6,22 @@ import keras
 from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.runs.training_model import WeightedMeanLoss
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class MaskedTokenLoss(keras.losses.Loss):
+class MaskedTokenLoss(WeightedMeanLoss):
     """Cross-entropy averaged over the predicted tokens of the whole batch, in nats.
 
     Call: labels (B, P) int, logits (B, P, V) float32 or, as the model gives them where its inputs
     hold the labels, losses (B, P), sample_weight (B, P), 0 for a slot without a prediction
-    → scalar Σ weight · cross-entropy / Σ weight. Keras' own reduction divides by all B · P slots
-    instead.
+    → scalar Σ weight · cross-entropy / Σ weight.
     """
 
-    def __init__(self, name: str = "masked_token_loss", dtype: Any = "float32") -> None:
-        super().__init__(name=name, reduction="sum", dtype=dtype)
+    least_weight = 1.0
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
-        """Divide once, by the number of predictions."""
-        losses = self.call(y_true, y_pred)  # (B, P)
-        if sample_weight is None:
-            return ops.mean(losses)
-        weights = ops.cast(sample_weight, losses.dtype)
-        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+    def __init__(self, name: str = "masked_token_loss", dtype: Any = "float32") -> None:
+        super().__init__(name, dtype)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Cross-entropy of each slot: (B, P) float32."""

@@ -11,12 +11,13 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.pretraining.settings import StepConfig
+from roformer_tf.runs.training_model import TrainingModel
 
 SETTLED = 100
 """Good steps after which the usual loss is known; it is a mean over about as many."""
 
 
-class PretrainingModel(PretrainedModel):
+class PretrainingModel(TrainingModel):
     """A language model, masked or causal, whose `fit` takes the steps of pretraining.
 
     Inputs hold the labels, so that the model gives losses. A step's loss is summed over the tokens
@@ -25,14 +26,11 @@ class PretrainingModel(PretrainedModel):
     not finite, or the loss is a spike, weights and optimizer stay as they are, but the step counts.
     `fit` logs `loss` (mean over the good steps since the metrics' reset), `gradient_norm` (of this
     step, before it is clipped) and `skipped` (steps skipped in a row, up to this one).
-
-    It calls, saves and loads as the model does.
     """
 
     def __init__(self, model: PretrainedModel, config: StepConfig) -> None:
-        super().__init__(model.config, name=f"pretraining_{model.name}", dtype=model.dtype_policy)
-        self.model, self.step_config = model, config
-        self.tokenizer, self.architecture = model.tokenizer, model.architecture
+        super().__init__(model, "pretraining")
+        self.step_config = config
         self.waited = 0.0
         """Seconds that steps have waited for their batches."""
         self.train_function: Callable[..., Any] | None
@@ -52,18 +50,6 @@ class PretrainingModel(PretrainedModel):
             for name in ("usual_loss", "good_steps", "skipped")
         )
         self.usual_loss, self.good_steps, self.skipped = usual, count, row
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The model's."""
-        return self.model.parts()
-
-    def checked(self, inputs: Any) -> dict[str, Any]:
-        """The inputs, which the model itself checks."""
-        return dict(inputs)
-
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Do what the model does."""
-        return self.model(inputs, training=training)
 
     def compile(self, optimizer: keras.optimizers.Optimizer, *others: Any, **settings: Any) -> None:
         """Take the clipping over from the optimizer, since the norm is needed here."""

@@ -1,7 +1,7 @@
-"""Losses of vectors: what sentence embeddings are trained by. float32 throughout.
+"""Losses of vectors, by which sentence embeddings are trained. float32 throughout.
 
 Axes: B examples, S texts of an example, H features, C candidates. A vector is as the pooling gives
-it; its length does not count but in `classifier_features`, which are RoFormer-Sim's.
+it; its length only counts in `classifier_features`, which are RoFormer-Sim's.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
 
 SCALE = 20.0
-"""What cosines are multiplied by before a softmax: a temperature of 0.05."""
+"""Factor of cosines before a softmax: a temperature of 0.05."""
 FAR = 1e12
-"""Taken from what is not to count in a softmax, as bert4keras and sentence-transformers do it."""
+"""Subtracted from what must not count in a softmax, as in bert4keras and
+sentence-transformers."""
 
 
 def unit(vectors: "Tensor") -> "Tensor":
@@ -29,8 +30,8 @@ def unit(vectors: "Tensor") -> "Tensor":
 def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
     """Cross-entropy of the right candidate for each first text, by cosines × 20: a scalar.
 
-    vectors (B, S, H): anchors, what belongs to each, and texts that are held against it; all but
-    the anchors of the whole batch are candidates, side by side: C = (S − 1) B. targets (B, C) int:
+    vectors (B, S, H): anchors, the text that belongs to each, and negatives. All texts of the batch
+    except the anchors are candidates: C = (S − 1) B. targets (B, C) int:
     1 for an anchor's own, 0 for others, and below 0 for what does not count. weights (B,), whose
     sum divides.
     """
@@ -48,9 +49,9 @@ def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") ->
 def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
     """CoSENT (Su Jianlin, kexue.fm, 8847): a scalar.
 
-        log(1 + Σ exp(20 (cos_i − cos_j)))   over all pairs whose scores say: i below j
+        log(1 + Σ exp(20 (cos_i − cos_j)))   over all pairs with score_i < score_j
 
-    vectors (B, 2, H), targets (B,) scores; what weighs 0 is in no sum.
+    vectors (B, 2, H), targets (B,) scores; an example of weight 0 is in no sum.
     """
     from keras import ops
 
@@ -108,7 +109,7 @@ def distilled(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tenso
 
 
 def second_texts(losses: "Tensor", segment_ids: "Tensor") -> "Tensor":
-    """Mean loss of the tokens of segment 1, each told by what stands before it: a scalar.
+    """Mean loss of the tokens of segment 1, each predicted from those before it: a scalar.
 
     losses (R, T): that at a position is of the next token; segment_ids (R, T), 0 for padding.
     """
@@ -125,7 +126,7 @@ def over_cuts(
     vectors: "Tensor",
     weights: "Tensor",
 ) -> "Tensor":
-    """A loss' mean over vectors cut to their first features, so many each time (Matryoshka)."""
+    """Mean of a loss of vectors that are cut to each of these lengths (Matryoshka)."""
     losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
     return sum(losses[1:], losses[0]) / len(losses)
 
@@ -142,7 +143,7 @@ def softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def cosent_each(sides: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """What each pair (B,) adds to `cosent`: how wrongly it stands among them."""
+    """What each pair (B,) adds to `cosent`: how wrong its order is among all."""
     cosines = SCALE * np.einsum("nh,nh->n", sides[:, 0], sides[:, 1]).astype(np.float64)
     apart = cosines[:, None] - cosines[None, :]
     below = np.where(scores[:, None] < scores[None, :], np.exp(apart), 0.0).sum(axis=1)

@@ -277,8 +277,8 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     task = load_finetuned(run / "model")[2]
     train, valid, test = read("train"), read("valid"), read("test")
     for fitted_to, same in ((train, True), (train + test, False)):
-        _, simple = task.baseline(fitted_to, test, valid)
-        want = task.compute_metrics([one.label for one in test], simple)
+        _, simple = task.metrics.baseline(fitted_to, test, valid)
+        want = task.metrics.compute([one.label for one in test], simple)
         assert (report["baseline"]["test"] == pytest.approx(want, abs=1e-6)) == same
 
     averaged = finetune("averaged", "--no-baseline", "--ema", "0.9", seed=5, **files, **settings)

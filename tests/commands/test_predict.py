@@ -22,8 +22,7 @@ from roformer_tf.inference.predict import load_finetuned, predict
 from roformer_tf.inference.serve import as_example, load_served, reply
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.random_model import LETTERS, save_random_models
 

@@ -14,7 +14,7 @@ from roformer_tf.finetuning import learning_rate
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.labelled.batches import labels_as_input
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.tagging import Tagging, TaggingObjective
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 CHARACTERS = list(
@@ -135,8 +135,8 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
         Example(("".join(units),), tags, "", units),
         Example(("今天",), ("B", "I"), "", units[:2]),
     )
-    encoded = task.encode([long, short], tokenizer)
-    targets, weights = task.row_targets(encoded, [long, short])
+    encoded = task.labelling.encode([long, short], tokenizer)
+    targets, weights = task.labelling.row_targets(encoded, [long, short])
     assert len(targets) == 4
     found = [
         labels_as_input(({}, one, weight), task.outputs)[0]["labels"].tolist()
@@ -192,10 +192,10 @@ def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
         ]
         task = Tagging.from_examples(examples)
         assert task.scheme == scheme
-        (said,) = task.remarks(examples)
+        (said,) = task.labelling.notes(examples)
         assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in said
         assert "(first: I-LOC behind O in f:200)" in said
-        assert ("all answers are" in said) == bool(scheme)
+        assert ("all predictions are" in said) == bool(scheme)
 
 
 def search_of(run):
@@ -209,13 +209,13 @@ def test_its_learning_rate_is_searched_by_whole_sequences(shallow, tmp_path, mon
     for name, value in {"SHARE": 2.0, "RESTART": 0, "FEWEST": 1}.items():
         monkeypatch.setattr(learning_rate, name, value)
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
-    judged, found = [], Tagging.sequence_losses
+    judged, found = [], TaggingObjective.example_losses
 
-    def spied(task, logits, examples):
-        judged.append(found(task, logits, examples))
+    def spied(objective, *arguments):
+        judged.append(found(objective, *arguments))
         return judged[-1]
 
-    monkeypatch.setattr(Tagging, "sequence_losses", spied)
+    monkeypatch.setattr(TaggingObjective, "example_losses", spied)
     settings = flags(
         checkpoint=shallow,
         train=write(tmp_path / "train.conll", 8, 1),

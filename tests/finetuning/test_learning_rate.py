@@ -14,10 +14,10 @@ from roformer_tf.finetuning import learning_rate
 from roformer_tf.finetuning.learning_rate import FORWARD, RESTART, choose, make_plan, row_losses
 from roformer_tf.finetuning.losses import TaskLoss
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.finetuning.settings import LossConfig
 from roformer_tf.finetuning.trial import Recipe
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
 
 PLACES = {"北京": "甲", "上海": "乙"}

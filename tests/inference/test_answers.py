@@ -78,22 +78,24 @@ def test_so_many_labels_as_are_asked_for_are_listed(name):
     names, _, _ = answer("classification", "类20", FEW_DIGITS, labels=MANY, top_k=21)
     assert names == ["label", "probability", *pairs(range(2, 22)), "error"]
     task = TASKS[name](**few, top_k=2)
-    found = task.as_json(TEXT, Prediction("好", np.float32(scores)))
+    found = task.decoding.as_json(TEXT, Prediction("好", np.float32(scores)))
     assert found == {"label": "好", "probabilities": {"好": 0.625, "坏": 0.25}}
     assert [*found["probabilities"]] == ["好", "坏"]  # the likeliest first
 
 
 def test_a_service_lists_the_likeliest_and_all_that_are_answered():
     scores = np.float32(FEW_DIGITS)
-    found = TASKS["classification"](labels=MANY).as_json(TEXT, Prediction("类20", scores))
+    found = TASKS["classification"](labels=MANY).decoding.as_json(TEXT, Prediction("类20", scores))
     assert found["probabilities"] == {f"类{i}": i / 25 for i in (20, 19, 18, 17, 16)}
     answered = tuple(f"类{i}" for i in range(13, 21))
     task = TASKS["multilabel"](labels=MANY, top_k=2)
-    found = task.as_json(TEXT, Prediction(answered, scores))
+    found = task.decoding.as_json(TEXT, Prediction(answered, scores))
     assert [*found["probabilities"]] == [*reversed(answered)]
-    found = task.as_json(TEXT, Prediction((), scores))
+    found = task.decoding.as_json(TEXT, Prediction((), scores))
     assert found == {"labels": (), "probabilities": {"类20": 0.8, "类19": 0.76}}
-    found = TASKS["classification"](labels=MANY[:20]).as_json(TEXT, Prediction("类0", scores[:20]))
+    found = TASKS["classification"](labels=MANY[:20]).decoding.as_json(
+        TEXT, Prediction("类0", scores[:20])
+    )
     assert [*found["probabilities"]] == [*MANY[:20]]
 
 

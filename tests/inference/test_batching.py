@@ -17,7 +17,7 @@ def test_too_many_waiting_requests_are_asked_to_come_later():
 
     def blocked(examples):
         assert go.wait(30)
-        return [TASK.answer(np.array([0.0, 1.0], "float32"))] * len(examples)
+        return [TASK.decoding.predict(np.array([0.0, 1.0], "float32"))] * len(examples)
 
     batcher = Batcher(at_once(blocked), 1, max_waiting=2)
     try:

@@ -33,9 +33,8 @@ from roformer_tf.inference.serve import (
     serve,
 )
 from roformer_tf.inference.writing_questions import WritingLimits
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
@@ -52,7 +51,9 @@ TAGGING = Tagging(labels=("O", "B-LOC", "I-LOC"))
 
 def by_length(examples):
     """What a test's model answers: the longer a text, the better."""
-    return [TASK.answer(np.array([0.0, len(e.texts[0]) / 10], "float32")) for e in examples]
+    return [
+        TASK.decoding.predict(np.array([0.0, len(e.texts[0]) / 10], "float32")) for e in examples
+    ]
 
 
 def share(text):
@@ -487,7 +488,7 @@ def test_an_answer_that_is_not_read_is_not_kept(running, monkeypatch):
     long = Tagging(labels=("O",))
 
     def tags(examples):
-        return [long.answer(np.zeros((len(e.units), 1), "float32")) for e in examples]
+        return [long.decoding.predict(np.zeros((len(e.units), 1), "float32")) for e in examples]
 
     body = json.dumps({"texts": ["好" * 50_000] * 4}).encode()
     with (
@@ -547,14 +548,14 @@ def test_a_server_closes_no_log_of_the_program(running, tmp_path):
 
 def test_while_a_long_answer_is_written_others_are_heard(running, monkeypatch):
     go, inside = threading.Event(), threading.Event()
-    written = type(TASK).as_json
+    written = type(TASK.decoding).as_json
 
     def held(*arguments):
         inside.set()
         assert go.wait(10)
         return written(*arguments)
 
-    monkeypatch.setattr(type(TASK), "as_json", held)
+    monkeypatch.setattr(type(TASK.decoding), "as_json", held)
     with running(make_app(Served("m", TASK, by_length))) as at, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, at, body=json.dumps({"text": "好" * 1001}))
         assert inside.wait(30)
@@ -590,7 +591,7 @@ def test_a_question_has_as_many_texts_as_the_task(task, right, wrong):
 def test_answers_of_each_task_as_json():
     def answer(task, texts, logits):
         example = as_example(texts, task)
-        found = task.as_json(example, task.answer(np.array(logits, "float32")))
+        found = task.decoding.as_json(example, task.decoding.predict(np.array(logits, "float32")))
         return json.loads(json.dumps(found))  # plain values alone
 
     assert answer(PAIR, ["a", "b"], [0, 0]) == {

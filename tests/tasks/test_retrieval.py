@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from roformer_tf.tasks.metrics import bootstrap, once
-from roformer_tf.tasks.retrieval import query_figures, ranks_of, retrieval_measure
+from roformer_tf.tasks.ranked_texts import query_figures, retrieval_measure
 
 
 def vectors(rows, seed, size=6):
@@ -16,18 +16,16 @@ def vectors(rows, seed, size=6):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 3))
-def test_ranks_and_figures_are_those_of_sorting_everything(seed, documents, each):
+def test_figures_are_those_of_sorting_everything(seed, documents, each):
     rng = np.random.default_rng(seed)
     queries, texts = vectors(7, seed), vectors(documents, seed + 1)
     count = min(each, documents)
     belonging = [rng.choice(documents, count, replace=False).tolist() for _ in range(7)]
-    ranks, nearest = ranks_of(queries, texts, belonging)
     scores = queries @ texts.T
-    for number in range(7):
-        order = np.argsort(-scores[number], kind="stable").tolist()
-        assert sorted(order.index(one) + 1 for one in belonging[number]) == ranks[number]
-        others = [one for one in order if one not in belonging[number]]
-        assert nearest[number] == (others[0] if others else -1)
+    orders = np.argsort(-scores, kind="stable").tolist()
+    ranks = [
+        [order.index(one) + 1 for one in own] for order, own in zip(orders, belonging, strict=True)
+    ]
     relevance = np.zeros((7, documents))
     for number, mine in enumerate(belonging):
         relevance[number, mine] = 1
@@ -39,19 +37,6 @@ def test_ranks_and_figures_are_those_of_sorting_everything(seed, documents, each
         for mine, top in zip(belonging, found, strict=True)
     ]
     assert got["recall_at_10"] == pytest.approx(np.mean(recall))
-
-
-def test_what_is_left_out_stands_in_nobodys_way():
-    queries = np.array([[1.0, 0.0]], "float32")
-    texts = np.array([[1.0, 0.0], [0.9, 0.1], [0.5, 0.5]], "float32")
-    assert ranks_of(queries, texts, [[2]])[0] == [[3]]
-    ranks, nearest = ranks_of(queries, texts, [[2]], {0: [0]})
-    assert (ranks, nearest.tolist()) == ([[2]], [1])
-
-
-def test_a_model_that_tells_nothing_apart_finds_nothing():
-    same = np.ones((4, 3), "float32")
-    assert ranks_of(same, same, [[0], [1], [2], [3]])[0] == [[4], [4], [4], [4]]
 
 
 def test_figures_of_each_query():

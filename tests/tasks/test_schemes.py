@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.schemes import count_broken, find_scheme, legal
+from roformer_tf.tasks.tags import count_broken, find_scheme, legal
 
 IOB2 = ("B-X", "B-Y", "I-X", "I-Y", "O")
 BIOES = (*IOB2, "E-X", "S-X", "E-Y", "S-Y")

@@ -1,4 +1,4 @@
-"""A new task is a class and an entry in the table: nothing else knows a task by its name."""
+"""A new task is four parts and an entry in the table: nothing else knows a task by its name."""
 
 import ast
 import json
@@ -20,11 +20,12 @@ from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
-from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.blocks import Block, Text
-from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
 from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.parts import Decoding, Labelling, SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
+from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
 from roformer_tf.tasks.wording import Words
 
@@ -32,16 +33,7 @@ PACKAGE = Path(roformer_tf.__file__).parent
 OFF = Metric("stars_off", Words("stars off", "相差星数"), "distance", falls=True)
 
 
-class Stars(Task):
-    """One to three stars, told by how likely a second and a third one are: an ordinal task."""
-
-    name: ClassVar[str] = "stars"
-    title: ClassVar[str] = "星级 · Stars"
-    metrics: ClassVar[tuple[Metric, ...]] = (OFF,)
-    refused_loss_settings: ClassVar[Mapping[str, str]] = {"class_weights": "knows no stars."}
-    worst: ClassVar[Words] = Words("The reviews that were misread the most.", "误读最严重的评论。")
-    sureness_format: ClassVar[Words] = Words("{value:.0f} off", "相差 {value:.0f}")
-
+class StarsLabelling(Labelling):
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
         stars = read_label(value)
@@ -50,27 +42,36 @@ class Stars(Task):
         return len(stars)
 
     @classmethod
-    def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Stars":
-        return cls(**settings)
-
-    @property
-    def outputs(self) -> int:
-        return 2
+    def learned(cls, training: Sequence[Example]) -> dict[str, Any]:
+        return {}
 
     def target(self, example: Example) -> np.ndarray:
         return np.array([example.label > 1, example.label > 2], np.float32)
 
-    @classmethod
-    def losses(cls, targets, logits, smoothing=0.0, focal=0.0, class_weights=None):
-        return sigmoid_losses(targets, logits, smoothing, focal)
 
-    @classmethod
-    def divergence(cls, logits, others):
-        return sigmoid_divergence(logits, others)
+class StarsObjective(SigmoidObjective):
+    refused_settings: ClassVar[Mapping[str, str]] = {"class_weights": "knows no stars."}
 
-    def answer(self, logits: np.ndarray) -> Prediction:
+
+class StarsDecoding(Decoding):
+    def predict(self, logits: np.ndarray) -> Prediction:
         scores = sigmoid(logits)
         return Prediction(1 + int((scores > 0.5).sum()), scores)
+
+    def cell_names(self) -> list[str]:
+        return ["stars", "more than one"]
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        return ["★" * prediction.label, shortest(prediction.scores[0])]
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        return {"stars": prediction.label}
+
+
+class StarsMetrics(Metrics):
+    all: ClassVar[tuple[Metric, ...]] = (OFF,)
+    worst: ClassVar[Words] = Words("The reviews that were misread the most.", "误读最严重的评论。")
+    sureness_format: ClassVar[Words] = Words("{value:.0f} off", "相差 {value:.0f}")
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         off = np.abs(np.array([p.label - g for p, g in zip(predictions, gold, strict=True)]))
@@ -80,7 +81,7 @@ class Stars(Task):
         return {"labels": {"★" * n: [*gold].count(n) for n in (1, 2, 3)}, "numbers": {}}
 
     def details(self, examples, predictions):
-        return {"mistakes": self.mistakes(examples, predictions), "brightest": "★★★"}
+        return super().details(examples, predictions) | {"brightest": "★★★"}
 
     @classmethod
     def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
@@ -94,14 +95,20 @@ class Stars(Task):
         shown = super().describe(example, prediction)
         return shown | {name: "★" * shown[name] for name in ("gold", "predicted")}
 
-    def cell_names(self) -> list[str]:
-        return ["stars", "more than one"]
 
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        return ["★" * prediction.label, shortest(prediction.scores[0])]
+class Stars(Task):
+    """One to three stars, from the probabilities of a second and a third one: an ordinal task."""
 
-    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        return {"stars": prediction.label}
+    name: ClassVar[str] = "stars"
+    title: ClassVar[str] = "星级 · Stars"
+    labelling = part(StarsLabelling)
+    objective = part(StarsObjective)
+    decoding = part(StarsDecoding)
+    metrics = part(StarsMetrics)
+
+    @property
+    def outputs(self) -> int:
+        return 2
 
 
 WORDS = {1: "差", 2: "天", 3: "好"}

@@ -119,7 +119,7 @@ def analyse(data: ReportData) -> JsonObject:
         "leaks": _leaks(evaluated),
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **_figures(data, judged, evaluated),
-        **task.details(evaluated.examples, evaluated.predictions),
+        **task.metrics.details(evaluated.examples, evaluated.predictions),
         "losses": _thinned(data.losses),
         "evaluations": [dict(line) for line in data.evaluations],
         "trials": [dict(trial) for trial in data.trials],
@@ -146,7 +146,7 @@ def describe_set(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
         "examples": len(evaluated.examples),
         "tokens": {key: int(np.percentile(evaluated.lengths, x)) for key, x in levels.items()},
         "longer": float(np.mean(evaluated.lengths > task.max_length)),
-        **task.describe_labels(evaluated.gold),
+        **task.metrics.describe_labels(evaluated.gold),
     }
 
 
@@ -206,7 +206,7 @@ def with_intervals(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
     """
     report: JsonObject = {"intervals": {}, "undefined": {}}
     for name, answers in sets.items():
-        figures, ends = task.compute_metrics(*answers), task.intervals(*answers)
+        figures, ends = task.metrics.compute(*answers), task.metrics.intervals(*answers)
         report[name] = figures
         report["intervals"][name] = {metric: pair and list(pair) for metric, pair in ends.items()}
         report["undefined"][name] = {
@@ -219,7 +219,7 @@ def with_intervals(task: Task, sets: Mapping[str, Answers]) -> JsonObject:
 
 def _why(task: Task, name: str, gold: Sequence[Label], value: float | None) -> JsonObject:
     """What is missing of a metric, its value or its interval alone, and the reason."""
-    reason = task.reason(task.metric(name), gold, value is not None)
+    reason = task.metrics.reason(task.metrics.named(name), gold, value is not None)
     return {"what": "value" if value is None else "interval", "en": reason.en, "zh": reason.zh}
 
 

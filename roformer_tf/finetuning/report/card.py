@@ -65,7 +65,7 @@ def front_matter(report: Report) -> dict[str, Any]:
     figures = {name: value for name, value in report[judged].items() if value is not None}
     metrics = {name: HUB_METRICS.get(name, name) for name in figures}
     results = [
-        {"type": kind, "name": task.metric(name).title.en, "value": round(figures[name], 4)}
+        {"type": kind, "name": task.metrics.named(name).title.en, "value": round(figures[name], 4)}
         for name, kind in metrics.items()
     ]
     name = _file(report, "test" if judged == "test" else "valid") or _file(report, "train")
@@ -179,7 +179,7 @@ def _results(report: Report) -> Iterator[Wording]:
     task, judged, baseline = TASKS[report["task"]], report["judged"], report.get("baseline")
     sets = [name for name in (judged, f"{judged}_unseen") if name in report]
     for name in sets:
-        metrics = [task.metric(x) for x, value in report[name].items() if value is not None]
+        metrics = [task.metrics.named(x) for x, value in report[name].items() if value is not None]
         head: list[Wording] = [words.of_set(name), phrases.CARD_FIGURE, phrases.CARD_INTERVAL]
         rows: list[list[Wording]] = [
             [

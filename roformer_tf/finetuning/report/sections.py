@@ -101,7 +101,7 @@ def sections(report: Report, language: Language) -> dict[str, list[Block]]:
         phrases.HARDWARE: _hardware,
     }
     made: dict[Words, Made] = {title: maker(report) for title, maker in first.items()}
-    made |= _task(report).sections(report)
+    made |= _task(report).metrics.sections(report)
     made |= {title: maker(report) for title, maker in last.items()}
     shown = {
         in_language(title, language): [_drawn(block, language) for block in blocks]
@@ -117,7 +117,7 @@ def _task(report: Report) -> type[Task]:
 
 def _named(report: Report, names: Iterable[str]) -> list[Metric]:
     """The task's metrics of these names."""
-    return [_task(report).metric(name) for name in names]
+    return [_task(report).metrics.named(name) for name in names]
 
 
 def _drawn(block: Block | Drawing, language: Language) -> Block:
@@ -460,9 +460,9 @@ def _mistakes(report: Report) -> Made:
     """Wrong answers, the surest first."""
     task = _task(report)
     if report["mistakes"]:
-        yield Text(task.worst)
+        yield Text(task.metrics.worst)
     for found in report["mistakes"]:
-        yield task.mistake(found, report["text_columns"])
+        yield task.metrics.mistake(found, report["text_columns"])
 
 
 def _label_issues(report: Report) -> Made:

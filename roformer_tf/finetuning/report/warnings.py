@@ -62,7 +62,7 @@ class Comparison(NamedTuple):
 
 def main_metric(report: Report) -> Metric:
     """The one that the best weights were kept by."""
-    return TASKS[report["task"]].metric(report["metric"])
+    return TASKS[report["task"]].metrics.named(report["metric"])
 
 
 def newest(report: Report) -> str:
@@ -123,7 +123,9 @@ def _undefined(report: Report) -> Iterator[Words]:
     for name, found in report["undefined"].items():
         lost = {metric: why for metric, why in found.items() if why["what"] == "value"}
         for reason in dict.fromkeys(Words(why["en"], why["zh"]) for why in lost.values()):
-            titles = [task.metric(x).title for x, why in lost.items() if why["en"] == reason.en]
+            titles = [
+                task.metrics.named(x).title for x, why in lost.items() if why["en"] == reason.en
+            ]
             yield phrases.UNDEFINED.format(
                 metrics=Words(
                     ", ".join(title.en for title in titles), "、".join(title.zh for title in titles)
