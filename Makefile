@@ -13,7 +13,7 @@ OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models 
 # Else each process of the tests, some hundred, would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint bench
+.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint translations bench
 .NOTPARALLEL:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "                make test-hf those that need torch and transformers,"
 	@echo "                make test-oldest most of the quick ones on the lowest versions allowed"
 	@echo "make lint       ruff (lint and format) and mypy"
+	@echo "make translations  update and compile the Chinese messages of reports and cards"
 	@echo "make bench      measure against bert4keras and Hugging Face, about an hour and a half;"
 	@echo "                make bench CASES=\"inference startup\" measures some of it; the service, which"
 	@echo "                prints its figures, only where it is named: make bench CASES=\"inference serve\""
@@ -66,6 +67,17 @@ lint: $(VENV)/.installed-dev
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+
+# Collects the messages of Python files and templates. New ones then need a translation by hand.
+TRANSLATED = roformer_tf/locale/zh/LC_MESSAGES/roformer_tf
+translations: $(VENV)/.installed-dev
+	@echo "translations: collecting messages, updating and compiling $(TRANSLATED).po"
+	@mkdir -p build
+	@$(VENV)/bin/pybabel --quiet extract --mapping pyproject.toml --keyword Message --no-location \
+		--width 100 --project roformer_tf --output-file build/messages.pot roformer_tf
+	@$(VENV)/bin/pybabel --quiet update --input-file build/messages.pot --output-file $(TRANSLATED).po \
+		--locale zh --no-fuzzy-matching --ignore-obsolete --ignore-pot-creation-date --width 100
+	@$(VENV)/bin/pybabel --quiet compile --input-file $(TRANSLATED).po --output-file $(TRANSLATED).mo
 
 MEASURED = $(filter-out serve,$(CASES))
 bench: $(VENV)/.installed-dev

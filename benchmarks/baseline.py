@@ -32,7 +32,7 @@ def main() -> None:
     began = time.perf_counter()
     name, predictions = task.metrics.baseline(training, judged_by, chosen_by)
     seconds = time.perf_counter() - began
-    print(f"{name.en}, {seconds:.1f} s")
+    print(f"{name}, {seconds:.1f} s")
     gold = [example.label for example in judged_by]
     ends = task.metrics.intervals(gold, predictions)
     for metric, value in task.metrics.compute(gold, predictions).items():

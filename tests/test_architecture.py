@@ -24,6 +24,8 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "files": ("errors",),
     "config": ("errors", "files"),
     "flags": ("errors",),
+    "translation": (),
+    "templates": ("translation",),
     "terminal": (),  # progress, and what TensorFlow says unasked
     "companions": (),  # what Keras is imported without
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
@@ -39,13 +41,16 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "runs": ("models", "flags", "machine"),
     # west wing: a corpus
     "corpus": ("readers", "tokenizers", "machine"),
-    "pretraining": ("corpus", "models", "runs", "conversion", "flags"),
+    "pretraining": ("corpus", "models", "runs", "conversion", "flags", "templates"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
-    "tasks": ("labelled", "models", "engines"),
-    "finetuning": ("tasks", "runs", "inference"),
+    "tasks": ("labelled", "models", "engines", "translation"),
+    "finetuning": ("tasks", "runs", "inference", "templates"),
     # the doors out
-    "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+    "inference": (
+        *("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
+        "templates",
+    ),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": (
         "errors",
@@ -70,6 +75,8 @@ TEXT_ROOMS = {
     "internals",
     "flags",
     "machine",
+    "translation",
+    "templates",
     "terminal",
     "companions",
     "checkpoints",

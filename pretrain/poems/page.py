@@ -7,8 +7,7 @@ from typing import NamedTuple
 from pretrain.poems.forms import Form, with_marks
 from pretrain.poems.measures import Judged
 from roformer_tf.files import write_text
-from roformer_tf.finetuning.report.fonts import cut_font
-from roformer_tf.tasks.blocks import address
+from roformer_tf.templates import cut_font, data_url, environment
 
 
 class Piece(NamedTuple):
@@ -62,22 +61,17 @@ def write_page(target: Path, pieces: list[Piece], facts: Facts) -> None:
 
 def page(pieces: list[Piece], facts: Facts) -> str:
     """The page's HTML; the shapes of its Chinese characters are within it."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = Path(__file__).with_name("poems.html.jinja").read_text(encoding="utf-8")
+    template = environment(Path(__file__).parent, html=True).get_template("poems.html.jinja")
     parts = [
         (words, chosen)
         for kind, words in KINDS.items()
         if (chosen := [piece for piece in pieces if piece.kind == kind])
     ]
-    filled = environment.from_string(template).render(
+    filled = template.render(
         parts=parts,
         facts=facts,
         tries=facts.tries,
         kept_from_it=any(piece.original for piece in pieces),
     )
     font = cut_font({character for character in filled if character > "\u02ff"}, serif=True)
-    return filled.replace("FONT", address("font/woff", font), 1) + "\n"
+    return filled.replace("FONT", data_url(font, "font/woff"), 1) + "\n"

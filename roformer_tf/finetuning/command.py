@@ -32,8 +32,7 @@ from roformer_tf.finetuning.losses import (
 from roformer_tf.finetuning.rates import MOST_EPOCHS, spelled, usual_epochs, usual_rate
 from roformer_tf.finetuning.report.analysis import analyse, write_report
 from roformer_tf.finetuning.report.card import model_card
-from roformer_tf.finetuning.report.language import choose_language
-from roformer_tf.finetuning.results import Results, say
+from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import Start
@@ -57,7 +56,7 @@ from roformer_tf.runs.run_folder import (
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import choose_language
 
 MAY_CHANGE = (
     *("output", "save_every", "log_every"),
@@ -129,7 +128,9 @@ def _finetune(config: FinetuneConfig) -> None:
     if issues is not None:
         issues.write(output)
         report["label_issues"] = issues.as_json()
-    language = choose_language(config.language, sets.train)
+    language = choose_language(
+        config.language, (text for example in sets.train for text in example.texts)
+    )
     results.save(
         model_card(
             *(report, results.best.task, language, start.architecture.is_v2),
@@ -137,7 +138,7 @@ def _finetune(config: FinetuneConfig) -> None:
         )
     )
     write_report(output, report, language)
-    say(output, report)
+    print_summary(output, report)
     for to in config.export:
         export(output / "model", output / "export" / to, to, results.examples)
 
@@ -312,14 +313,14 @@ def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
             f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
         )
     wanted = config.metric or next(iter(known))
-    undefined: dict[str, Words] = {}
+    undefined: dict[str, str] = {}
     for examples in (sets.valid, *(held_out for _, held_out in sets.folds)):
         if examples:
             undefined |= task.metrics.why_undefined(labels_of(examples))
     if wanted not in undefined:
         return known[wanted]
     others = [name for name in known if name not in undefined]
-    problem = f"{wanted} cannot be computed on the validation set, because {undefined[wanted].en}."
+    problem = f"{wanted} cannot be computed on the validation set, because {undefined[wanted]}."
     if config.metric or not others:
         instead = f", or --metric {others[0]}" if others else ""
         raise InputError(f"{problem} Give another --valid{instead}.")

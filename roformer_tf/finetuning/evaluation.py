@@ -9,34 +9,45 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, write_text
-from roformer_tf.finetuning.report import phrases, words
 from roformer_tf.finetuning.report.analysis import (
-    Answers,
     EvaluatedSet,
+    LabelledPredictions,
     describe_set,
     with_intervals,
 )
-from roformer_tf.finetuning.report.sections import each_label, without_interval
-from roformer_tf.finetuning.report.warnings import warnings_of_answers
+from roformer_tf.finetuning.report.figures import ABSENT, figure, interval, lowest_f1, reasons
+from roformer_tf.finetuning.report.warnings import evaluation_warnings
 from roformer_tf.inference.engines import open_finetuned
 from roformer_tf.inference.predict import predict_encoded
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.runs.comparison import printable, table
+from roformer_tf.runs.comparison import printable
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.blocks import ReportTable
-from roformer_tf.tasks.details import JsonObject
+from roformer_tf.tasks.metrics import ACCURACY
+from roformer_tf.tasks.scoring import JsonObject
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import in_language
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Translator
 
 JUDGED = "test"
 """What the file is called, as the set is that a report judges by: one shape for both."""
-SHOWN = 10  # labels that an error names
+SHOWN = 10
+"""Labels that an error names."""
+SHOWN_LABELS = 40
+"""Rows of a table of labels."""
+CUT = {
+    "head": "their end is not read",
+    "head-tail": "their middle is not read",
+    "windows": "all is read, in windows",
+}
+"""What happens to texts that are longer than the model's sequences."""
 WIDTH = 100  # of a table where no terminal tells
 
 
@@ -135,7 +146,7 @@ def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
         for label in task.labelling.labels_in(example.label)
     }
     told = [
-        f"{label!r} ({words.several(number, 'row')}, first {first[label]})"
+        f"{label!r} ({number:,} {'row' if number == 1 else 'rows'}, first {first[label]})"
         for label, number in found.most_common(SHOWN)
     ]
     more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
@@ -156,7 +167,7 @@ def judge(
 ) -> JsonObject:
     """Have the examples answered, and compare: what a report has of the set that it judges by.
 
-    `model` as `Decoding.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
+    `model` as `Task.decoding.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
     0.93, …}, "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes":
     […], "warnings": […], …}
     """
@@ -171,44 +182,69 @@ def judge(
         "long_texts": task.long_texts,
         "data": [describe_set(JUDGED, judged, task)],
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
-        **with_intervals(task, {JUDGED: Answers(judged.gold, predictions)}),
+        **with_intervals(task, {JUDGED: LabelledPredictions(judged.gold, predictions)}),
         **task.metrics.details(examples, predictions),
     }
-    return report | {"warnings": in_language(warnings_of_answers(report), "en")}
+    return report | {"warnings": evaluation_warnings(report, Translator("en"))}
 
 
 def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
-    """The figures with their intervals, those of each label, and what to know of them."""
+    """The figures with their intervals, those of each label, and warnings, for a terminal."""
+    _ = Translator("en")
     (described,) = report["data"]
     of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
-    cuts = in_language(phrases.CUT, "en")
-    usual = cuts.get(report["long_texts"], "all is read, in windows")
-    cut = task.labelling.fixed_long_texts.removesuffix(".") or of_several or usual
+    cut = (
+        task.labelling.fixed_long_texts.removesuffix(".") or of_several or CUT[report["long_texts"]]
+    )
     longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
     none = f"none is longer than {report['max_length']} tokens"
-    examples = words.several(described["examples"], "example")
-    yield f"{examples}; {longer if described['longer'] else none}"
+    yield f"examples: {described['examples']:,}; {longer if described['longer'] else none}"
     yield ""
-    metrics = [task.metrics.named(name) for name in report[JUDGED]]
-    figures = [
+    values, intervals = report[JUDGED], report["intervals"][JUDGED]
+    yield terminal_table(
+        ["", "figure", "95% CI"],
         [
-            metric.title.en,
-            words.figure(metric, report[JUDGED][metric.name]),
-            words.interval(metric, report["intervals"][JUDGED][metric.name]),
-        ]
-        for metric in metrics
-    ]
-    yield from table([["", "figure", "95 % interval"], *figures], width)
-    for reason in without_interval(report):
-        yield in_language(phrases.ABSENT_INTERVALS.format(reason=reason), "en")
-    for block in in_language(list(each_label(report)), "en"):
+            [metric.title, figure(values[metric.name], metric), interval(ends, metric)]
+            for metric, ends in ((task.metrics.named(name), intervals[name]) for name in values)
+        ],
+        width,
+    )
+    for reason in reasons(report, "interval", _):
+        yield f"{ABSENT} instead of an interval: {reason}."
+    if labels := report.get("per_class"):
         yield ""
-        if isinstance(block, ReportTable):
-            rows = [[printable(str(row[0])), *map(str, row[1:])] for row in block.rows]
-            yield from table([[*map(str, block.head)], *rows], width)
-        else:
-            yield block.words
+        if len(labels) > SHOWN_LABELS:
+            yield f"The {SHOWN_LABELS} of {len(labels):,} labels with the lowest F1."
+        yield terminal_table(
+            ["label", "precision", "recall", "F1", "labelled", "predicted"],
+            [
+                [
+                    printable(row["label"]),
+                    *(figure(row[name], ACCURACY) for name in ("precision", "recall", "f1")),
+                    f"{row['gold']:,}",
+                    f"{row['predicted']:,}",
+                ]
+                for row in lowest_f1(labels, SHOWN_LABELS)
+            ],
+            width,
+        )
     if report["warnings"]:
         yield ""
     for warning in report["warnings"]:
         yield f"! {warning}"
+
+
+def terminal_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """Lines of a table: the first column to the left, the others to the right."""
+    table = Table(*head, box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for column in table.columns:
+        column.overflow = "fold"
+    for row in rows:
+        table.add_row(*row)
+    # Labels are the user's: no markup, no emoji codes, no highlighting.
+    console = Console(width=width, markup=False, emoji=False, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

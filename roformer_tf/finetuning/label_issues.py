@@ -16,8 +16,8 @@ from roformer_tf.inference.answers import text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.details import JsonObject, shortened
 from roformer_tf.tasks.probabilities import LabelIssue, shortest
+from roformer_tf.tasks.scoring import JsonObject, shortened
 
 NAME = "label_issues"
 SUFFIXES = (".tsv", ".xlsx")

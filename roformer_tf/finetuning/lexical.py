@@ -13,12 +13,12 @@ from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.ranked_texts import DifferentTexts
 from roformer_tf.tasks.scored_pairs import ScoredPairs, best_threshold
 from roformer_tf.tasks.sentence_vectors import SentenceVectors
-from roformer_tf.tasks.wording import Words
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 METHODS = {
-    Words("BM25 of words", "BM25（按词）"): BM25,
-    Words("TF-IDF cosine of 1–3 characters", "1–3 字 TF-IDF 余弦"): TfIdfSearch,
+    Message("BM25 of words"): BM25,
+    Message("TF-IDF cosine of 1–3 characters"): TfIdfSearch,
 }
 AT_ONCE = 256
 """Queries of which all scores are in memory."""
@@ -29,7 +29,7 @@ def lexical_baselines(
     valid: Sequence[Example],
     judged: Sequence[Example],
     tokenizer: RoFormerTokenizer,
-) -> list[tuple[Words, list[Prediction]]]:
+) -> list[tuple[Message, list[Prediction]]]:
     """Each method in words, and its answers to the judged examples, as the model gives them.
 
     It searches among the same texts. Where the model's cosines have a threshold, chosen on `valid`,
@@ -41,7 +41,7 @@ def lexical_baselines(
         try:
             answers = _answers(task, judged, tokenizer, method)
         except InputError as error:
-            print(f"no {name.en} to compare with: {error}", file=sys.stderr)
+            print(f"no {name} to compare with: {error}", file=sys.stderr)
             continue
         if isinstance(task, ScoredPairs) and task.is_binary:
             known = answers if judged is valid else _answers(task, valid, tokenizer, method)

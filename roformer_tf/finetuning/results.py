@@ -1,4 +1,4 @@
-"""What the trainings of a run gave → what its report is made of, and its other files."""
+"""Results of the training runs of a search: the data of the report, and the output files."""
 
 import dataclasses
 import time
@@ -14,8 +14,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.lexical import lexical_baselines
-from roformer_tf.finetuning.report.analysis import NO_BASELINE, EvaluatedSet, ReportData
-from roformer_tf.finetuning.report.warnings import compare
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
+from roformer_tf.finetuning.report.figures import compare
 from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.trial import Outcome, labels_of
 from roformer_tf.inference.answers import cell_names, cells, one_line, text_names, tsv_line
@@ -30,59 +30,58 @@ from roformer_tf.runs.devices import describe_machine
 from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.metrics import Scores, score_text
-from roformer_tf.tasks.wording import Words
 
 PREDICTIONS = "predictions.tsv"
 GOLD = "gold"
-"""Its column of the labels in the data."""
+"""Its column with the labels of the data."""
 
 
-Baseline: TypeAlias = tuple[Words, list[Prediction]]
-"""A simple method in words, and its answers."""
-NONE: tuple[Baseline, list[Baseline], str] = ((NO_BASELINE, []), [], "")
+Baseline: TypeAlias = tuple[str, list[Prediction]]
+"""The name of a simple method, and its predictions."""
+NONE: tuple[Baseline, list[Baseline], str] = (("", []), [], "")
 
 
 class FittedBaseline(NamedTuple):
-    """A simple method that was fitted to the training examples of one training."""
+    """A simple method, fitted to the training examples of one training run."""
 
-    name: Words
+    name: str
     valid: list[Prediction]
-    """For the validation set of that training."""
+    """Its predictions for the validation set of that run."""
     test: list[Prediction]
 
 
 @dataclass(frozen=True)
 class Results:
-    """The outcomes of a search. The best on its validation set is the run's model."""
+    """The training runs of a search. The best one on its validation set gives the model."""
 
     search: Search
     outcomes: list[Outcome]
 
     @cached_property
     def best(self) -> Outcome:
-        """The training whose weights are kept."""
+        """The training run whose weights are kept."""
         return max(self.outcomes, key=lambda outcome: outcome.goodness)
 
     @property
     def validated(self) -> list[Outcome]:
-        """Whose validation sets are shown: of folds all, each judged on what it has not seen."""
+        """The runs whose validation sets are reported: of folds all, otherwise the best one."""
         return self.outcomes if self.search.sets.folds else [self.best]
 
     @property
     def examples(self) -> list[Example]:
-        """What the report judges by: the test set, or without one the validation set."""
+        """The examples of the report: the test set, or without one the validation set."""
         validated = [example for outcome in self.validated for example in outcome.trial.valid]
         return self.search.sets.test or validated
 
     @property
     def predictions(self) -> list[Prediction]:
-        """The answers to `examples`."""
+        """The predictions for `examples`."""
         if self.search.sets.test:
             return self.best.predictions["test"]
         return self._joined([outcome.predictions["valid"] for outcome in self.validated])
 
     def _joined(self, parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
-        """The answers to several sets, one behind the other."""
+        """The predictions for several sets, concatenated."""
         joined: list[Prediction] = []
         for answers in parts:
             before = len(joined)
@@ -90,7 +89,7 @@ class Results:
         return joined
 
     def save(self, card: str) -> None:
-        """Give the run's folder the best training's model, its card and lines, and the answers."""
+        """Write the model of the best run, its card and metrics, and the predictions."""
         output, folder = self.search.output, self.best.trial.folder
         publish(folder / BEST, output / "model", {MODEL_CARD: card})
         self._keep_int8_cost(output / "model")
@@ -106,10 +105,10 @@ class Results:
             write_validation_pairs(output, self.best.trial.valid)
         for name, other in zip(task.text_columns, self._text_names, strict=True):
             if name != other:
-                print(f"in {PREDICTIONS} the texts of {name!r} stand under {other!r}")
+                print(f"in {PREDICTIONS} the column {name!r} is called {other!r}")
 
     def _keep_int8_cost(self, folder: Path) -> None:
-        """Measure on the validation set what int8 costs, for who asks `predict` for it."""
+        """Measure on the validation set how much accuracy int8 loses; `predict` reports it."""
         task, best = self.best.task, self.best
         if task.texts_apart or task.writes or best.choice.engine == "keras":
             return
@@ -123,7 +122,7 @@ class Results:
             opened = open_finetuned(folder, "onnx", precision)
             return predict(opened.model, opened.tokenizer, opened.task, examples)
 
-        judged = best.choice.precision == "float32"  # where bfloat16 is, nobody has asked yet
+        judged = best.choice.precision == "float32"  # else float32 has not run yet
         exact = best.predictions["valid"][::step] if judged else answers("float32")
         save_int8_cost(
             folder,
@@ -135,25 +134,25 @@ class Results:
     def label_issues(
         self, settings: Mapping[str, Any], report: Mapping[str, Any]
     ) -> LabelIssues | None:
-        """Rows whose labels are probably wrong, of validation sets.
+        """Validation examples whose labels are probably wrong.
 
-        With folds these are all but the test set's, each by the models of its own fold. Texts that
-        are in training, too, are skipped: the models were trained on them. The report tells
-        whether there is a baseline, and whether the model is better.
+        With folds these are all examples outside the test set, each checked by the model that was
+        not trained on it. Texts that are also in the training set are skipped. The report decides
+        whether labels are checked: there must be a baseline, and the model must be better.
         """
-        found, parts = compare(report), self.search.sets
+        comparison, parts = compare(report), self.search.sets
         sets = []
         for number, outcome in enumerate(self.validated):
             trial = outcome.trial
             baseline = self._fitted[number][0].valid if "baseline" in report else []
             checked = CheckedSet(trial.valid, outcome.predictions["valid"], baseline)
             sets.append(checked.without(example.texts for example in trial.train))
-        every = len(parts.train) + len(parts.valid)
-        is_better = found is not None and found.verdict != "no better"
-        return find_issues(self.search.task, sets, every, settings, is_better)
+        total = len(parts.train) + len(parts.valid)
+        is_better = comparison is not None and comparison.verdict != "no better"
+        return find_issues(self.search.task, sets, total, settings, is_better)
 
     def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
-        """Everything that the report is made of; the baseline is fitted here."""
+        """The data of the report. Fits the baseline."""
         search, trial = self.search, self.best.trial
         began = time.perf_counter()
         (name, simple), others, problem = self._baselines() if with_baseline else NONE
@@ -164,12 +163,12 @@ class Results:
             baseline=simple,
             duplicates=self._duplicates(),
         )
-        chosen_by = self._evaluated(trial.valid, predictions=self.best.predictions["valid"])
+        selection = self._evaluated(trial.valid, predictions=self.best.predictions["valid"])
         return ReportData(
             task=self.best.task,
             metric=search.recipe.metric.name,
             train=self._evaluated(search.sets.train),
-            valid=chosen_by if search.sets.test else judged,
+            valid=selection if search.sets.test else judged,
             test=judged if search.sets.test else None,
             baseline=name,
             other_baselines=others,
@@ -192,27 +191,26 @@ class Results:
         )
 
     def _rate_search(self) -> dict[str, Any]:
-        """How the best training came to its learning rate; {} where it was given."""
+        """How the learning rate of the best run was found; {} if it was set."""
         found = self.best.found_rate
         return dataclasses.asdict(found) if found else {}
 
     def _search_seconds(self) -> dict[str, float]:
-        """Of all searches for a learning rate; folds have one each."""
+        """Time of all learning rate searches; each fold has its own."""
         found = {id(x): x.seconds for one in self.outcomes if (x := one.found_rate) and x.tried}
         return {"learning rate search": sum(found.values())} if found else {}
 
     def _baselines(self) -> tuple[Baseline, list[Baseline], str]:
-        """The baseline, others beside it, or why there are none.
+        """The best baseline, the others, and why there is none.
 
-        They are fitted to what the model, or each fold's, had, and tuned on its validation set. Of
-        several the best one comes first. Whatever goes wrong with them, hours of training are not
-        to end without a report.
+        Each is fitted to the training set of the model, or of each fold's model, and tuned on its
+        validation set. An error here must not lose the report of a long training run.
         """
         try:
             fitted = self._fitted
         except InputError as error:
             return NONE[0], [], str(error)
-        except Exception as error:  # of scikit-learn, SciPy and NumPy: there is no end of kinds
+        except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
             problem = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
             return NONE[0], [], problem
         if self.search.sets.test:
@@ -231,11 +229,11 @@ class Results:
 
     @cached_property
     def _fitted(self) -> list[list[FittedBaseline]]:
-        """The baselines of each of `validated`."""
+        """The baselines of each run of `validated`."""
         return [self._fit_baselines(outcome) for outcome in self.validated]
 
     def _fit_baselines(self, outcome: Outcome) -> list[FittedBaseline]:
-        """Those of one training; what searches by words predicts for the judged set alone."""
+        """Those of one run. Lexical search predicts for the reported set only."""
         task, test, trial = self.search.task, self.search.sets.test, outcome.trial
         if task.texts_apart:
             tokenizer = self.search.start.tokenizer
@@ -248,7 +246,7 @@ class Results:
         return [FittedBaseline(name, answers[: len(trial.valid)], answers[len(trial.valid) :])]
 
     def _duplicates(self) -> Duplicates | None:
-        """Texts judged by that stand elsewhere; folds share none with what they are judged by."""
+        """Reported texts that occur elsewhere; those of folds are never in their training set."""
         sets, trial, question = (
             self.search.sets,
             self.best.trial,
@@ -265,32 +263,33 @@ class Results:
 
     @property
     def _text_names(self) -> tuple[str, ...]:
-        """The texts' columns among those of the answers."""
+        """The columns of the texts, renamed where a column of predictions has the name."""
         task = self.search.task
         return text_names(task.text_columns, (GOLD, *cell_names(task)))
 
     def _row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """Texts, label and answer by column, for a spreadsheet."""
+        """Texts, label and prediction of an example by column."""
         texts = dict(zip(self._text_names, example.texts, strict=False))
         return texts | {GOLD: example.label} | cells(example, prediction, self.search.task)
 
 
-def say(output: Path, report: Mapping[str, Any]) -> None:
-    """Print the figures that the report begins with, and where all is."""
-    judged, simple = report["judged"], report.get("baseline", {})
+def print_summary(output: Path, report: Mapping[str, Any]) -> None:
+    """Print the figures and warnings of a report, and where the files are."""
+    judged = report["judged"]
+    baselines = [report.get("baseline", {}), *report.get("other_baselines", ())]
     for name in (judged, f"{judged}_unseen"):
         if name in report:
             print(f"{name}: {_figures(report[name])}")
-            for one in (simple, *report.get("other_baselines", ())):
-                if name in one:
-                    print(f"  {one['name']}: {_figures(one[name])}")
+            for baseline in baselines:
+                if name in baseline:
+                    print(f"  {baseline['name']}: {_figures(baseline[name])}")
     for warning in report["warnings"]:
         print(f"! {warning}")
     print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
 
 
 def _line(outcome: Outcome) -> dict[str, Any]:
-    """A training as the report's table has it."""
+    """A training run as an entry of report.json."""
     return {
         "name": outcome.trial.name,
         "learning_rate": outcome.trial.recipe.optimizer.learning_rate,

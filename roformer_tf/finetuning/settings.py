@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.report.language import AskedLanguage
 from roformer_tf.inference.export import Format
 from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig
@@ -13,6 +12,7 @@ from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.settings import Precision
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TaskName
+from roformer_tf.translation import AskedLanguage
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import check_tokenizer
 from roformer_tf.inference.engines import chosen_for, keras_precision
 from roformer_tf.models.rows import batches, check_finite, runner
+from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
@@ -226,9 +227,7 @@ def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:
 def _likeliest(
     logits: np.ndarray, allowed: np.ndarray, tokenizer: RoFormerTokenizer, top: int
 ) -> list[Candidate]:
-    """Softmax over the allowed ids, in float64, and its largest shares."""
-    scores = np.where(allowed, logits.astype("float64"), -np.inf)
-    shares = np.exp(scores - scores.max())
-    shares /= shares.sum()
+    """The most probable of the allowed ids: softmax in float64."""
+    shares = softmax(np.where(allowed, logits, -np.inf), np.float64)
     best = np.argsort(-shares, kind="stable")[: min(top, int(allowed.sum()))]
     return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

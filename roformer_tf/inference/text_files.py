@@ -57,6 +57,11 @@ class TextRow:
     label_separator: str = ","
 
     @property
+    def labelling(self) -> "TextRow":
+        """Itself: what a task has in a part of its own."""
+        return self
+
+    @property
     def text_counts(self) -> tuple[int, ...]:
         """How many texts a row has."""
         return (len(self.text_columns),)

@@ -21,9 +21,7 @@ from roformer_tf.models.rows import check_finite
 from roformer_tf.models.sampling import (
     distribution,
     draw,
-    log_softmax,
     penalize_repetition,
-    softmax,
 )
 
 if TYPE_CHECKING:
@@ -351,7 +349,9 @@ class _Generator:
         config: GenerationConfig,
         search: BeamSearch,
     ) -> npt.NDArray[Any]:
-        """Log-probabilities (K, V) behind the running beams."""
+        """Log-probabilities (K, V) of the tokens after the running beams."""
+        from scipy.special import log_softmax, softmax
+
         written = [list(beam.token_ids) for beam in search.running]
         if config.repetition_penalty != 1:
             seen = _padded([[*prompt, *ids] for ids in written])
@@ -359,9 +359,10 @@ class _Generator:
         if len(written[0]) < config.min_tokens:
             logits = logits.copy()
             logits[:, list(search.ends)] = -np.inf
+        logits64 = logits.astype(np.float64)
         if config.length_penalty is None:
-            return np.asarray(np.log(softmax(logits.astype(np.float64)) + SMALLEST))
-        return log_softmax(logits)
+            return np.log(softmax(logits64, axis=-1) + SMALLEST)
+        return np.asarray(log_softmax(logits64, axis=-1))
 
     def _begin(
         self, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]

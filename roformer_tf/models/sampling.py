@@ -50,18 +50,18 @@ def distribution(
     likeliest as make up that share (nucleus sampling, arXiv 1904.09751). The order of the three is
     that of transformers and bert4keras.
     """
-    scaled = logits.astype(np.float64) / temperature
-    weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    from scipy.special import softmax
+
+    probabilities = softmax(logits.astype(np.float64) / temperature, axis=1)
     if top_k is None and (top_p is None or top_p == 1):
-        every = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
-        return Distribution(every, weights / weights.sum(axis=1, keepdims=True))
+        every = np.broadcast_to(np.arange(probabilities.shape[1]), probabilities.shape)
+        return Distribution(every, probabilities)
     if top_k is None:
-        total = weights.sum(axis=1, keepdims=True)
-        ids, shares = _likeliest(weights / total, SHORTLIST)
+        ids, shares = _likeliest(probabilities, SHORTLIST)
         if (shares.sum(axis=1) < top_p).any():
-            ids, shares = _likeliest(weights / total, weights.shape[1])
+            ids, shares = _likeliest(probabilities, probabilities.shape[1])
     else:
-        ids, shares = _likeliest(weights, top_k)
+        ids, shares = _likeliest(probabilities, top_k)
         shares = shares / shares.sum(axis=1, keepdims=True)
     if top_p is not None and top_p < 1:
         before = np.cumsum(shares, axis=1) - shares
@@ -91,15 +91,3 @@ def draw(given: Distribution, uniform: Floats) -> Ints:
     bounds /= bounds[:, -1:]  # what rounding left over
     places = (bounds <= uniform[:, None]).sum(axis=1)
     return np.take_along_axis(given.token_ids, places[:, None], axis=1)[:, 0]
-
-
-def softmax(logits: Floats) -> Floats:
-    """Over the last axis."""
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
-
-
-def log_softmax(logits: Floats) -> Floats:
-    """Over the last axis, in float64."""
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from roformer_tf.tasks.parts import Decoding, Labelling, TrainingObjective
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.task_settings import Examples, Prediction, TaskSettings, part
-from roformer_tf.tasks.wording import Words
 
 __all__ = ["Prediction", "Task", "part"]
 
@@ -42,12 +41,6 @@ class Task(TaskSettings):
     """Whether the model also learns to generate the second text of a row from the first."""
     pipeline_tag: ClassVar[str] = "text-classification"
     """The category of such models on Hugging Face's hub."""
-
-    @classmethod
-    def full_name(cls) -> Words:
-        """What the task is called in a report, in both languages."""
-        zh, _, en = cls.title.partition(" · ")
-        return Words((en or zh).lower(), zh)
 
     @classmethod
     def from_examples(cls, training: Examples, **settings: Any) -> "Task":

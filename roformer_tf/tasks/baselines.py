@@ -14,8 +14,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.tags import spans
-from roformer_tf.tasks.wording import Words
 from roformer_tf.tokenizers.segmentation import segment
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.tasks.task_settings import Prediction
@@ -24,24 +24,10 @@ MOST_CHARACTERS = 20_000_000
 """Most characters of training texts that are used: about a minute's work on one core."""
 MOST_SEARCHED = 500_000
 """Most characters of training texts, and of validation texts, for the choice of settings."""
-METHOD = Words(
-    "TF-IDF of {unit} + {regression} (min_df {min_df}, C {strength:g}{chosen}){part}",
-    "{unit} TF-IDF + {regression}（参数 min_df {min_df}，C {strength:g}{chosen}）{part}",
-)
-CHOSEN = Words(", chosen on the validation set", "，在验证集上选取")
-FITTED_TO_PART = Words(
-    ", fitted to {kept} of {given} training examples",
-    "（用 {given} 条训练样本中的 {kept} 条拟合）",
-)
-REGRESSIONS = {
-    "logistic": Words("logistic regression", "逻辑回归"),
-    "ridge": Words("ridge regression", "岭回归"),
-}
+REGRESSIONS = {"logistic": Message("logistic regression"), "ridge": Message("ridge regression")}
 MOST_COEFFICIENTS = 50_000_000
 """Most coefficients of a logistic regression of all labels, and most probabilities of all training
 examples: with more, its eight fits would take hours."""
-CHARACTERS = Words("1–{longest} characters", "1–{longest} 字")
-WORDS = Words("words", "词")
 
 Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 """Units of known entities → their labels."""
@@ -59,9 +45,11 @@ class Setting(NamedTuple):
     default of 1 is usual."""
 
     @property
-    def unit(self) -> Words:
+    def unit(self) -> Message:
         """What is counted, for people."""
-        return CHARACTERS.format(longest=self.longest) if self.longest else WORDS
+        if not self.longest:
+            return Message("words")
+        return Message("1–{longest} characters", longest=self.longest)
 
 
 USUAL = Setting()
@@ -82,7 +70,7 @@ class BaselineSets(NamedTuple):
 
 def tfidf_baseline(
     task: Any, regression: str, sets: BaselineSets, metric: Metric
-) -> "tuple[Words, list[Prediction]]":
+) -> "tuple[Message, list[Prediction]]":
     """TF-IDF and a linear model, tuned on the validation set: its name, and its test predictions.
 
     regression: a key of `REGRESSIONS`; metric: by which the settings are chosen. Without a
@@ -98,12 +86,15 @@ def tfidf_baseline(
     gold = [example.label for example in valid]
     decoding = task.decoding.with_choices(gold, predictions[len(test) :]).decoding
     kept, given = len(chosen), len(training)
-    method = METHOD.format(
-        **setting._asdict(),
+    part = Message(", fitted to {kept:,} of {all:,} training examples", kept=kept, all=given)
+    method = Message(
+        "TF-IDF of {unit} + {regression} (min_df {min_df}, C {strength:g}{chosen}){part}",
         unit=setting.unit,
         regression=REGRESSIONS[regression],
-        chosen=CHOSEN if valid else "",
-        part=FITTED_TO_PART.format(kept=f"{kept:,}", given=f"{given:,}") if kept < given else "",
+        min_df=setting.min_df,
+        strength=setting.strength,
+        chosen=Message(", chosen on the validation set") if valid else "",
+        part=part if kept < given else "",
     )
     return method, [decoding.reread(one) for one in predictions[: len(test)]]
 

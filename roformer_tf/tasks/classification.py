@@ -1,6 +1,5 @@
 """One text or a pair of texts, one of several labels."""
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,8 +11,6 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.baselines import check_size, logistic_probabilities
-from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
-from roformer_tf.tasks.details import JsonObject, calibration, confusion
 from roformer_tf.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
@@ -40,30 +37,16 @@ from roformer_tf.tasks.probabilities import (
     shortest,
     softmax,
 )
-from roformer_tf.tasks.scoring import Metrics
+from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration, confusion
 from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
-from roformer_tf.tasks.wording import COUNT, Words
+from roformer_tf.translation import Message
 
 ROC_AUC = Metric(
     "roc_auc",
-    Words("ROC AUC", "ROC AUC"),
+    Message("ROC AUC"),
     "coefficient",
-    meaning=Words(
-        "how well the probabilities tell the two labels apart: 1 is perfect, 0.5 is chance",
-        "预测概率区分两个标签的能力，1 为完全区分，0.5 相当于随机猜测",
-    ),
+    meaning=Message("how well probabilities separate the two labels: 1 is perfect, 0.5 is chance"),
 )
-CONFUSION = Words("Confusion matrix", "混淆矩阵")
-NO_CONFUSION = Words("No label is taken for another.", "没有标签被混淆。")
-ABOUT_CONFUSION = Words(
-    "Each row is a label in the data, each column a prediction: what is right is on the diagonal.",
-    "每行是数据中的标签，每列是模型的预测，对角线上是预测正确的数量。",
-)
-TRUE_LABEL = Words("true label", "真实标签")
-PREDICTED_LABEL = Words("predicted label", "预测标签")
-TRUE_AND_PREDICTED = Words("true ↓ predicted →", "真实 ↓　预测 →")
-CONFUSED = 15
-"""Up to so many labels a confusion matrix is shown whole; of more, its largest entries."""
 
 
 class ClassificationLabelling(Labelling[Task]):
@@ -167,7 +150,7 @@ class ClassificationMetrics(Metrics[Task]):
         """Each example is right or wrong."""
         return {ACCURACY.name: len(gold)}
 
-    def why_undefined(self, gold: Gold) -> dict[str, Words]:
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 and ROC AUC need an example of every label."""
         return self._without_missing(gold, MACRO_F1, ROC_AUC)
 
@@ -230,13 +213,6 @@ class ClassificationMetrics(Metrics[Task]):
             "confusion": confusion(gold, predicted),
         }
 
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """Which labels are taken for which."""
-        table = _confusion_table(report["confusion"], report["per_class"])
-        is_matrix = len(report["per_class"]) <= CONFUSED
-        return {CONFUSION: [table, *[Text(ABOUT_CONFUSION, "note")] * is_matrix]}
-
 
 class Classification(Task):
     """One text, one of the labels."""
@@ -259,22 +235,3 @@ class Pair(Classification):
 
 def _of_labels(counts: Counts, right: np.ndarray, weights: np.ndarray) -> Figures:
     return {ACCURACY.name: mean(right, weights), MACRO_F1.name: macro_f1(counts, weights)}
-
-
-def _confusion_table(
-    found: Sequence[Mapping[str, Any]], per_class: Sequence[Mapping[str, Any]]
-) -> ReportTable | Text:
-    """A matrix of few labels; of many, the pairs that are taken for each other most often."""
-    labels = [row["label"] for row in per_class]
-    if len(labels) > CONFUSED:
-        wrong = [x for x in found if x["gold"] != x["predicted"]][:MOST_LABELS]
-        rows = [[x["gold"], x["predicted"], f"{x['count']:,}"] for x in wrong]
-        head = [TRUE_LABEL, PREDICTED_LABEL, COUNT]
-        return ReportTable(head, rows, words=2) if rows else Text(NO_CONFUSION)
-    counts = {(x["gold"], x["predicted"]): x["count"] for x in found}
-    square = [[counts.get((label, answer), 0) for answer in labels] for label in labels]
-    return ReportTable(
-        [TRUE_AND_PREDICTED, *labels],
-        [[label, *(f"{x:,}" for x in row)] for label, row in zip(labels, square, strict=True)],
-        shades=[[x / max(sum(row), 1) for x in row] for row in square],
-    )

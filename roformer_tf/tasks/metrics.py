@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.tasks import wording
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 Figures: TypeAlias = dict[str, np.ndarray]
 """By metric, its value (R,) in each of R samples."""
@@ -39,15 +38,15 @@ class Metric(NamedTuple):
 
     name: str
     """As report.json and metrics.jsonl have it."""
-    title: Words
+    title: Message
     """As the pages of a report have it."""
     kind: Literal["share", "coefficient", "distance"] = "share"
     """A share is written in per cent, a coefficient with three digits, a distance as the labels."""
     falls: bool = False
     """Whether less is better."""
-    meaning: Words | None = None
+    meaning: Message | None = None
     """An explanation for the report."""
-    undefined: Words | None = None
+    undefined: Message | None = None
     """Why it may have no value although the labels allow one: something about the predictions."""
 
     def goodness(self, scores: Mapping[str, Any]) -> float:
@@ -60,16 +59,15 @@ class Metric(NamedTuple):
 
 ACCURACY = Metric(
     "accuracy",
-    wording.ACCURACY,
-    meaning=Words("the share of predictions that are right", "预测正确的比例"),
+    Message("accuracy"),
+    meaning=Message("fraction of correct predictions"),
 )
 MACRO_F1 = Metric(
     "macro_f1",
-    wording.MACRO_F1,
-    meaning=Words(
-        "precision and recall in one figure (F1), as a mean over the labels: a rare one counts as "
-        "much as a frequent one",
-        "先算出每个标签的 F1（综合精确率与召回率），再取平均，样本少的标签与样本多的同等重要",
+    Message("macro F1"),
+    meaning=Message(
+        "mean over the labels of F1, which combines precision and recall: a rare label counts as "
+        "much as a frequent one"
     ),
 )
 

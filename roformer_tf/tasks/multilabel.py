@@ -1,7 +1,6 @@
 """One text, any of several labels, or none."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +9,8 @@ from roformer_tf.engines.network import Meaning
 from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.baselines import check_size, logistic_probabilities
-from roformer_tf.tasks.blocks import MOST_LABELS, Block, ReportTable, Text
-from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.metrics import (
     MACRO_F1,
     Figures,
@@ -37,35 +33,20 @@ from roformer_tf.tasks.probabilities import (
     shortest,
     sigmoid,
 )
-from roformer_tf.tasks.scoring import Metrics
+from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
 from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
-from roformer_tf.tasks.wording import FIRST_LABELS, LABEL, Words
+from roformer_tf.translation import Message
 
 MICRO_F1 = Metric(
     "micro_f1",
-    wording.MICRO_F1,
-    meaning=Words(
-        "precision and recall in one figure (F1), over all labels of all texts together",
-        "把所有文本的所有标签合在一起计算的 F1（综合精确率与召回率）",
-    ),
+    Message("micro F1"),
+    meaning=Message("F1, which combines precision and recall, over all labels of all texts"),
 )
 EXACT_MATCH = Metric(
     "exact_match",
-    Words("exact match", "完全匹配率"),
-    meaning=Words(
-        "the share of texts with every label right, and none too many",
-        "全部标签都正确（不多也不少）的文本所占比例",
-    ),
+    Message("exact match"),
+    meaning=Message("fraction of texts with exactly the right set of labels"),
 )
-THRESHOLDS = Words("Thresholds", "判定阈值")
-ABOUT_THRESHOLDS = Words(
-    "A label is predicted where its probability is above its threshold. The thresholds were chosen "
-    "on the validation set, for the highest micro F1: one for all labels, and one of its own for "
-    "each label with at least {enough} examples.",
-    "某个标签的概率高于其阈值，就判为带有该标签。阈值在验证集上选取，使微平均 F1 最高："
-    "所有标签共用一个阈值，样本不少于 {enough} 条的标签另取各自的阈值。",
-)
-THRESHOLD = Words("threshold", "阈值")
 STEPS = np.array(sorted(np.arange(1, 20) / 20, key=lambda step: abs(step - 0.5)))
 """Thresholds that are tried, 0.05 to 0.95, the nearest to ½ first: of equally good ones it wins."""
 ENOUGH = 300
@@ -191,7 +172,7 @@ class MultilabelMetrics(Metrics[Task]):
         """Each example has all labels right, or has not."""
         return {EXACT_MATCH.name: len(gold)}
 
-    def why_undefined(self, gold: Gold) -> dict[str, Words]:
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 needs an example of every label, micro F1 one of any."""
         without_any = {} if any(gold) else self._without_missing(gold, MICRO_F1)
         return self._without_missing(gold, MACRO_F1) | without_any
@@ -222,19 +203,6 @@ class MultilabelMetrics(Metrics[Task]):
             "calibration": calibration(scores.ravel(), has_label(self.task, gold).ravel()),
             "per_class": by_kind(self.count_items(gold, predictions)),
         }
-
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """The threshold of each label."""
-        thresholds = report.get("thresholds", {})
-        if not thresholds:
-            return {}
-        blocks: list[Block] = [Text(ABOUT_THRESHOLDS.format(enough=ENOUGH))]
-        rows = [[label, f"{threshold:.2f}"] for label, threshold in thresholds.items()]
-        if len(rows) > MOST_LABELS:
-            blocks.append(Text(FIRST_LABELS.format(shown=MOST_LABELS, all=f"{len(rows):,}")))
-        blocks.append(ReportTable([LABEL, THRESHOLD], rows[:MOST_LABELS]))
-        return {THRESHOLDS: blocks}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The highest probability of a wrong label, or of the absence of one that is missing."""

@@ -123,7 +123,7 @@ class ParaphraseObjective(RetrievalObjective["Paraphrase"]):
         classifier: Any = None,
     ) -> "Tensor":
         """The loss of the second texts' tokens, and that of the vectors."""
-        from roformer_tf.tasks import vector_losses as losses
+        from roformer_tf.tasks import losses
 
         similarity = losses.distilled if self.task.teacher else losses.neighbours
         generated = losses.second_texts(outputs["losses"], inputs["segment_ids"])

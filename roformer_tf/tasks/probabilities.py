@@ -24,14 +24,16 @@ NUMBERS_TO_FIT = 5_000_000
 """Most probabilities that a temperature is fitted to; of more, every n-th example is used."""
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, in float64, given as float32."""
+# In NumPy, because importing scipy.special takes 0.15 s: a fifth of the time in which `predict`
+# starts with an ONNX graph.
+def softmax(logits: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    """Over the last axis, computed in float64."""
     exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(dtype)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """1 / (1 + e⁻ˣ), in float64, given as float32."""
+    """1 / (1 + e⁻ˣ), computed in float64, returned as float32."""
     return (0.5 * (1 + np.tanh(logits.astype(np.float64) / 2))).astype(np.float32)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from roformer_tf.labelled.apart import Belonging, EncodedSides
 from roformer_tf.tasks.metrics import Measure, Metric, mean
 from roformer_tf.tasks.task_settings import Prediction
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 NEAREST = 3
 """Texts that a prediction keeps, the nearest first."""
@@ -23,34 +23,28 @@ CUTS = (1, 5, 10)
 LAST = 10
 """The last rank that counts for MRR and nDCG."""
 
-_RECALL = Words(
-    "how many of the documents that belong to a query are among the first {cut}",
-    "属于某个查询的文档有多少排在前 {cut} 名之内",
-)
 RECALLS = tuple(
     Metric(
         f"recall_at_{cut}",
-        Words(f"recall@{cut}", f"召回率@{cut}"),
-        meaning=_RECALL.format(cut=cut),
+        Message("recall@{cut}", cut=cut),
+        meaning=Message(
+            "fraction of the relevant documents that are among the first {cut}", cut=cut
+        ),
     )
     for cut in CUTS
 )
 MRR = Metric(
     "mrr_at_10",
-    Words("MRR@10", "MRR@10"),
+    Message("MRR@10"),
     "coefficient",
-    meaning=Words(
-        "1 over the rank of the first document that belongs to the query, 0 beyond the tenth",
-        "第一个正确文档排名的倒数，十名之外记 0",
-    ),
+    meaning=Message("1 over the rank of the first relevant document, 0 beyond rank 10"),
 )
 NDCG = Metric(
     "ndcg_at_10",
-    Words("nDCG@10", "nDCG@10"),
+    Message("nDCG@10"),
     "coefficient",
-    meaning=Words(
-        "the same for all documents of a query: each counts the less, the lower it stands",
-        "综合所有正确文档的排名，越靠后贡献越小，1 为全部排在最前",
+    meaning=Message(
+        "all relevant documents count, each the less, the lower its rank; 1 is perfect"
     ),
 )
 RETRIEVAL = (NDCG, MRR, *RECALLS)

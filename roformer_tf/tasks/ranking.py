@@ -15,16 +15,15 @@ from roformer_tf.readers.text_key import text_key
 from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.baselines import overlap
 from roformer_tf.tasks.classification import ClassificationDecoding
-from roformer_tf.tasks.details import JsonObject, calibration
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.parts import Labelling, SigmoidObjective
 from roformer_tf.tasks.probabilities import sigmoid
-from roformer_tf.tasks.scoring import Metrics
+from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
 from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 RANKED = ("B", "C")
-CHARACTER_OVERLAP = Words("overlap of characters (Jaccard)", "字符重合度（Jaccard）")
+CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
 
 
 class RankingLabelling(Labelling[Task]):
@@ -104,11 +103,7 @@ class RankingMetrics(Metrics[Task]):
     """Accuracy by the triple."""
 
     all: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
-    worst: ClassVar[Words] = Words(
-        "Wrong predictions, by how far the wrong text is ahead.",
-        "排序错误的样本，按错误文本的领先幅度从大到小排列。",
-    )
-    sureness_format: ClassVar[Words] = Words("ahead by {value:.3f}", "领先 {value:.3f}")
+    sureness_kind: ClassVar[Any] = "lead"
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
         """Accuracy."""
@@ -135,7 +130,7 @@ class RankingMetrics(Metrics[Task]):
         test: Examples,
         valid: Examples = (),
         metric: Metric | None = None,
-    ) -> tuple[Words, list[Prediction]]:
+    ) -> tuple[Message, list[Prediction]]:
         """Whether B or C shares more characters with A; nothing is learned."""
         predictions = []
         for example in test:

@@ -12,56 +12,46 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks.base import Prediction, Task, part
-from roformer_tf.tasks.blocks import Block, Scatter
-from roformer_tf.tasks.details import POINTS, JsonObject
 from roformer_tf.tasks.losses import number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Figures, Measure, Metric, correlation, mean, ranks
 from roformer_tf.tasks.parts import Labelling, NumberDecoding, TrainingObjective
-from roformer_tf.tasks.scoring import Metrics
+from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
 from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     pass
 
-SAME_PREDICTIONS = Words("all predictions are the same number", "所有预测都是同一个数")
+SAME_PREDICTIONS = Message("all predictions are the same number")
 PEARSON = Metric(
     "pearson",
-    Words("Pearson r", "皮尔逊相关系数"),
+    Message("Pearson r"),
     "coefficient",
-    meaning=Words(
-        "how closely predicted values follow the true ones: 1 is perfect, 0 is chance",
-        "预测值与真实值的线性相关程度，1 为完全相关，0 为无关",
-    ),
+    meaning=Message("linear correlation of predicted and true values: 1 is perfect, 0 is none"),
     undefined=SAME_PREDICTIONS,
 )
 SPEARMAN = Metric(
     "spearman",
-    Words("Spearman ρ", "斯皮尔曼相关系数"),
+    Message("Spearman ρ"),
     "coefficient",
-    meaning=Words(
-        "the same of their ranks: whether the order is right",
-        "两者排名的相关程度，只看大小顺序是否一致",
-    ),
+    meaning=Message("correlation of their ranks: whether the order is right"),
     undefined=SAME_PREDICTIONS,
 )
 MAE = Metric(
     "mae",
-    Words("mean absolute error", "平均绝对误差"),
+    Message("mean absolute error"),
     "distance",
     falls=True,
-    meaning=Words("how far a prediction is off on average", "预测值与真实值平均相差多少"),
+    meaning=Message("mean distance between predicted and true values"),
 )
 RMSE = Metric(
     "rmse",
-    Words("root mean square error", "均方根误差"),
+    Message("root mean square error"),
     "distance",
     falls=True,
-    meaning=Words("the same, with more weight on large errors", "与之类似，但更看重大的误差"),
+    meaning=Message("similar, with more weight on large errors"),
 )
-SAME_LABELS = Words("all labels are the same number", "所有标注都是同一个数")
-NUMBERS = Words("Predicted and true values", "预测值与真实值")
-SCATTER = Words("predicted values by true values", "预测值与真实值的散点图")
+SAME_LABELS = Message("all labels are the same number")
 NO_LABELS = "is about labels, but a regression has numbers."
 
 
@@ -151,8 +141,7 @@ class RegressionMetrics(Metrics[Task]):
 
     all: ClassVar[tuple[Metric, ...]] = (PEARSON, SPEARMAN, MAE, RMSE)
     linear_model: ClassVar[str] = "ridge"
-    worst: ClassVar[Words] = Words("The predictions farthest off.", "误差最大的样本。")
-    sureness_format: ClassVar[Words] = Words("error {value:.4g}", "误差 {value:.4g}")
+    sureness_kind: ClassVar[Any] = "error"
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
         """All four."""
@@ -171,7 +160,7 @@ class RegressionMetrics(Metrics[Task]):
 
         return measure
 
-    def why_undefined(self, gold: Gold) -> dict[str, Words]:
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with a constant."""
         same = len(set(gold)) == 1
         return {PEARSON.name: SAME_LABELS, SPEARMAN.name: SAME_LABELS} if same else {}
@@ -198,12 +187,6 @@ class RegressionMetrics(Metrics[Task]):
             "mistakes": self.mistakes(examples, predictions),
             "scatter": points[:: -(-len(points) // POINTS)],
         }
-
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """Predicted values by true ones; a single point is no plot."""
-        points = report["scatter"]
-        return {NUMBERS: [Scatter(points, SCATTER)]} if len(points) > 1 else {}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How far the prediction is off."""

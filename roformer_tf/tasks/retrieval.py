@@ -19,9 +19,8 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.fitting import fitting_rows
 from roformer_tf.labelled.passages import PassageBatches, Passages
 from roformer_tf.readers.text_key import text_key
-from roformer_tf.tasks import embedding_report
 from roformer_tf.tasks.base import Prediction, Task, part
-from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened
+from roformer_tf.tasks.losses import softmax_each
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.ranked_texts import (
     RECALLS,
@@ -31,6 +30,7 @@ from roformer_tf.tasks.ranked_texts import (
     retrieval_measure,
 )
 from roformer_tf.tasks.scored_pairs import ScoredMetrics, ScoredPairs, few_levels
+from roformer_tf.tasks.scoring import MISTAKES, JsonObject, shortened
 from roformer_tf.tasks.sentence_vectors import (
     ChunkLosses,
     SentenceVectors,
@@ -41,12 +41,13 @@ from roformer_tf.tasks.sentence_vectors import (
     data_of,
 )
 from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
-from roformer_tf.tasks.vector_losses import softmax_each
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
 
+NEIGHBOURS_SHOWN = 5
+"""Examples that a report shows with their nearest neighbours."""
 NOTES = {
     "pairs": "pairs of texts that belong together; all others of a batch are negatives",
     "triples": "a text, one that belongs to it and one that does not; all others of a batch are "
@@ -139,7 +140,7 @@ class RetrievalObjective(VectorObjective[R]):
         classifier: Any = None,
     ) -> "Tensor":
         """The softmax of the whole vectors and of those cut."""
-        from roformer_tf.tasks import vector_losses as losses
+        from roformer_tf.tasks import losses
 
         sizes = self.task.sizes(outputs.shape[-1])
         return losses.over_cuts(losses.in_batch_softmax, sizes, targets, outputs, weights)
@@ -216,7 +217,7 @@ class RetrievalMetrics(VectorMetrics[R]):
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Also some examples with their nearest neighbours."""
-        count = min(embedding_report.SHOWN, len(examples))
+        count = min(NEIGHBOURS_SHOWN, len(examples))
         some = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
         shown = [self._with_neighbours(number, examples, predictions) for number in some]
         return super().details(examples, predictions) | {"neighbours": shown}

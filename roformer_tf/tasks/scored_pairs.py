@@ -14,7 +14,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.readers.text_key import text_key
 from roformer_tf.tasks.base import Prediction, part
 from roformer_tf.tasks.classification import ROC_AUC
-from roformer_tf.tasks.details import MISTAKES, JsonObject
+from roformer_tf.tasks.losses import cosent_each
 from roformer_tf.tasks.metrics import (
     ACCURACY,
     Figures,
@@ -27,6 +27,7 @@ from roformer_tf.tasks.metrics import (
 )
 from roformer_tf.tasks.ranked_texts import DifferentTexts
 from roformer_tf.tasks.regression import PEARSON, SAME_LABELS, SPEARMAN, range_of
+from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.sentence_vectors import (
     ChunkLosses,
     Data,
@@ -38,9 +39,8 @@ from roformer_tf.tasks.sentence_vectors import (
     VectorObjective,
 )
 from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
-from roformer_tf.tasks.vector_losses import cosent_each
-from roformer_tf.tasks.wording import Words
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
@@ -127,7 +127,7 @@ class ScoredObjective(VectorObjective["ScoredPairs"]):
         classifier: Any = None,
     ) -> "Tensor":
         """CoSENT of the whole vectors and of those cut, or the classifier's cross-entropy."""
-        from roformer_tf.tasks import vector_losses as losses
+        from roformer_tf.tasks import losses
 
         if self.task.loss == "classifier":
             logits = classifier(losses.classifier_features(outputs))
@@ -191,7 +191,7 @@ class ScoredMetrics(VectorMetrics["ScoredPairs"]):
         """Each pair is right or wrong, where scores are two."""
         return {ACCURACY.name: len(gold)} if self.task.is_binary else {}
 
-    def why_undefined(self, gold: Gold) -> dict[str, Words]:
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with scores that are all the same."""
         names = (ROC_AUC.name, SPEARMAN.name, PEARSON.name)
         return dict.fromkeys(names, SAME_LABELS) if len(set(gold)) == 1 else {}

@@ -5,15 +5,13 @@ How figures are computed is in `metrics`; here is which of them a task has, and 
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.baselines import BaselineSets, tfidf_baseline
-from roformer_tf.tasks.blocks import Block, Mistake
-from roformer_tf.tasks.details import MISTAKES, JsonObject, shortened, spelled
 from roformer_tf.tasks.metrics import (
     Counts,
     Ends,
@@ -28,16 +26,22 @@ from roformer_tf.tasks.metrics import (
 )
 from roformer_tf.tasks.probabilities import LabelIssue
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions, TaskT
-from roformer_tf.tasks.wording import (
-    CONFIDENCE,
-    GIVEN,
-    NO_EXAMPLE,
-    NO_SPREAD,
-    PREDICTED,
-    Wording,
-    Words,
-    enumerated,
-)
+from roformer_tf.translation import Message
+
+MISTAKES = 20
+"""That the report shows."""
+CHARACTERS = 200
+"""Of a text that it shows, or units."""
+POINTS = 1000
+"""Of a curve or a cloud, at most."""
+BINS = 10
+COSINE_BINS = 20
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A dictionary that JSON knows."""
+
+NO_SPREAD = Message("all samples drawn from the examples have the same value")
+"""Why a figure has no interval."""
 
 
 class Metrics(Part[TaskT]):
@@ -47,13 +51,8 @@ class Metrics(Part[TaskT]):
     """The usual one, by which the best weights are chosen, first."""
     linear_model: ClassVar[str] = ""
     """A key of `baselines.REGRESSIONS`, where TF-IDF and a linear model are the baseline."""
-    worst: ClassVar[Words] = Words(
-        "Wrong predictions, the most confident first.",
-        "预测错误的样本，按置信度从高到低排列。",
-    )
-    """What a report shows as mistakes."""
-    sureness_format: ClassVar[Words] = CONFIDENCE
-    """How it writes how wrong one is, the `value`."""
+    sureness_kind: ClassVar[Literal["confidence", "error", "lead", "distance"]] = "confidence"
+    """What `sureness` measures, for the words of a report."""
 
     # Figures
 
@@ -87,22 +86,22 @@ class Metrics(Part[TaskT]):
 
     # Where there is no figure
 
-    def why_undefined(self, gold: Gold) -> dict[str, Words]:
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """For each metric that these labels cannot give, whatever is predicted: why not."""
         return {}
 
-    def reason(self, metric: Metric, gold: Gold, has_value: bool = False) -> Words:
+    def reason(self, metric: Metric, gold: Gold, has_value: bool = False) -> Message:
         """Why a metric has no value for a set with these labels, or else no interval."""
         if has_value:
             return NO_SPREAD
         return self.why_undefined(gold).get(metric.name) or metric.undefined or NO_SPREAD
 
-    def _without_missing(self, gold: Gold, *metrics: Metric) -> dict[str, Words]:
+    def _without_missing(self, gold: Gold, *metrics: Metric) -> dict[str, Message]:
         """`why_undefined` for metrics that need an example of every label of training."""
         missing = [kind for kind, number in self.count_kinds(gold).items() if not number]
         if not missing:
             return {}
-        reason = NO_EXAMPLE.format(labels=enumerated(missing))
+        reason = Message("there is no example of {labels}", labels=missing)
         return {metric.name: reason for metric in metrics}
 
     # Intervals
@@ -172,14 +171,14 @@ class Metrics(Part[TaskT]):
         test: Examples,
         valid: Examples = (),
         metric: Metric | None = None,
-    ) -> tuple[Words, list[Prediction]]:
+    ) -> tuple[Message, list[Prediction]]:
         """Learn from the training examples by a simple method, and predict the test set.
 
         → the method in words, and its predictions; none where there is no such method. `valid` is
         for what is tuned and chosen, by `metric` or the task's first one.
         """
         if not self.linear_model:
-            return Words("", ""), []
+            return Message(""), []
         sets = BaselineSets(training, test, valid)
         return tfidf_baseline(self.task, self.linear_model, sets, metric or self.usable()[0])
 
@@ -223,7 +222,7 @@ class Metrics(Part[TaskT]):
     def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
         """The wrong predictions of which the model was surest.
 
-        → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `mistake` shows.
+        → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `describe` gives.
         """
         wrong = [
             (self.sureness(example.label, prediction), example, prediction)
@@ -245,21 +244,55 @@ class Metrics(Part[TaskT]):
         texts = [shortened(text) for text in example.texts]
         return {"gold": example.label, "predicted": prediction.label, "texts": texts}
 
-    # report.json → the pages of a report
 
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """Sections of a report that only this task has, by title."""
-        return {}
+def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
+    """Compare how likely the model said something is with how often it is so.
 
-    @classmethod
-    def mistake(cls, mistake: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
-        """One of the `mistakes`, as the pages of a report show it."""
-        facts: list[tuple[Wording, Wording]] = [
-            (GIVEN, spelled(mistake["gold"])),
-            (PREDICTED, spelled(mistake["predicted"])),
-            ("", cls.sureness_format.format(value=mistake["sureness"])),
-        ]
-        names = text_columns if len(mistake["texts"]) > 1 else [""]
-        texts = [(name, [[text, ""]]) for name, text in zip(names, mistake["texts"], strict=True)]
-        return Mistake(mistake["place"], facts, texts)
+    probability (M,), right (M,) bool.
+    → {"ece": expected calibration error, the mean distance of the two over bins of equal width,
+    "bins": [{"from", "to", "count", "probability": mean, "right": share}], without empty ones}.
+    """
+    number = np.minimum((probability * BINS).astype(int), BINS - 1)
+    bins = [_bin(n, probability[number == n], right[number == n]) for n in np.unique(number)]
+    distances = [one["count"] * abs(one["probability"] - one["right"]) for one in bins]
+    return {"ece": sum(distances) / len(right), "bins": bins}
+
+
+def confusion(gold: Sequence[Hashable], answers: Sequence[Hashable]) -> list[JsonObject]:
+    """How often which label is answered by which, the most frequent first.
+
+    → [{"gold": "good", "predicted": "bad", "count": 12}, …], none of them 0.
+    """
+    found = Counter(zip(gold, answers, strict=True))
+    return [
+        {"gold": label, "predicted": answer, "count": number}
+        for (label, answer), number in found.most_common()
+    ]
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, as a report shows it."""
+    return text[:CHARACTERS] + "…" * (len(text) > CHARACTERS)
+
+
+def histograms(near: Sequence[float], far: Sequence[float]) -> JsonObject:
+    """Count the cosines of near texts, and those of others, between common edges."""
+    lowest = min((*near, *far), default=0.0)
+    edges = np.linspace(min(0.95, np.floor(20 * lowest) / 20), 1.0, COSINE_BINS + 1)
+    near, far = (np.clip(x, edges[0], 1.0).tolist() for x in (near, far))  # a float32's 1.0000001
+    return {
+        "edges": edges.tolist(),
+        "near": np.histogram(near, edges)[0].tolist(),
+        "far": np.histogram(far, edges)[0].tolist(),
+    }
+
+
+def _bin(number: int, probability: np.ndarray, right: np.ndarray) -> JsonObject:
+    """What a report says of the claims of about the same probability."""
+    return {
+        "from": number / BINS,
+        "to": (number + 1) / BINS,
+        "count": len(right),
+        "probability": float(probability.mean()),
+        "right": float(right.mean()),
+    }

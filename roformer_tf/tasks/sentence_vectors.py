@@ -20,15 +20,11 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.readers.text_key import text_key
-from roformer_tf.tasks import embedding_report
 from roformer_tf.tasks.base import Prediction, Task, part
-from roformer_tf.tasks.blocks import Block, Mistake
-from roformer_tf.tasks.details import JsonObject
 from roformer_tf.tasks.parts import Labelling, NumberDecoding, TrainingObjective
 from roformer_tf.tasks.ranked_texts import DifferentTexts, best_sides, scores_of, unit
-from roformer_tf.tasks.scoring import Metrics
+from roformer_tf.tasks.scoring import JsonObject, Metrics, histograms
 from roformer_tf.tasks.task_settings import Examples, Predictions
-from roformer_tf.tasks.wording import Words
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -215,8 +211,7 @@ class VectorDecoding(NumberDecoding[V]):
 class VectorMetrics(Metrics[V]):
     """What a report on vectors has besides figures: cosines of near and of far texts."""
 
-    worst: ClassVar[Words] = Words("What was missed by the most.", "偏差最大的样本。")
-    sureness_format: ClassVar[Words] = Words("off by {value:.2f}", "偏差 {value:.2f}")
+    sureness_kind: ClassVar[Any] = "distance"
 
     def near_and_far(
         self, examples: Examples, predictions: Predictions
@@ -228,25 +223,13 @@ class VectorMetrics(Metrics[V]):
         """Mistakes, and histograms of cosines."""
         return {
             "mistakes": self.mistakes(examples, predictions),
-            "cosines": embedding_report.histograms(*self.near_and_far(examples, predictions)),
+            "cosines": histograms(*self.near_and_far(examples, predictions)),
         }
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """Only the texts that have a column."""
         texts = example.texts[: len(self.task.text_columns)]
         return super().describe(example._replace(texts=texts), prediction)
-
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        """The histograms of cosines, and neighbours with their texts."""
-        return embedding_report.sections(report)
-
-    @classmethod
-    def mistake(cls, mistake: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
-        """The texts, and those that are nearest, where there are any."""
-        if "neighbours" not in mistake:
-            return super().mistake(mistake, text_columns)
-        return embedding_report.with_neighbours(mistake, text_columns)
 
 
 @dataclass(frozen=True, kw_only=True)

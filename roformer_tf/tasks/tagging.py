@@ -16,12 +16,9 @@ from roformer_tf.labelled.encoding import (
     unit_targets,
 )
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.tasks import wording
 from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.baselines import known_entities
-from roformer_tf.tasks.blocks import Mistake
 from roformer_tf.tasks.crf import NEVER, Chain, best_paths, log_likelihoods, marginals
-from roformer_tf.tasks.details import CHARACTERS, JsonObject, calibration
 from roformer_tf.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
@@ -37,7 +34,7 @@ from roformer_tf.tasks.metrics import (
 )
 from roformer_tf.tasks.parts import Decoding, Labelling, SoftmaxObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
-from roformer_tf.tasks.scoring import Metrics
+from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, calibration
 from roformer_tf.tasks.tags import (
     as_bioes,
     count_broken,
@@ -50,34 +47,31 @@ from roformer_tf.tasks.tags import (
     spans,
 )
 from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
-from roformer_tf.tasks.wording import GIVEN, PREDICTED, Words
 from roformer_tf.tokenizers.huggingface import Units
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
 
 F1 = Metric(
     "f1",
-    wording.F1,
-    meaning=Words(
-        "precision and recall in one figure, their harmonic mean; only whole entities count",
-        "精确率与召回率的调和平均，实体的边界和类型全对才算对",
-    ),
+    Message("F1"),
+    meaning=Message("harmonic mean of precision and recall; an entity counts only as a whole"),
 )
 PRECISION = Metric(
     "precision",
-    wording.PRECISION,
-    meaning=Words("the share of predicted entities that are right", "预测出的实体中正确的比例"),
-    undefined=Words("no entity is predicted", "没有预测出任何实体"),
+    Message("precision"),
+    meaning=Message("fraction of the predicted entities that are correct"),
+    undefined=Message("no entity is predicted"),
 )
 RECALL = Metric(
     "recall",
-    wording.RECALL,
-    meaning=Words("the share of labelled entities that are found", "标注的实体中被找出的比例"),
+    Message("recall"),
+    meaning=Message("fraction of the labelled entities that are predicted"),
 )
-NO_ENTITY = Words("there is no entity in the data", "数据中没有实体")
-LONGEST_MATCH = Words("longest match of the entities in training", "训练集实体的最长匹配")
+NO_ENTITY = Message("the data have no entity")
+LONGEST_MATCH = Message("longest match with the entities of the training set")
 BEFORE = 60
 """Units of a sentence that a report shows before the first mistake."""
 ILLEGAL = -100.0
@@ -353,7 +347,7 @@ class TaggingMetrics(Metrics["Tagging"]):
         }
         return {name: number for name, number in sentences.items() if figures.get(name) in (0, 1)}
 
-    def why_undefined(self, gold: Gold) -> dict[str, Words]:
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """F1 and recall need an entity, if entities are what is marked."""
         if not self.task.has_entities:
             return {}
@@ -380,7 +374,7 @@ class TaggingMetrics(Metrics["Tagging"]):
         test: Examples,
         valid: Examples = (),
         metric: Metric | None = None,
-    ) -> tuple[Words, list[Prediction]]:
+    ) -> tuple[Message, list[Prediction]]:
         """The entities of training, the longest first, from left to right."""
         numbers = self.task.label_numbers
         certain = np.eye(len(numbers), dtype=np.float32)
@@ -416,13 +410,6 @@ class TaggingMetrics(Metrics["Tagging"]):
             "gold": mark(example.units, spans(labels), shown, between),
             "predicted": mark(example.units, spans(predicted), shown, between),
         }
-
-    @classmethod
-    def mistake(cls, mistake: Mapping[str, Any], text_columns: Sequence[str]) -> Mistake:
-        """Both marked sentences."""
-        facts = [("", cls.sureness_format.format(value=mistake["sureness"]))]
-        texts = [(GIVEN, mistake["gold"]), (PREDICTED, mistake["predicted"])]
-        return Mistake(mistake["place"], facts, texts)
 
 
 class Tagging(Task):

@@ -105,7 +105,7 @@ def test_figures_intervals_and_labels_are_those_counted_by_hand(models, reviews,
         counts = [str(labels.count(label)), str(given.count(label))]
         assert any(row[:1] == [label] and row[-2:] == counts for row in rows)
     assert "text in column 话, label in column 情绪" in printed
-    assert "! The test set has only 60 examples" in printed
+    assert "! The test set is small (examples: 60)" in printed
 
 
 def test_without_output_only_the_table_is_given(models, reviews, capsys, tmp_path, monkeypatch):

@@ -194,7 +194,7 @@ def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
         assert task.scheme == scheme
         (said,) = task.labelling.notes(examples)
         assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in said
-        assert "(first: I-LOC behind O in f:200)" in said
+        assert "(first: I-LOC after O in f:200)" in said
         assert ("all predictions are" in said) == bool(scheme)
 
 

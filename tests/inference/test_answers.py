@@ -101,15 +101,15 @@ def test_a_service_lists_the_likeliest_and_all_that_are_answered():
 
 @pytest.mark.parametrize("name", ["regression", "ranking", "tagging"])
 def test_where_labels_are_not_chosen_among_none_are_listed(name):
-    assert TASKS[name]().with_top_k(None) == TASKS[name]()
+    assert TASKS[name]().decoding.with_top_k(None) == TASKS[name]()
     with pytest.raises(InputError, match="Leave --top-k out"):
-        TASKS[name]().with_top_k(3)
+        TASKS[name]().decoding.with_top_k(3)
     with pytest.raises(InputError, match="top_k is 0"):
-        TASKS["pair"](labels=("0", "1")).with_top_k(0)
+        TASKS["pair"](labels=("0", "1")).decoding.with_top_k(0)
 
 
 def test_how_many_are_listed_is_no_part_of_a_models_folder(tmp_path):
-    task = TASKS["classification"](labels=MANY).with_top_k(3)
+    task = TASKS["classification"](labels=MANY).decoding.with_top_k(3)
     task.save(tmp_path)
     assert "top_k" not in (tmp_path / "task.json").read_text(encoding="utf-8")
     assert load_task(tmp_path).listed == 5

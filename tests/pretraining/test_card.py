@@ -31,8 +31,8 @@ def test_it_has_the_figures_and_no_folder():
     assert rows["步数 · steps"] == "2,000"
     assert rows["init_from"] == "first"
     assert rows["语料 · corpus"] == "a\\|b.txt, wiki.jsonl, c.txt"
-    assert rows["留出集损失 · held-out loss (nats)"] == "4.7037"
-    assert rows["留出集准确率 · held-out accuracy"] == "29.4%"
+    assert rows["验证集损失 · held-out loss (nats)"] == "4.7037"
+    assert rows["验证集准确率 · held-out accuracy"] == "29.4%"
     assert "architecture" not in rows
     assert "/home" not in card
 

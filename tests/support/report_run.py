@@ -12,7 +12,7 @@ from roformer_tf.tasks.ranked_texts import Retrieved
 from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.sentence_vectors import BELONGS
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
 
@@ -103,7 +103,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
                 baseline=answers(test),
                 duplicates=duplicates(train, test),
             ),
-            "baseline": Words("simple method", "简单方法"),
+            "baseline": Message("logistic regression"),
             "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
             "evaluations": [
                 {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics.all[0].name: 0.5}
@@ -128,6 +128,7 @@ TERMS = {
     "TF",
     "IDF",
     "token",
+    "batch",
     "bootstrap",
     "Wilson",
 }  # as the field has them

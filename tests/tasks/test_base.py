@@ -8,10 +8,10 @@ import pytest
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.details import CHARACTERS, MISTAKES
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.scoring import CHARACTERS, MISTAKES
 from roformer_tf.tasks.table import TASKS, load_task
 
 NUMBERS = tuple(map(str, range(-5, 40)))

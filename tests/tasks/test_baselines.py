@@ -6,6 +6,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import baselines
 from roformer_tf.tasks.baselines import overlap
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.translation import Translator
 
 GOOD, BAD = ("很好", "喜欢", "满意"), ("太差", "讨厌", "失望")
 FILLER = list("房间早餐服务书本电脑屏幕键盘今天昨天朋友")
@@ -38,8 +39,8 @@ def examples(name, count, seed):
 def judge(name, training, test):
     task = TASKS[name].from_examples(training)
     words, predictions = task.metrics.baseline(training, test)
-    method = words.en
-    assert words.zh
+    method = words
+    assert Translator("zh")(words) != words
     assert all(one.scores.dtype == np.float32 for one in predictions)
     return method, predictions, task.metrics.compute([one.label for one in test], predictions)
 
@@ -80,11 +81,11 @@ def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
     test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
     _, at_half = task.metrics.baseline(training, test)
     _, chosen = task.metrics.baseline(training, test, valid)
-    assert [one.label for one in at_half] == [task.decoding._above(one.scores) for one in at_half]
+    assert [one.label for one in at_half] == [task.likely(one.scores) for one in at_half]
     _, by_valid = task.metrics.baseline(training, valid, valid)
     wanted = task.decoding.with_choices([one.label for one in valid], by_valid)
     assert wanted.thresholds != (0.5, 0.5)
-    assert [one.label for one in chosen] == [wanted.decoding._above(one.scores) for one in chosen]
+    assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in chosen]
 
 
 @pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "regression"])
@@ -106,16 +107,16 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
 
         patch.setattr(baselines.NgramCounts, "features", remember)
         words, _ = task.metrics.baseline(training, test, noisy, metric)
-    assert "chosen on the validation set" in words.en
-    assert "在验证集上选取" in words.zh
+    assert "chosen on the validation set" in words
+    assert "在验证集上选取" in Translator("zh")(words)
     *searched, last = tried
     assert {others for _, _, others in searched} == {60}  # never the test set
     assert {(longest, min_df) for longest, min_df, _ in searched} == {
         (longest, min_df) for longest in (0, 2, 3) for min_df in (1, 2)
     }
     unit = "words" if last[0] == 0 else f"1–{last[0]} characters"
-    assert f"TF-IDF of {unit} +" in words.en
-    assert f"min_df {last[1]}," in words.en
+    assert f"TF-IDF of {unit} +" in words
+    assert f"min_df {last[1]}," in words
     found = {}
     for setting in baselines.COUNTED:  # by another route: each setting as the only one
         with pytest.MonkeyPatch.context() as patch:
@@ -140,7 +141,7 @@ def test_rare_words_count_where_the_validation_set_says_so():
     training, valid, test = [*drawn(120)], [*drawn(120)], [*drawn(200)]
     task = TASKS["classification"].from_examples(training)
     words, predictions = task.metrics.baseline(training, test, valid)
-    assert "min_df 1" in words.en
+    assert "min_df 1" in words
     tuned = task.metrics.compute([one.label for one in test], predictions)["accuracy"]
     _, fixed = task.metrics.baseline(training, test)
     assert tuned > task.metrics.compute([one.label for one in test], fixed)["accuracy"] + 0.05

@@ -65,6 +65,6 @@ def test_a_few_mistakes_do_not_make_another_scheme():
     assert find_scheme(IOB2, [right] * 198 + [wrong] * 2 + none) == "IOB2"
     assert find_scheme(IOB2, [right] * 197 + [wrong] * 3 + none) == ""
     broken = count_broken(IOB2, [right] * 5 + [wrong] * 2 + none, "IOB2")
-    assert broken == (2, 7, "I-X behind O in f:7")
+    assert broken == (2, 7, "I-X after O in f:7")
     assert count_broken(IOB2, [example("I-X")], "IOB2").first == "I-X at the beginning in f:1"
     assert count_broken(BMES, [example("O B-X")], "BIOES").first == "B-X at the end in f:1"

@@ -21,16 +21,15 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Prediction, Task, part
-from roformer_tf.tasks.blocks import Block, Text
 from roformer_tf.tasks.metrics import Measure, Metric, mean
 from roformer_tf.tasks.parts import Decoding, Labelling, SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
-from roformer_tf.tasks.wording import Words
+from roformer_tf.translation import Message
 
 PACKAGE = Path(roformer_tf.__file__).parent
-OFF = Metric("stars_off", Words("stars off", "相差星数"), "distance", falls=True)
+OFF = Metric("stars_off", Message("stars off"), "distance", falls=True)
 
 
 class StarsLabelling(Labelling):
@@ -70,8 +69,7 @@ class StarsDecoding(Decoding):
 
 class StarsMetrics(Metrics):
     all: ClassVar[tuple[Metric, ...]] = (OFF,)
-    worst: ClassVar[Words] = Words("The reviews that were misread the most.", "误读最严重的评论。")
-    sureness_format: ClassVar[Words] = Words("{value:.0f} off", "相差 {value:.0f}")
+    sureness_kind: ClassVar[Any] = "distance"
 
     def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
         off = np.abs(np.array([p.label - g for p, g in zip(predictions, gold, strict=True)]))
@@ -82,11 +80,6 @@ class StarsMetrics(Metrics):
 
     def details(self, examples, predictions):
         return super().details(examples, predictions) | {"brightest": "★★★"}
-
-    @classmethod
-    def sections(cls, report: Mapping[str, Any]) -> dict[Words, list[Block]]:
-        brightest = Words("The brightest has {stars}.", "最亮的有 {stars}。")
-        return {Words("Sky", "天空"): [Text(brightest.format(stars=report["brightest"]))]}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         return abs(label - prediction.label)
@@ -152,7 +145,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     assert "baseline" not in report
     assert report["test"]["stars_off"] < 0.3  # answering two stars always is 0.7 off
     page = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
-    assert "## Sky\n\nThe brightest has ★★★.\n" in page
+    assert report["brightest"] == "★★★"
     assert f"| test set | 40 | {report['test']['stars_off']:.4g} " in page
     evaluations = (tmp_path / "run" / "evaluations.jsonl").read_text(encoding="utf-8")
     figures = [json.loads(line)["stars_off"] for line in evaluations.splitlines()]

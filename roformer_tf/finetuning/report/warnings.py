@@ -1,212 +1,207 @@
-"""What a reader of a report must know before quoting a figure."""
+"""What to know before quoting a figure of a report: warnings, the most serious first."""
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
 
-from roformer_tf.finetuning.report import phrases
-from roformer_tf.finetuning.report.words import Report, figure, interval, of_set, several
-from roformer_tf.tasks.metrics import Metric
-from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import Words, enumerated
+from roformer_tf.finetuning.report.figures import (
+    Report,
+    compare,
+    figure,
+    interval,
+    main_metric,
+    metric_of,
+    set_name,
+)
+from roformer_tf.translation import Translator
 
 FEW_EXAMPLES = 300
-"""Examples below which figures hardly tell two models apart."""
+"""With fewer examples, figures can hardly distinguish two models."""
 MUCH_CUT = 0.01
-"""Share of texts too long that is worth a word."""
-UNEVEN = 10
-"""Times that the commonest label may be commoner than the rarest."""
-DOUBTFUL = 0.1
-"""Calibration error from which a probability should not be taken at its word."""
+"""Fraction of truncated texts from which there is a warning."""
+IMBALANCE = 10
+"""Ratio of the most frequent to the rarest label from which there is a warning."""
+UNRELIABLE = 0.1
+"""Calibration error from which there is a warning."""
 
 
-def warnings(report: Report, figures: bool = True) -> list[Words]:
-    """Whole sentences, the gravest first; none where nothing is wrong.
+def warnings(report: Report, _: Translator, figures: bool = True) -> list[str]:
+    """Warnings of a fine-tuning report.
 
-    figures: whether also to name those that have no value, which a page without them need not.
+    figures: whether to include figures without a value; a page that does not show them need not.
     """
-    checks = (
-        _leak,
-        _no_test,
-        *[_undefined] * figures,
-        _missing,
-        _behind,
-        _no_baseline,
-        _few,
-        _contradictions,
-        _long,
-        _uneven,
-        _never,
-        _unsure,
-    )
-    return [sentence for check in checks for sentence in check(report)]
+    checks = [
+        *(_leak, _no_test, _undefined, _missing, _behind, _no_baseline),
+        *(_few, _contradictions, _long, _uneven, _never, _unreliable),
+    ]
+    if not figures:
+        checks.remove(_undefined)
+    return [sentence for check in checks for sentence in check(report, _)]
 
 
-def warnings_of_answers(report: Report) -> list[Words]:
-    """Those that need no training: of a finished model's answers to a labelled file."""
-    checks = (_undefined, _missing, _few, _never, _unsure)
-    return [sentence for check in checks for sentence in check(report)]
+def evaluation_warnings(report: Report, _: Translator) -> list[str]:
+    """Warnings that need no training run: of predictions for a labelled file."""
+    checks = (_undefined, _missing, _few, _never, _unreliable)
+    return [sentence for check in checks for sentence in check(report, _)]
 
 
-class Comparison(NamedTuple):
-    """The model beside the baseline, by the main metric on texts that are as new as can be had."""
-
-    metric: Metric
-    set: str
-    """test, test_unseen, valid or valid_unseen."""
-    ours: float
-    other: float
-    verdict: Literal["better", "hardly", "no better"]
-    """Hardly, where the baseline's figure lies within the interval of the model's, or where that
-    has no interval."""
-
-
-def main_metric(report: Report) -> Metric:
-    """The one that the best weights were kept by."""
-    return TASKS[report["task"]].metrics.named(report["metric"])
-
-
-def newest(report: Report) -> str:
-    """The judged set: of its new texts alone, where some are not."""
-    unseen = f"{report['judged']}_unseen"
-    return unseen if unseen in report else report["judged"]
-
-
-def compare(report: Report) -> Comparison | None:
-    """The model compared with the baseline; None without one, or where a figure has no value."""
-    if "baseline" not in report:
-        return None
-    metric, name = main_metric(report), newest(report)
-    ours, other = report[name][metric.name], report["baseline"][name][metric.name]
-    if ours is None or other is None:
-        return None
-    ends = report["intervals"][name][metric.name]
-    ahead = ours < other if metric.falls else ours > other
-    better: Any = "hardly" if ends is None or ends[0] <= other <= ends[1] else "better"
-    return Comparison(metric, name, ours, other, better if ahead else "no better")
-
-
-def _leak(report: Report) -> Iterator[Words]:
+def _leak(report: Report, _: Translator) -> Iterator[str]:
+    """Texts of the set that are not new."""
     judged, metric, leaks = report["judged"], main_metric(report), report["leaks"]
     if not leaks or leaks["unseen"] == leaks["of"]:
         return
-    valid, repeated = leaks["in_valid"], leaks["repeated"]
-    leak = phrases.LEAK.format(
-        train=f"{leaks['in_train']:,}",
-        all=f"{leaks['of']:,}",
-        set=of_set(judged),
-        valid=phrases.LEAK_VALID.format(number=f"{valid:,}") if valid else "",
-        repeated=phrases.LEAK_REPEATED.format(number=f"{repeated:,}") if repeated else "",
+    leak = _(
+        "{train:,} of {all:,} examples of the {set} have texts that are also in the training set",
+        train=leaks["in_train"],
+        all=leaks["of"],
+        set=set_name(judged, _),
     )
-    if not leaks["unseen"]:
-        yield phrases.LEAK_ALL.format(leak=leak)
-        return
+    if leaks["in_valid"]:
+        leak += _(", {number:,} more are in the validation set", number=leaks["in_valid"])
+    if leaks["repeated"]:
+        leak += _(", and {number:,} repeat another one", number=leaks["repeated"])
     unseen = f"{judged}_unseen"
-    if report[unseen][metric.name] is None:
-        yield phrases.LEAK_ALONE.format(leak=leak)
-        return
-    yield phrases.LEAK_WITHOUT.format(
-        leak=leak,
-        metric=metric.title,
-        figure=figure(metric, report[unseen][metric.name]),
-        interval=interval(metric, report["intervals"][unseen][metric.name]),
-    )
+    if not leaks["unseen"]:
+        yield _(
+            "{leak}: no figure shows how the model does on new texts. Provide other texts with "
+            "--test.",
+            leak=leak,
+        )
+    elif report[unseen][metric.name] is None:
+        yield _("{leak}.", leak=leak)
+    else:
+        yield _(
+            "{leak}. Without them: {metric} {figure} {interval}.",
+            leak=leak,
+            metric=_(metric.title),
+            figure=figure(report[unseen][metric.name], metric),
+            interval=interval(report["intervals"][unseen][metric.name], metric),
+        )
 
 
-def _no_test(report: Report) -> Iterator[Words]:
+def _no_test(report: Report, _: Translator) -> Iterator[str]:
     if report["judged"] == "valid":
-        yield phrases.NO_TEST
+        yield _(
+            "There is no test set. The figures are on the validation set, which also selected the "
+            "best weights: they are slightly too good. Use --test or --test-share."
+        )
 
 
-def _undefined(report: Report) -> Iterator[Words]:
-    """Of each set the figures without a value, those of the same reason in one sentence."""
-    task = TASKS[report["task"]]
-    for name, found in report["undefined"].items():
-        lost = {metric: why for metric, why in found.items() if why["what"] == "value"}
-        for reason in dict.fromkeys(Words(why["en"], why["zh"]) for why in lost.values()):
-            titles = [
-                task.metrics.named(x).title for x, why in lost.items() if why["en"] == reason.en
-            ]
-            yield phrases.UNDEFINED.format(
-                metrics=Words(
-                    ", ".join(title.en for title in titles), "、".join(title.zh for title in titles)
-                ),
-                set=of_set(name),
+def _undefined(report: Report, _: Translator) -> Iterator[str]:
+    """For each set the figures without a value; those with the same reason in one sentence."""
+    for name, absent in report["undefined"].items():
+        by_reason: dict[str, list[str]] = {}
+        for metric, why in absent.items():
+            if why["what"] == "value":
+                by_reason.setdefault(why[_.language], []).append(_(metric_of(report, metric).title))
+        for reason, metrics in by_reason.items():
+            yield _(
+                "No value on the {set} for {metrics}: {reason}.",
+                set=set_name(name, _),
+                metrics=metrics,
                 reason=reason,
             )
 
 
-def _missing(report: Report) -> Iterator[Words]:
-    """Labels that training has, but another set lacks."""
+def _missing(report: Report, _: Translator) -> Iterator[str]:
+    """Labels of the training set that another set does not have."""
     for data in report["data"]:
         labels = [label for label, number in data["labels"].items() if not number]
         if labels and data["name"] != "train":
-            yield phrases.MISSING.format(set=of_set(data["name"]), labels=enumerated(labels))
+            yield _(
+                "The {set} has no example of {labels}: it does not show how well the model "
+                "predicts them.",
+                set=set_name(data["name"], _),
+                labels=labels,
+            )
 
 
-def _behind(report: Report) -> Iterator[Words]:
-    found = compare(report)
-    if found is None or found.verdict == "better":
+def _behind(report: Report, _: Translator) -> Iterator[str]:
+    comparison = compare(report)
+    if comparison is None or comparison.verdict == "better":
         return
-    sentence = phrases.HARDLY_AHEAD if found.verdict == "hardly" else phrases.BEHIND
-    yield sentence.format(
-        metric=found.metric.title,
-        ours=figure(found.metric, found.ours),
-        other=figure(found.metric, found.other),
-        set=of_set(found.set),
+    metric = comparison.metric
+    if comparison.verdict == "hardly":
+        verdict = _("The model is hardly better than the simple baseline")
+    else:
+        verdict = _("The model is no better than the simple baseline")
+    yield _(
+        "{verdict}: on the {set} its {metric} is {ours}, the baseline's {other}.",
+        verdict=verdict,
+        set=set_name(comparison.set, _),
+        metric=_(metric.title),
+        ours=figure(comparison.ours, metric),
+        other=figure(comparison.other, metric),
     )
 
 
-def _no_baseline(report: Report) -> Iterator[Words]:
+def _no_baseline(report: Report, _: Translator) -> Iterator[str]:
     if "no_baseline" in report:
-        yield phrases.NO_BASELINE.format(problem=report["no_baseline"])
-
-
-def _few(report: Report) -> Iterator[Words]:
-    examples = {data["name"]: data["examples"] for data in report["data"]}[report["judged"]]
-    if examples < FEW_EXAMPLES:
-        yield phrases.FEW.format(
-            set=of_set(report["judged"]), examples=several(examples, "example"), number=examples
+        yield _(
+            "There is no baseline to compare with, because it failed: {problem}.",
+            problem=report["no_baseline"],
         )
 
 
-def _contradictions(report: Report) -> Iterator[Words]:
-    number = report["leaks"].get("contradicting")
-    if number:
-        yield phrases.CONTRADICTIONS.format(texts=several(number, "text"), number=f"{number:,}")
-
-
-def _long(report: Report) -> Iterator[Words]:
-    train = report["data"][0]
-    cut = phrases.CUT.get(report["long_texts"])  # windows read everything
-    if cut and train["longer"] > MUCH_CUT:
-        yield phrases.LONG.format(
-            share=f"{train['longer']:.1%}",
-            length=report["max_length"],
-            cut=cut,
+def _few(report: Report, _: Translator) -> Iterator[str]:
+    number = {data["name"]: data["examples"] for data in report["data"]}[report["judged"]]
+    if number < FEW_EXAMPLES:
+        yield _(
+            "The {set} is small (examples: {number}): small differences in the figures may be due "
+            "to chance.",
+            set=set_name(report["judged"], _),
+            number=number,
         )
 
 
-def _uneven(report: Report) -> Iterator[Words]:
+def _contradictions(report: Report, _: Translator) -> Iterator[str]:
+    if number := report["leaks"].get("contradicting"):
+        yield _(
+            "Texts with more than one label in the data: {number:,}. No model can predict all of "
+            "these labels.",
+            number=number,
+        )
+
+
+def _long(report: Report, _: Translator) -> Iterator[str]:
+    longer, kind = report["data"][0]["longer"], report["long_texts"]
+    if kind == "windows" or longer <= MUCH_CUT:  # windows read everything
+        return
+    yield _(
+        "{share:.1%} of the training texts are longer than {length} tokens: {cut}.",
+        share=longer,
+        length=report["max_length"],
+        cut=_("their middle is not read") if kind == "head-tail" else _("their end is not read"),
+    )
+
+
+def _uneven(report: Report, _: Translator) -> Iterator[str]:
     labels = report["data"][0]["labels"]
     if not labels or len(labels) < 2:
         return
     rarest, commonest = min(labels, key=labels.__getitem__), max(labels, key=labels.__getitem__)
-    most, least = labels[commonest], labels[rarest]
-    if most >= UNEVEN * least:
-        yield phrases.UNEVEN.format(
-            common=commonest, most=most, rare=rarest, least=least, times=several(least, "time")
+    if labels[commonest] >= IMBALANCE * labels[rarest]:
+        yield _(
+            "The labels are imbalanced: the training set has {most:,} of {common}, but {least:,} "
+            "of {rare}. See the figures of each label.",
+            most=labels[commonest],
+            common=commonest,
+            least=labels[rarest],
+            rare=rarest,
         )
 
 
-def _never(report: Report) -> Iterator[Words]:
+def _never(report: Report, _: Translator) -> Iterator[str]:
     missed = [
-        one["label"] for one in report.get("per_class", ()) if one["gold"] > one["predicted"] == 0
+        row["label"] for row in report.get("per_class", ()) if row["gold"] > row["predicted"] == 0
     ]
     if missed:
-        yield phrases.NEVER.format(labels=enumerated(missed))
+        yield _("Never predicted, although in the data: {labels}.", labels=missed)
 
 
-def _unsure(report: Report) -> Iterator[Words]:
+def _unreliable(report: Report, _: Translator) -> Iterator[str]:
     error = report.get("calibration", {"ece": 0})["ece"]
-    if error > DOUBTFUL:
-        yield phrases.UNSURE.format(error=f"{error:.1%}")
+    if error > UNRELIABLE:
+        yield _(
+            "The probabilities differ by {error:.1%} on average from how often predictions are "
+            "right (expected calibration error). Use them for ranking, not as probabilities.",
+            error=error,
+        )

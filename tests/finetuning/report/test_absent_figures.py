@@ -9,11 +9,11 @@ from roformer_tf.finetuning.evaluation import lines
 from roformer_tf.finetuning.report import pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
 from roformer_tf.finetuning.report.card import front_matter, model_card
-from roformer_tf.finetuning.report.warnings import warnings_of_answers
+from roformer_tf.finetuning.report.warnings import evaluation_warnings
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.runs import plots
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import LANGUAGES, in_language
+from roformer_tf.translation import LANGUAGES, Translator
 from tests.support.report_run import answer, english_in, make_run
 
 LACKING = {
@@ -56,7 +56,7 @@ def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
         assert why["what"] == "value"
         assert reason in why["en"]
         titles = task.metrics.named(metric).title
-        assert any(titles.en in x and why["en"] in x for x in report["warnings"])
+        assert any(titles in x and why["en"] in x for x in report["warnings"])
     for ends in report["intervals"]["test"].values():
         assert ends is None or ends[0] < ends[1]
     for language in LANGUAGES:
@@ -70,13 +70,13 @@ def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
             assert "nan" not in text.lower()
         card = model_card(report, run.task, language)
         assert not any(
-            in_language(task.metrics.named(metric).title, language)
+            Translator(language)(task.metrics.named(metric).title)
             in card.replace("macro F1", "MF1")
             for metric in lost - {"macro_f1", "f1", "recall"}
         )
         rows = card.split("##")[2] if language == "en" else card
         for metric in lost:
-            assert f"| {in_language(task.metrics.named(metric).title, language)} |" not in rows
+            assert f"| {Translator(language)(task.metrics.named(metric).title)} |" not in rows
         if language == "zh":
             assert english_in((tmp_path / "report.md").read_text(encoding="utf-8")) == set()
     shown = front_matter(report)["model-index"][0]["results"][0]["metrics"]
@@ -91,10 +91,10 @@ def test_evaluate_prints_a_dash_and_the_reason(name):
     report = analyse(run)
     report["data"] = [one for one in report["data"] if one["name"] == "test"]
     report |= {"undefined": {"test": report["undefined"]["test"]}}
-    report["warnings"] = in_language(warnings_of_answers(report), "en")
+    report["warnings"] = evaluation_warnings(report, Translator("en"))
     printed = "\n".join(lines(report, run.task, 100))
     for metric in lost:
-        title = TASKS[name].metrics.named(metric).title.en
+        title = TASKS[name].metrics.named(metric).title
         (row,) = [x for x in printed.splitlines() if x.strip().startswith(f"{title} ")]
         assert row.split()[-2:] == ["—", "—"]
         assert report["undefined"]["test"][metric]["en"] in printed

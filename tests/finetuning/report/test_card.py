@@ -10,7 +10,7 @@ import yaml
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.card import front_matter, model_card
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import LANGUAGES
+from roformer_tf.translation import LANGUAGES
 from tests.support.report_run import english_in, make_run
 
 SETTINGS = {
@@ -99,9 +99,9 @@ def test_labels_and_names_mean_nothing_in_markdown():
 
 
 def test_a_v2_model_is_kept_from_transformers():
-    assert "Not for `transformers`" in card_of("classification", is_v2=True)[1]
+    assert "Do not load this model with `transformers`" in card_of("classification", is_v2=True)[1]
     assert "不要用 `transformers` 加载" in card_of("classification", "zh", is_v2=True)[1]
-    assert "Not for `transformers`" not in card_of("classification")[1]
+    assert "Do not load this model with `transformers`" not in card_of("classification")[1]
 
 
 def test_it_says_how_other_programs_use_it():
@@ -111,7 +111,7 @@ def test_it_says_how_other_programs_use_it():
     assert "truncation=True)" in one
     assert "CrossEncoder" not in one
     assert "apply_softmax=True)" in pair
-    assert "`CrossEncoder.rank` takes models with one score" in pair
+    assert "`CrossEncoder.rank` only takes models with one score" in pair
     assert ("model.rank(" in number) == (len(make_run("regression").task.text_columns) == 2)
     for name in TASKS:
         assert "CrossEncoder" not in card_of(name, opens_elsewhere=False)[1]
@@ -127,7 +127,7 @@ def test_the_hub_reads_its_head(tmp_path):
         card = ModelCard.load(tmp_path / "README.md")
         assert card.data.pipeline_tag == TASKS[name].pipeline_tag
         found = {one.metric_name: one.metric_value for one in card.data.eval_results}
-        metrics = {TASKS[name].metrics.named(x).title.en: y for x, y in report["test"].items()}
+        metrics = {TASKS[name].metrics.named(x).title: y for x, y in report["test"].items()}
         assert found == {x: round(y, 4) for x, y in metrics.items()}
         assert Path(card.data.eval_results[0].dataset_name).name == "评论.tsv"
 
@@ -141,5 +141,5 @@ def test_taggers_say_what_other_programs_leave_out():
     )
     assert "transformers" not in plain
     assert "does not decode" in legal
-    assert "its pipelines refuse the folder" in crf
+    assert "pipelines refuse the folder" in crf
     assert "does not decode" not in crf

@@ -5,7 +5,7 @@ import pytest
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.pages import html_page
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import LANGUAGES
+from roformer_tf.translation import LANGUAGES
 from tests.support.report_run import make_run
 
 pytestmark = pytest.mark.browser

@@ -13,20 +13,21 @@ from statistics import mean, pstdev, stdev
 import numpy as np
 import pytest
 from fontTools.ttLib import TTFont
+from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
+from roformer_tf.finetuning.report.figures import duration, figure
 from roformer_tf.finetuning.report.pages import html_page, markdown_page
-from roformer_tf.finetuning.report.words import duration, figure
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.runs import plots
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.details import MISTAKES
+from roformer_tf.tasks.scoring import MISTAKES
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.wording import LANGUAGES, Words
+from roformer_tf.translation import LANGUAGES, Message, Translator
 from tests.support.report_run import answer, english_in, make_run
 
 ALIKE = ("pair", "paraphrase")  # whose reports have what those of two other tasks have
@@ -113,7 +114,7 @@ def test_every_task_has_its_report(name, tmp_path, monkeypatch):
         assert places == sorted(places)
         assert (
             figure(
-                TASKS[name].metrics.named(report["metric"]), report["test_unseen"][report["metric"]]
+                report["test_unseen"][report["metric"]], TASKS[name].metrics.named(report["metric"])
             )
             in page
         )
@@ -227,7 +228,7 @@ def counted_run():
     return ReportData(
         task=Classification(labels=WORDS, max_length=128),
         metric="macro_f1",
-        baseline=Words("simple method", "简单方法"),
+        baseline=Message("logistic regression"),
         evaluations=[
             {"step": 10 * i, "epoch": float(i), "accuracy": 0.5 + i / 9, "macro_f1": 0.9 - i / 7}
             for i in (1, 2, 3)
@@ -320,7 +321,7 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
     counts = {name: Counter(part.gold) for name, part in parts.items()}
     assert [one["labels"] for one in report["data"]] == [dict(x) for x in counts.values()]
     assert balance == [
-        ["label (share of examples)", *SET_NAMES.values()],
+        ["label (fraction of examples)", *SET_NAMES.values()],
         *(
             [word, *(f"{x[word]} ({x[word] / SIZES[name]:.1%})" for name, x in counts.items())]
             for word in ("差", "好", "中")  # the commonest first
@@ -417,7 +418,7 @@ def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run,
     wrong.sort(key=lambda found: -found[0])
     lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
     assert lines == [
-        (one.place, f"· label: {one.label} · prediction: {said} · confidence {sure:.1%}")
+        (one.place, f"· true label: {one.label} · prediction: {said} · confidence {sure:.1%}")
         for sure, one, said in wrong[:MISTAKES]
     ]
 
@@ -452,8 +453,8 @@ def test_the_leak_is_said_first():
         report["intervals"]["test_unseen"]["accuracy"],
     )
     said = (
-        "7 of 40 examples of the test set have texts that also stand in the training set; without "
-        f"them, accuracy is {share:.1%} [{low:.1%}, {high:.1%}]."
+        "7 of 40 examples of the test set have texts that are also in the training set. Without "
+        f"them: accuracy {share:.1%} [{low:.1%}, {high:.1%}]."
     )
     assert report["warnings"][0] == said
     for page in (Page(html_page(report)).text, markdown_page(report)):
@@ -464,7 +465,7 @@ def test_the_leak_is_said_first():
 def test_without_a_leak_nothing_is_said_of_one():
     report = analyse(make_run(leaked=0))
     assert "test_unseen" not in report
-    assert not [sentence for sentence in report["warnings"] if "stand in the training" in sentence]
+    assert not [sentence for sentence in report["warnings"] if "also in the training" in sentence]
 
 
 def test_where_every_text_is_leaked_no_figure_is_for_new_texts():
@@ -477,7 +478,7 @@ def test_where_every_text_is_leaked_no_figure_is_for_new_texts():
 
 def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
     run = make_run()
-    report = analyse(make_run(test=None, baseline=Words("", "")))
+    report = analyse(make_run(test=None, baseline=""))
     assert report["judged"] == "valid"
     assert not {"test", "test_unseen", "baseline"} & report.keys()
     gold = [one.label for one in run.valid.examples]
@@ -495,7 +496,7 @@ def warned(part, **changes):
 
 
 def test_few_examples_and_a_better_baseline_are_said():
-    assert "only 40 examples" in warned("The test set has")
+    assert "examples: 40" in warned("The test set is small")
     run = make_run()
     perfect = [Prediction(one.label, np.float32([0.5, 0.5])) for one in run.test.examples]
     ours, best = (
@@ -524,7 +525,7 @@ def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
     ]
     train = EvaluatedSet(examples=one, lengths=run.train.lengths)
     said = warned("imbalanced", train=train)
-    assert "1 stands 39 times in the training set, 0 1 time." in said
+    assert "39 of 1, but 1 of 0." in said
     always = [Prediction("1", np.float32([0.1, 0.9]))] * 40
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": always})
     assert warned("Never predicted", test=test).endswith(": 0.")
@@ -532,7 +533,7 @@ def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
 
 @pytest.mark.parametrize("name", REPORTED)
 def test_text_of_the_data_means_nothing_in_a_page(name):
-    run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=Words(EVIL, EVIL))
+    run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
     first, *others = run.test.examples
     answers = [answer(run.task, first, -9), *(answer(run.task, one, 9) for one in others)]
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
@@ -607,7 +608,7 @@ def test_a_failure_leaves_the_old_report(tmp_path):
     report = analyse(make_run())
     write_report(tmp_path, report)
     before = (tmp_path / "report.html").read_bytes()
-    with pytest.raises(KeyError):
+    with pytest.raises(UndefinedError):
         write_report(tmp_path, {name: x for name, x in report.items() if name != "mistakes"})
     assert (tmp_path / "report.html").read_bytes() == before
     assert not list(tmp_path.glob(".*"))
@@ -624,7 +625,7 @@ def test_a_failure_leaves_the_old_report(tmp_path):
     ],
 )
 def test_durations_are_spelled(seconds, want):
-    assert duration(seconds).en == want
+    assert duration(seconds, Translator("en")) == want
 
 
 # In both languages
@@ -662,8 +663,8 @@ def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
         assert f"## {title}" in markdown
         assert f"\n{title}\n" in page.text
     assert "95% 置信区间" in page.text
-    assert "简单方法" in page.text
-    assert not {"Words(", "{", "en="} & {x for x in ("Words(", "{", "en=") if x in markdown}
+    assert "逻辑回归" in page.text
+    assert "{" not in markdown
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -713,7 +714,7 @@ def test_warnings_are_said_in_the_language_of_the_page():
     share = report["test_unseen"]["accuracy"]
     page = Page(html_page(report, "zh")).text
     assert "测试集的 40 条样本中，有 7 条的文本也出现在训练集里" in page
-    assert f"去掉这些样本后，准确率为 {share:.1%} [" in page
+    assert f"去掉这些样本后：准确率 {share:.1%} [" in page
     assert "测试集只有 40 条样本" in page
     assert all(sentence.isascii() for sentence in report["warnings"])
 
@@ -724,13 +725,13 @@ def test_the_lead_says_how_good_how_sure_and_compared_with_what(counted_run):
     low, high = report["intervals"]["test_unseen"]["macro_f1"]
     en, zh = (Page(html_page(report, language)).text for language in LANGUAGES)
     verdict = {
-        (True, True): ("the difference may well be chance", "可能只是偶然"),
+        (True, True): ("the difference may be due to chance", "可能只是偶然"),
         (True, False): ("the model is clearly better", "模型明显优于基线"),
     }.get((ours > other, low <= other <= high), ("the model is no better", "模型并不优于基线"))
-    assert f"macro F1 is {ours:.1%} (95% confidence interval [{low:.1%}, {high:.1%}])" in en
-    assert f"A simple baseline (simple method) has {other:.1%} on the same examples" in en
-    assert f"模型的宏平均 F1 为 {ours:.1%}" in zh
-    assert f"简单基线（简单方法）在同样的样本上为 {other:.1%}" in zh
+    assert f"macro F1 is {ours:.1%} (95% CI [{low:.1%}, {high:.1%}])" in en
+    assert f"A simple baseline (logistic regression) has {other:.1%} on the same examples" in en
+    assert f"模型的指标（宏平均 F1）为 {ours:.1%}" in zh
+    assert f"简单基线（逻辑回归）在同样的样本上为 {other:.1%}" in zh
     assert verdict[0] in en
     assert verdict[1] in zh
 
@@ -742,12 +743,10 @@ def test_what_is_one_point_is_not_drawn():
     test = EvaluatedSet(examples=run.test.examples, lengths=run.test.lengths, predictions=sure)
     run = ReportData(**run.__dict__ | {"test": test})
     html = html_page(analyse(run))
-    assert re.findall(r'alt="([^"]*)"', html) == [
-        "accuracy with 95% confidence intervals, model and baseline"
-    ]
-    alone = analyse(make_run(test=None, evaluations=one, losses=[], baseline=Words("", "")))
+    assert re.findall(r'alt="([^"]*)"', html) == ["accuracy with 95% CI, model and baseline"]
+    alone = analyse(make_run(test=None, evaluations=one, losses=[], baseline=""))
     assert "by step" not in html_page(alone)
-    assert "confidence intervals, model" not in html_page(alone)
+    assert "CI, model and" not in html_page(alone)
 
 
 def test_markdown_has_no_title_over_a_picture_alone():
@@ -760,7 +759,7 @@ def test_every_metric_is_explained():
     for task in TASKS.values():
         for metric in task.metrics.all:
             assert metric.meaning is not None
-            assert isinstance(metric.title, Words)
+            assert isinstance(metric.title, Message)
 
 
 def test_the_search_for_a_rate_is_in_the_language_of_the_page():

@@ -1,0 +1,102 @@
+"""English messages and their Chinese translations: gettext catalogues in `locale/`.
+
+The English text is the key. `make translations` collects the messages of Python files (`_("…")`,
+`Message("…")`) and of templates, updates `locale/zh/LC_MESSAGES/roformer_tf.po` and compiles it.
+"""
+
+import gettext
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+Language: TypeAlias = Literal["en", "zh"]
+AskedLanguage: TypeAlias = Literal["auto", "zh", "en"]
+LANGUAGES: tuple[Language, Language] = ("en", "zh")
+
+DOMAIN = "roformer_tf"
+FOLDER = Path(__file__).parent / "locale"
+
+HAN = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\U00020000", "\U0003ffff"))
+"""The first and the last of each block of Chinese characters."""
+ENOUGH = 100_000
+"""Characters that are read at most to recognize the language of texts."""
+
+
+class Message(str):
+    """English text that can be shown in other languages: a message with its values filled in.
+
+    >>> Message("recall@{cut}", cut=10)
+    'recall@10'
+    """
+
+    template: str
+    values: Mapping[str, Any]
+
+    def __new__(cls, template: str, **values: Any) -> "Message":
+        """The template has fields as `str.format` takes them; values may be messages, too."""
+        message = super().__new__(cls, _filled(template, values, "en"))
+        message.template, message.values = template, values
+        return message
+
+
+class Translator:
+    """Translates into one language. Usually named `_`, as tools that collect messages expect."""
+
+    def __init__(self, language: Language) -> None:
+        self.language = language
+
+    def __call__(self, text: str, **values: Any) -> str:
+        """A message, or a template with its values, in the language."""
+        if isinstance(text, Message):
+            values = dict(text.values)
+            text = text.template
+        if not text:  # gettext has its headers under ""
+            return ""
+        return _filled(_catalogue(self.language).gettext(text), values, self.language)
+
+    def listing(self, names: Sequence[str], shown: int = 10) -> str:
+        """The first names, and how many more there are: a, b and 3 more."""
+        _ = self
+        text = _(", ").join(names[:shown])
+        more = len(names) - shown
+        return text + _(" and {number} more", number=more) if more > 0 else text
+
+
+def _filled(template: str, values: Mapping[str, Any], language: Language) -> str:
+    """The template with its values, each in the language; a list or tuple as a listing."""
+    translator = Translator(language)
+    shown = {}
+    for name, value in values.items():
+        if isinstance(value, Message):
+            value = translator(value)
+        elif isinstance(value, list | tuple):
+            value = translator.listing(value)
+        shown[name] = value
+    return template.format(**shown) if shown else template
+
+
+@cache
+def _catalogue(language: Language) -> gettext.NullTranslations:
+    """The translations of a language; English needs none."""
+    if language == "en":
+        return gettext.NullTranslations()
+    return gettext.translation(DOMAIN, FOLDER, [language])
+
+
+def choose_language(asked: AskedLanguage, texts: Iterable[str]) -> Language:
+    """The language asked for; "auto" is Chinese where most letters of the texts are Chinese.
+
+    A report shows texts of the data, and whoever reads it reads their language. The locale of the
+    machine says less: the user often works on another one. And the same data and settings should
+    give the same report everywhere.
+    """
+    if asked != "auto":
+        return asked
+    han = letters = 0
+    for text in texts:
+        han += sum(any(first <= x <= last for first, last in HAN) for x in text)
+        letters += sum(map(str.isalpha, text))
+        if letters > ENOUGH:
+            break
+    return "zh" if 2 * han > letters else "en"
