@@ -1,6 +1,6 @@
-"""Hard negatives: texts that a model takes for near, though they do not belong together.
+"""Hard negatives: texts with near vectors although they do not belong together.
 
-FOLDER/negatives.npz   those of a training, which goes on with the same when it was killed
+FOLDER/negatives.npz   those of a training, for continuing it after it was killed
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ SCORES_AT_ONCE = 8_000_000  # float32: 32 MB
 def with_hard_negatives(
     data: SideBatches, model: PretrainedModel, count: int, folder: Path, fingerprint: str
 ) -> SideBatches:
-    """Hold against each example the `count` nearest texts that do not belong to its first.
+    """Give each example as negatives the `count` nearest texts that do not belong to its first.
 
     model: gives a vector (H,) of each row. They are looked for among all other second and third
     texts of the examples, by the cosine; where the folder has those of the same data they are
@@ -46,7 +46,7 @@ def with_hard_negatives(
 
 
 def different_rows(token_ids: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """A row of each different one, and which of these each row is."""
+    """The first row of each different text, and for each row the number of its text."""
     numbers = text_numbers(token_ids)
     _, rows, place = np.unique(numbers, return_index=True, return_inverse=True)
     return rows, place

@@ -22,7 +22,7 @@ REASONS = {
 }
 """Why no other rate is tried before."""
 INNER_VALID = 0.1
-"""Of a fold's training examples, the share by which its learning rate is searched."""
+"""Fraction of a fold's training examples for the choice of its learning rate."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Sets:
     valid: list[Example]
     test: list[Example]
     folds: list[tuple[list[Example], list[Example]]]
-    """Of cross-validation: training examples, and those held out of them."""
+    """For cross-validation: training examples, and those held out."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Which trainings there are, and what they have in common."""
+    """The trainings of a run, and what they have in common."""
 
     output: Path
     sets: Sets
@@ -53,7 +53,7 @@ class Search:
         """Do all trainings, each in a folder of its own if there are several.
 
         With folds one for each, without it. Else with each learning rate of the sweep, then with
-        each further seed at the best of them. Raises DivergedError where none comes to an end.
+        each further seed at the best of them. Raises DivergedError where all diverge.
         """
         if self.sets.folds:
             return [self._fold(number) for number in range(len(self.sets.folds))]
@@ -89,7 +89,7 @@ class Search:
         return search.run() or self._usual("few-steps")
 
     def _fold(self, number: int) -> Outcome:
-        """Train without a fold; who searches the learning rate has not seen it either."""
+        """Train without a fold; the choice of the learning rate does not see it either."""
         train, valid = self.sets.folds[number]
         name, trainer = f"fold-{number + 1}", self._trainer(train)
         rate = self.recipe.optimizer.learning_rate
@@ -100,7 +100,7 @@ class Search:
                 inner, judged_by, _ = split_examples(
                     train, type(self.task), (INNER_VALID, 0.0), self.seed
                 )
-            except InputError:  # too few to set some apart
+            except InputError:  # too few to hold some out
                 found = self._usual("few-steps")
             else:
                 folder = self.output / TRIALS / name
@@ -110,7 +110,7 @@ class Search:
         return dataclasses.replace(outcome, found_rate=found)
 
     def _sweep(self, middle: float, trainer: Trainer) -> list[Outcome]:
-        """Train with each learning rate; one that diverges is said, and left out."""
+        """Train with each learning rate; one that diverges is reported and skipped."""
         outcomes, errors = list[Outcome](), list[DivergedError]()
         for factor in SWEEP:
             rate = middle * factor

@@ -1,9 +1,9 @@
-"""One training of a fine-tuning run: from a checkpoint's encoder to the best weights' answers.
+"""One training of a fine-tuning run: a checkpoint's encoder → the predictions of the best weights.
 
 FOLDER/best/          the best weights so far, as a model folder
-FOLDER/valid.json     fingerprint of the examples that they are chosen by
-FOLDER/checkpoints/   what a killed training continues from; gone when it is done
-FOLDER/result.json    that it is done
+FOLDER/valid.json     fingerprint of the validation examples
+FOLDER/checkpoints/   for continuing a killed training; removed when it is finished
+FOLDER/result.json    written when it is finished
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
 """
 
@@ -57,17 +57,18 @@ from roformer_tf.tasks.table import load_task
 VALID = "valid.json"
 ANEW = "Give another --output to start anew."
 OFTEN = 1.25
-"""Examples of one second text, as a mean, from which it is worth encoding it once for them all."""
+"""Examples for each different second text, on average, from which it is encoded once for all of
+them: below, the bookkeeping costs more than it saves."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How every training of a run is done."""
+    """Settings that all trainings of a run have in common."""
 
     optimizer: FinetuneOptimizerConfig
     loss: LossConfig
     metric: Metric
-    """Figure on the validation set that the best weights are kept by."""
+    """Figure on the validation set by which the best weights are chosen."""
     epochs: int
     batch_size: int
     patience: int
@@ -79,7 +80,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is a training's own."""
+    """The settings of one training."""
 
     name: str
     folder: Path
@@ -90,7 +91,7 @@ class Trial:
 
 
 class Training(NamedTuple):
-    """What is trained on."""
+    """The data of a training, and their fingerprint."""
 
     data: TrainingData
     fingerprint: str
@@ -98,7 +99,7 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training gave: the answers of its best weights, and how good they are."""
+    """The result of a training: the predictions of its best weights, and their figures."""
 
     trial: Trial
     predictions: dict[str, list[Prediction]]
@@ -108,23 +109,23 @@ class Outcome:
     task: Task
     """With what was chosen for its best weights, such as thresholds."""
     seconds: float
-    """That training took, in the process that finished it."""
+    """Duration of the training, in the process that finished it."""
     found_rate: FoundRate | None = None
-    """Where its learning rate comes from; None, it was given."""
+    """Where its learning rate comes from; None, if the user set it."""
     choice: Choice = Choice("keras", "float32")  # noqa: RUF009 (it is frozen)
-    """By what the answers were computed."""
+    """Engine and precision of the predictions."""
 
     @property
     def goodness(self) -> float:
-        """The validation set's figure, its sign such that more is better."""
+        """The validation set's figure, negated where less is better."""
         return self.trial.recipe.metric.goodness(self.metrics["valid"])
 
 
 def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> Outcome:
-    """Train, or go on, or find it done; then have the best weights answer valid and test.
+    """Train, or continue, unless it is finished; then predict validation and test set.
 
-    They answer by the engine and in the precision that `predict` has them, whatever they were
-    trained in; what gives vectors by Keras in float32.
+    Predictions have the engine and precision of `predict`, whatever those of training; models of
+    vectors use Keras in float32.
     """
     start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
@@ -161,7 +162,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
 
 
 def _for_judging(start: Start, task: Task, folder: Path) -> tuple[Any, Task, Choice]:
-    """What answers for the weights of a folder as it will answer, and the task that reads it."""
+    """The model of a folder as `predict` opens it, and the task with its choices."""
     if not (task.texts_apart or task.writes):
         found = open_finetuned(folder, lossy=True)
         if found.choice.engine != "keras":
@@ -174,12 +175,13 @@ def _for_judging(start: Start, task: Task, folder: Path) -> tuple[Any, Task, Cho
 def fit(
     trial: Trial, trainer: Trainer, task: Task, training: Training, valid: EncodedTexts
 ) -> None:
-    """Train from the last checkpoint to the end, keeping the best weights on the way."""
+    """Train from the last checkpoint to the end, and keep the best weights so far."""
     recipe, folder = trial.recipe, trial.folder
     an_epoch = training.data.steps_per_epoch(recipe.batch_size)
     steps = recipe.epochs * an_epoch
     model, trained = trainer.begin(trial.seed, recipe.optimizer, steps)
-    # By the weights that every training of the run begins with, before any are restored.
+    # Hard negatives come from the weights that the training starts with, so that a continued
+    # training has the same: before a checkpoint is restored.
     data = complete_data(training, model, recipe.vectors, folder)
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
     span: dict[str, Any] = {"start": begun, "last": steps}
@@ -195,7 +197,7 @@ def fit(
             lines,
             every=recipe.log_every,
             tokens_per_step=round(recipe.batch_size * data.tokens_each),
-            uniform_loss=math.inf,  # one batch, of rare labels or far numbers, may well be high
+            uniform_loss=math.inf,  # a batch of rare labels or extreme numbers may be high
             name="fine-tuning",
             **span,
         ) as log,
@@ -220,7 +222,7 @@ def fit(
             )
 
         def save_within_epoch(step: int) -> None:
-            if step % an_epoch:  # else it is saved with its evaluation
+            if step % an_epoch:  # at its end, it is saved after the evaluation
                 save(step)
 
         def stop_if_done() -> bool:
@@ -232,7 +234,7 @@ def fit(
         trained.fit(
             fed(prefetched(training_batches(data, recipe, trial.seed)[begun:]), data.varying),
             steps_per_epoch=steps - begun,
-            shuffle=False,  # the batches are in their order already
+            shuffle=False,  # the batches are shuffled already
             callbacks=[
                 log,
                 PeriodicCallback(judge, every=an_epoch, log=log, **span),
@@ -245,7 +247,7 @@ def fit(
 def complete_data(
     training: Training, model: PretrainedModel, vectors: VectorConfig, folder: Path
 ) -> TrainingData:
-    """What is trained on, with hard negatives by the model or a teacher's vectors, if asked for."""
+    """The data with hard negatives of the model or vectors of a teacher, if configured."""
     data, mark = training
     if isinstance(data, SideBatches) and data.belonging and vectors.pieces == 1:
         data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
@@ -257,24 +259,21 @@ def complete_data(
 
 
 def training_batches(data: TrainingData, recipe: Recipe, seed: int) -> Any:
-    """The batches of all epochs, as the task's model takes them."""
+    """The batches of all epochs; R-Drop needs each row twice."""
     return data.batches(recipe.batch_size, seed, repeat=2 if recipe.loss.r_drop else 1)
 
 
 def compare(
     task: Task, gold: Sequence[Label], answers: Sequence[Prediction]
 ) -> tuple[Task, Scores]:
-    """The task with what it chooses on these examples, and its metrics with that."""
+    """The task with its choices on these examples, such as thresholds, and its metrics then."""
     chosen = task.decoding.with_choices(gold, answers)
     predictions = [chosen.decoding.reread(answer) for answer in answers]
     return chosen, chosen.metrics.compute(gold, predictions)
 
 
 def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
-    """Raise InputError where weights were chosen by other validation examples than these.
-
-    A folder from before these were remembered is taken at its word, and remembers them from now on.
-    """
+    """Raise InputError where weights were chosen by other validation examples than these."""
     found = fingerprint(
         [*valid.token_ids, *(task.labelling.target(example) for example in trial.valid)]
     )
@@ -291,12 +290,12 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
 
 
 def _is_best(metrics: Scores, before: Sequence[Scores], metric: Metric) -> bool:
-    """Whether the metrics are better than every line's before; a tie goes to the earlier."""
+    """Whether the metrics are better than all before; of equal ones the earlier is best."""
     return all(metric.goodness(metrics) > metric.goodness(line) for line in before)
 
 
 def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
-    """Whether the last `patience` evaluations have brought nothing better."""
+    """Whether none of the last `patience` evaluations was better."""
     figures = [recipe.metric.goodness(line) for line in read_metrics(evaluations)]
     if not recipe.patience or len(figures) <= recipe.patience:
         return False

@@ -325,7 +325,7 @@ def _read(config: GenerateConfig) -> list[str]:
         encoding=config.encoding,
         sheet=config.sheet,
     )
-    unanswered = open_unanswered(config.input, TextRow(name="generate"), columns)  # type: ignore[arg-type]
+    unanswered = open_unanswered(config.input, TextRow(name="generate"), columns)
     rows = list(unanswered.examples)
     skipped = SkippedRows(config.input)
     for row in rows:

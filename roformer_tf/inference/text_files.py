@@ -119,7 +119,7 @@ def checked_texts(
     once. Raises InputError, naming them all, for rows that are empty or cannot be read, and for a
     file without any.
     """
-    unanswered = open_unanswered(path, TextRow(columns), config.columns())  # type: ignore[arg-type]
+    unanswered = open_unanswered(path, TextRow(columns), config.columns())
     name = "stdin" if is_stdin(path) else path
     skipped = SkippedRows(name)
     with tempfile.TemporaryFile("w+", encoding="ascii") as file:

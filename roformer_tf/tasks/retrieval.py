@@ -225,7 +225,7 @@ class RetrievalMetrics(VectorMetrics[R]):
     def near_and_far(
         self, examples: Examples, predictions: Predictions
     ) -> tuple[list[float], list[float]]:
-        """Far is one other text for each example; NaN stands for none."""
+        """Far is one other text for each example; NaN means that there is none."""
         far = [prediction.label.other for prediction in predictions]
         near = [float(prediction.scores[0]) for prediction in predictions]
         return near, [cosine for cosine in far if not np.isnan(cosine)]

@@ -29,11 +29,11 @@ from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Pr
 from roformer_tf.translation import Message
 
 MISTAKES = 20
-"""That the report shows."""
+"""Most mistakes that a report shows."""
 CHARACTERS = 200
-"""Of a text that it shows, or units."""
+"""Most characters of a text that it shows, or units."""
 POINTS = 1000
-"""Of a curve or a cloud, at most."""
+"""Most points of a curve or a scatter plot."""
 BINS = 10
 COSINE_BINS = 20
 
@@ -258,15 +258,15 @@ def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
     return {"ece": sum(distances) / len(right), "bins": bins}
 
 
-def confusion(gold: Sequence[Hashable], answers: Sequence[Hashable]) -> list[JsonObject]:
-    """How often which label is answered by which, the most frequent first.
+def confusion(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> list[JsonObject]:
+    """How often which label is predicted for which, the most frequent first.
 
     → [{"gold": "good", "predicted": "bad", "count": 12}, …], none of them 0.
     """
-    found = Counter(zip(gold, answers, strict=True))
+    counts = Counter(zip(gold, predicted, strict=True))
     return [
-        {"gold": label, "predicted": answer, "count": number}
-        for (label, answer), number in found.most_common()
+        {"gold": label, "predicted": other, "count": number}
+        for (label, other), number in counts.most_common()
     ]
 
 

@@ -102,7 +102,7 @@ def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
 
 def test_pieces_must_be_of_one_size():
     check_pieces(32, 8)
-    with pytest.raises(InputError, match="32 cannot be parted into 5"):
+    with pytest.raises(InputError, match="32 cannot be divided into 5"):
         check_pieces(32, 5)
 
 
