@@ -27,17 +27,25 @@ Question: TypeAlias = tuple[bytes, Label | None]
 """What is asked of an example, and its answer: equal questions should have equal answers."""
 
 
-class Stratifies(Protocol):
-    """A task as far as it is asked for parting examples."""
+class StratifiesLabels(Protocol):
+    """The part of a task that splitting examples needs."""
 
     def labels_in(self, label: Label) -> set[str]:
         """The labels that an example's label consists of; none of a number."""
 
     def strata(self, examples: Sequence[Example]) -> list[Any]:
-        """What of each example should be as frequent on every side."""
+        """What of each example should be as frequent in every set."""
 
     def split_keys(self, example: Example) -> Sequence[bytes]:
-        """Examples that share one of these belong on the same side."""
+        """Examples that share one of these stay in the same set."""
+
+
+class Stratifies(Protocol):
+    """A task, or its class, as far as splitting examples needs it."""
+
+    @property
+    def labelling(self) -> StratifiesLabels:
+        """The part that knows what labels are."""
 
 
 def text_question(example: Example) -> Question:
@@ -184,7 +192,7 @@ def _deal(
     farthest below its share of the groups so far, except those that `_reserved` assigns, where
     `every_label` asks for them.
     """
-    groups, strata = _sharing(examples, task, shares), task.strata(examples)
+    groups, strata = _sharing(examples, task, shares), task.labelling.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=lambda group: strata[group[0]])
     labels = [_all_labels([examples[i] for i in group], task) for group in shuffled]
@@ -228,7 +236,7 @@ def _sharing(
     Where nearly all hang together so, and one side would get less than its share, only those of
     the same texts do.
     """
-    groups = _components([task.split_keys(example) for example in examples])
+    groups = _components([task.labelling.split_keys(example) for example in examples])
     smallest = shares[shares > 0].min()
     if max(map(len, groups), default=0) > (1 - smallest) * len(examples):
         return _components([[example_key(example.texts)] for example in examples])
@@ -265,7 +273,7 @@ def number_strata(numbers: Sequence[float]) -> list[int]:
 
 def _all_labels(examples: Iterable[Example], task: Stratifies) -> set[str]:
     """The labels of examples."""
-    return {label for example in examples for label in task.labels_in(example.label)}
+    return {label for example in examples for label in task.labelling.labels_in(example.label)}
 
 
 def _of_side(examples: Sequence[Example], chosen: npt.NDArray[np.bool_]) -> list[Example]:
