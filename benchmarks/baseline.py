@@ -30,12 +30,12 @@ def main() -> None:
     )
     task = layout.task.from_examples(training)
     began = time.perf_counter()
-    name, predictions = task.baseline(training, judged_by, chosen_by)
+    name, predictions = task.metrics.baseline(training, judged_by, chosen_by)
     seconds = time.perf_counter() - began
     print(f"{name}, {seconds:.1f} s")
     gold = [example.label for example in judged_by]
-    ends = task.intervals(gold, predictions)
-    for metric, value in task.compute_metrics(gold, predictions).items():
+    ends = task.metrics.intervals(gold, predictions)
+    for metric, value in task.metrics.compute(gold, predictions).items():
         print(f"  {metric} {value} {ends[metric]}")
 
 

@@ -138,7 +138,9 @@ def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list
     """Lines of examples whose label the model doubts, whatever the baseline predicts."""
     opened = open_finetuned(folder, precision="float32")
     predictions = opened.predict(examples)
-    issues = opened.task.label_issues(examples, opened.task.calibrated(examples, predictions))
+    issues = opened.task.metrics.label_issues(
+        examples, opened.task.metrics.calibrated(examples, predictions)
+    )
     return [int(examples[issue.example].place) for issue in issues or ()]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.metrics import bootstrap, mean
-from roformer_tf.tasks.retrieval import query_figures
+from roformer_tf.tasks.vectors.ranked_texts import query_figures
 
 NEVER = 10**9
 """The rank of a document that was not found."""

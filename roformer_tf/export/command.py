@@ -104,15 +104,16 @@ def _export_finetuned(
         )
     finetuned = opened.finetuned()
     model = finetuned.model
-    task = finetuned.task.with_weights(model)  # decoding needs some that a graph does not hold
+    # Decoding needs some weights that a graph does not hold.
+    task = finetuned.task.decoding.with_weights(model)
 
     def network() -> Any:
         check_supported(opened.checkpoint.config, opened.name)
-        return opened.network(task.graph_part, meaning=task.graph_meaning())
+        return opened.network(task.decoding.graph_part, meaning=task.decoding.graph_meaning())
 
     def save_settings(folder: Path) -> None:
         task.save(folder)
-        if scores := task.order_scores():
+        if scores := task.decoding.order_scores():
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
 
     exported = Exportable(
@@ -131,14 +132,14 @@ def _export_finetuned(
 def task_outputs(model: Any, task: Task, inputs: Any) -> dict[str, Any]:
     """Logits, and their meaning: {"logits", "probabilities" or "value"}."""
     logits = model(inputs)
-    return {"logits": logits, **task.graph_outputs(logits)}
+    return {"logits": logits, **task.decoding.graph_outputs(logits)}
 
 
 def int8_cost(finetuned: Finetuned, exact: Path, rounded: Path, examples: Sequence[Example]) -> str:
     """Size, time and metrics of a graph in float32 and of one in int8."""
     task = finetuned.task
     examples = examples[:: -(-len(examples) // MAX_MEASURED)]
-    encoded = task.encode(examples, finetuned.tokenizer)
+    encoded = task.labelling.encode(examples, finetuned.tokenizer)
     labels = [example.label for example in examples if example.label is not None]
     facts, scores = [], []
     for name, file in (("float32", exact), ("int8", rounded)):
@@ -148,7 +149,7 @@ def int8_cost(finetuned: Finetuned, exact: Path, rounded: Path, examples: Sequen
         milliseconds = 1e3 * (time.perf_counter() - start) / len(labels)
         size = file.stat().st_size / MEGABYTE
         facts.append(f"{name}: {size:.1f} MB, {milliseconds:.2f} ms an example.")
-        scores.append(task.compute_metrics(labels, predictions))
+        scores.append(task.metrics.compute(labels, predictions))
     before, after = scores
     changes = [
         f"  {name}: {value:.4f} → {changed:.4f} ({changed - value:+.4f})"

@@ -96,7 +96,7 @@ def _finetune(config: FinetuneConfig) -> None:
     check_pieces(config.batch_size, config.vectors.pieces)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
-    for line in task.remarks(sets.train):
+    for line in task.labelling.notes(sets.train):
         print(line)
     keras.utils.set_random_seed(config.seed)  # of heads that the checkpoint lacks
     start = make_start(config, layout.task)
@@ -190,7 +190,7 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
-    if config.crf and not layout.task.has_units:
+    if config.crf and not layout.task.labelling.has_units:
         raise InputError(
             f"crf is about labels that follow each other, but a {layout.task.name} has one answer "
             "for a text. Leave --crf out."
@@ -204,16 +204,15 @@ def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) 
         max_length=WHOLE,
         crf=config.crf,
     )
-    if task.vector_settings:
-        task = task.with_vector_settings(
-            **{x: getattr(config.vectors, x) for x in task.vector_settings if x != "pieces"}
-        )
-    if config.long_texts != "head" and (fixed := task.why_long_texts_fixed()):
+    names = [name for name in task.objective.vector_settings if name != "pieces"]
+    settings = {name: getattr(config.vectors, name) for name in names}
+    task = task.objective.with_vector_settings(**settings)
+    if config.long_texts != "head" and (fixed := task.labelling.why_long_texts_fixed()):
         raise InputError(
             f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Leave it out."
         )
     for example in (*sets.valid, *sets.test):
-        task.target(example)
+        task.labelling.target(example)
     check_loss(task, config.loss)
     return task
 
@@ -223,7 +222,7 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
     if config.epochs != "auto":
         return config
     rate = float(config.optimizer.learning_rate)
-    batches = -(-len(sets.train) * task.rows_each // config.batch_size)
+    batches = -(-len(sets.train) * task.labelling.rows_per_example // config.batch_size)
     steps = max(1, batches // config.optimizer.accumulate)
     epochs = MOST_EPOCHS if config.from_scratch else usual_epochs(rate, steps)
     why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
@@ -233,7 +232,7 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
 
 def check_steps(config: FinetuneConfig, task: Task, sets: Sets) -> None:
     """Raise InputError where all batches together make no step."""
-    rows = len(sets.train) * task.rows_each
+    rows = len(sets.train) * task.labelling.rows_per_example
     batches = int(config.epochs) * -(-rows // config.batch_size)
     if batches < config.optimizer.accumulate:
         raise InputError(
@@ -251,15 +250,15 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         changes |= dict.fromkeys(names, config.dropout)
-    if config.pooling and config.pooling not in task.poolings:
+    if config.pooling and config.pooling not in task.objective.poolings:
         raise InputError(
             f"pooling is {config.pooling}, but a {task.name} is read from "
-            f"{' or '.join(task.poolings)}. Give one of these, or leave --pooling out."
+            f"{' or '.join(task.objective.poolings)}. Give one of these, or leave --pooling out."
         )
     with _heads_unsaid(), OpenedSource(config.checkpoint) as source:
-        pooling = config.pooling or task.choose_pooling(source.checkpoint(), source)
-        encoder = task.source_class().from_source(source, pooling=pooling, **changes)
-    if config.pooling is None and len(task.poolings) > len(Task.poolings):
+        pooling = config.pooling or task.objective.choose_pooling(source.checkpoint(), source)
+        encoder = task.objective.source_class().from_source(source, pooling=pooling, **changes)
+    if config.pooling is None and task.texts_apart and len(task.objective.poolings) > 1:
         print(f"vectors are {POOLINGS[pooling]}")
     if encoder.tokenizer is None:
         raise InputError(missing_vocabulary(str(config.checkpoint)))
@@ -299,9 +298,9 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, start: Start) 
 
     Raises InputError for more than a model with learned positions has.
     """
-    lengths = task.encode(sets.train, start.tokenizer).lengths
+    lengths = task.labelling.encode(sets.train, start.tokenizer).lengths
     if config.max_length == "auto":
-        chosen = pick_max_length(lengths, task.longest)
+        chosen = pick_max_length(lengths, task.labelling.default_max_length)
         if start.architecture.position_embedding_type == "learned":
             chosen = min(chosen, start.architecture.max_position_embeddings)
     else:
@@ -323,7 +322,7 @@ def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
     Raises InputError for one that the task does not have, and for one that the labels of the
     validation set, or of a fold, cannot give.
     """
-    known = {metric.name: metric for metric in task.usable_metrics()}
+    known = {metric.name: metric for metric in task.metrics.usable()}
     if config.metric is not None and config.metric not in known:
         raise InputError(
             f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
@@ -332,7 +331,7 @@ def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
     undefined: dict[str, str] = {}
     for examples in (sets.valid, *(held_out for _, held_out in sets.folds)):
         if examples:
-            undefined |= task.why_undefined(labels_of(examples))
+            undefined |= task.metrics.why_undefined(labels_of(examples))
     if wanted not in undefined:
         return known[wanted]
     others = [name for name in known if name not in undefined]

@@ -1,4 +1,4 @@
-"""Labelled examples as Keras takes them, for who fine-tunes with `compile` and `fit` alone."""
+"""Labelled examples as Keras takes them, for fine-tuning with `compile` and `fit`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ _USUAL_WAY = (
 
 
 def _shown(value: Any) -> str:
-    """What was given, with its type, cut to what an error has room for."""
+    """A value with its type, short enough for an error message."""
     spelled = " ".join(repr(value).split())
     return f"{spelled[:59]}… ({type(value).__name__})" if len(spelled) > 60 else spelled
 
 
 @dataclass(frozen=True)
 class LabelledDataset:
-    """Examples, and the task that they are of.
+    """Examples, and their task.
 
         train, valid = LabelledDataset.from_file("reviews.tsv").split(valid=0.2)
         model.fit(train.batches(model.tokenizer), validation_data=valid.batches(model.tokenizer))
         valid.predict(model)
 
-    A model for it has `task.outputs` logits. Raises InputError for what are no examples or no task:
-    data that is in memory is written to a file first, which `from_file` reads.
+    A model for it has `task.outputs` logits. Raises InputError for values that are no
+    examples or no task: write data in memory to a file first, and read it with `from_file`.
     """
 
     examples: Sequence[Example]
@@ -71,10 +71,10 @@ class LabelledDataset:
     ) -> "LabelledDataset":
         """Read a labelled file, as `roformer-tf finetune --train` does.
 
-        task: its name, as `--task` has it; told from the columns where there is none.
+        task: its name, as `--task` has it. Default: it is guessed from the columns.
         max_length: most tokens of a row; `long_texts`: what becomes of longer ones.
-        columns: where texts and labels stand; unset, they are found. Raises InputError for a file
-        that cannot be read, where task or columns cannot be told, and for settings out of bounds.
+        columns: which columns hold texts and labels. Default: they are detected. Raises InputError
+        for a file that cannot be read, where task or columns are unclear, and for invalid settings.
         """
         if task is not None and task not in TASKS:
             raise InputError(f"task is {task!r}, but must be one of {', '.join(TASKS)}.")
@@ -96,11 +96,11 @@ class LabelledDataset:
         return cls(examples, layout.task.from_examples(examples, **settings))
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return len(self.examples)
 
     def split(self, valid: float = 0.1, seed: int = 0) -> "tuple[LabelledDataset, LabelledDataset]":
-        """Part into training examples and, of this share, validation examples.
+        """Split into training examples and, of this fraction, validation examples.
 
         Equal texts stay together, and labels are as frequent in both. Raises InputError where one
         would be empty.
@@ -115,7 +115,7 @@ class LabelledDataset:
 
         (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets as
         the task's loss has them, weights float32, 0 where the last batch is filled up. `fit` is
-        best told `shuffle=False`, or it warns on TensorFlow that it does not shuffle either.
+        best called with `shuffle=False`: else it warns on TensorFlow that it does not shuffle.
         Raises InputError for a label that the task does not know.
         """
         if not isinstance(tokenizer, RoFormerTokenizer):
@@ -125,13 +125,13 @@ class LabelledDataset:
             )
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
-        encoded = self.task.encode(self.examples, tokenizer)
-        targets, weights = self.task.row_targets(encoded, self.examples)
+        encoded = self.task.labelling.encode(self.examples, tokenizer)
+        targets, weights = self.task.labelling.row_targets(encoded, self.examples)
         data = RowBatches(encoded, targets, weights)
         return epochs(data.batches(batch_size, seed), data.steps_per_epoch(batch_size))
 
     def predict(self, model: "PretrainedModel", batch_size: int = BATCH_SIZE) -> list[Prediction]:
-        """What the model answers to each example, in order, whatever its label.
+        """The model's prediction for each example, in order, whatever its label.
 
         Raises InputError for a model without a tokenizer.
         """
@@ -141,7 +141,7 @@ class LabelledDataset:
 
     def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""
-        model.config = self.task.described_in(model.config)
+        model.config = self.task.decoding.described_in(model.config)
         if model.tokenizer is not None:
             model.tokenizer = model.tokenizer.with_units(self.task.units)
         model.save_pretrained(folder, max_length=self.task.max_length)

@@ -24,8 +24,9 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.details import JsonObject
 from roformer_tf.tasks.metrics import ACCURACY
+from roformer_tf.tasks.scoring import JsonObject
+from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import printable, table, terminal_width
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Translator
@@ -84,9 +85,9 @@ def evaluate(config: EvaluateConfig) -> None:
     layout, columns = find_columns(config.data, config.columns, task)
     print(layout.said)
     read = read_examples(config.data, layout, columns)
-    examples = [task.for_prediction(example) for example in read]
+    examples = [task.labelling.for_prediction(example) for example in read]
     check_labels(config.data, task, examples)
-    task = task.for_judging(examples)
+    task = TASKS[task.name].adapted(task, examples)
     report = judge(model, tokenizer, task, examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:
@@ -127,7 +128,7 @@ def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
     found = Counter(
         label
         for example in examples
-        for label in sorted(task.labels_in(example.label))
+        for label in sorted(task.labelling.labels_in(example.label))
         if label not in task.labels
     )
     if not found:
@@ -135,7 +136,7 @@ def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
     first = {
         label: example.place
         for example in reversed(examples)
-        for label in task.labels_in(example.label)
+        for label in task.labelling.labels_in(example.label)
     }
     told = [
         f"{label!r} ({number:,} {'row' if number == 1 else 'rows'}, first {first[label]})"
@@ -159,11 +160,11 @@ def judge(
 ) -> JsonObject:
     """Have the examples answered, and compare: what a report has of the set that it judges by.
 
-    `model` as `Task.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
+    `model` as `Task.decoding.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
     0.93, …}, "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes":
     […], "warnings": […], …}
     """
-    encoded = task.encode(examples, tokenizer)
+    encoded = task.labelling.encode(examples, tokenizer)
     predictions = predict_encoded(model, task, encoded, batch_size)
     judged = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
     report: JsonObject = {
@@ -175,7 +176,7 @@ def judge(
         "data": [describe_set(JUDGED, judged, task)],
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **with_intervals(task, {JUDGED: LabelledPredictions(judged.gold, predictions)}),
-        **task.details(examples, predictions),
+        **task.metrics.details(examples, predictions),
     }
     return report | {"warnings": evaluation_warnings(report, Translator("en"))}
 
@@ -185,13 +186,15 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     _ = Translator("en")
     (described,) = report["data"]
     of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
-    cut = task.long_texts_fixed.removesuffix(".") or of_several or CUT[report["long_texts"]]
+    cut = (
+        task.labelling.fixed_long_texts.removesuffix(".") or of_several or CUT[report["long_texts"]]
+    )
     longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
     none = f"none is longer than {report['max_length']} tokens"
     yield f"examples: {described['examples']:,}; {longer if described['longer'] else none}"
     yield ""
     values, intervals = report[JUDGED], report["intervals"][JUDGED]
-    metrics = [task.metric(name) for name in values]
+    metrics = [task.metrics.named(name) for name in values]
     rows = [
         [str(m.title), figure(values[m.name], m), interval(intervals[m.name], m)] for m in metrics
     ]

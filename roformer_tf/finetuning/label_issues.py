@@ -15,9 +15,8 @@ from roformer_tf.inference.answer_files import answer_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.details import JsonObject, shortened
-from roformer_tf.tasks.label_issues import LabelIssue
-from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.tasks.probabilities import LabelIssue, shortest
+from roformer_tf.tasks.scoring import JsonObject, shortened
 
 NAME = "label_issues"
 SUFFIXES = (".tsv", ".xlsx")
@@ -132,10 +131,10 @@ def find_issues(
     Probabilities are calibrated on each set, and the baseline has to agree. No label is checked
     without a baseline, nor if the model is not better than it (`is_better`): where both disagree
     with a label, that is evidence only if the model has learnt more than the baseline. None for a
-    task whose labels cannot be checked: see `Task.label_issues`. The file is an .xlsx where the
+    task whose labels cannot be checked: see `Metrics.label_issues`. The file is an .xlsx where the
     training file is one.
     """
-    if task.label_issues([], []) is None:
+    if task.metrics.label_issues([], []) is None:
         return None
     suffix = ".xlsx" if str(settings.get("train", "")).lower().endswith(".xlsx") else ".tsv"
     reason = "" if is_better else NOT_BETTER
@@ -145,8 +144,8 @@ def find_issues(
         return LabelIssues(task, [], [], all_examples, suffix, reason)
     examples = [example for one in sets for example in one.examples]
     by_model, by_baseline = (
-        [x for one in sets for x in task.calibrated(one.examples, getattr(one, name))]
+        [x for one in sets for x in task.metrics.calibrated(one.examples, getattr(one, name))]
         for name in ("predictions", "baseline")
     )
-    issues = task.label_issues(examples, by_model, by_baseline) or []
+    issues = task.metrics.label_issues(examples, by_model, by_baseline) or []
     return LabelIssues(task, examples, issues, all_examples, suffix)

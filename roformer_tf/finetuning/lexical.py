@@ -8,9 +8,9 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, Lexical, TfIdfSearch
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.different_texts import DifferentTexts
-from roformer_tf.tasks.embedding import Embedding
-from roformer_tf.tasks.thresholds import best_threshold
+from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
+from roformer_tf.tasks.vectors.sentence_vectors import SentenceVectors
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
 
@@ -33,34 +33,34 @@ def lexical_baselines(
     It searches among the same texts. If the model's cosines have a threshold, chosen on `valid`,
     each method has one, too.
     """
-    assert isinstance(task, Embedding)  # of the tasks whose texts are apart
+    assert isinstance(task, SentenceVectors)  # of the tasks whose texts are apart
     found = []
     for name, method in METHODS.items():
         answers = _answers(task, judged, tokenizer, method)
-        if task.data == "scores" and len(task.levels) == 2:
+        if isinstance(task, ScoredPairs) and task.is_binary:
             known = answers if judged is valid else _answers(task, valid, tokenizer, method)
-            alike = np.array([one.label for one in valid]) > sum(task.levels) / 2
-            own = best_threshold(np.array([one.label for one in known]), alike)
+            near = task.is_near([one.label for one in valid])
+            own = best_threshold(np.array([one.label for one in known]), near)
             answers = [Prediction(one.label - own + task.threshold, one.scores) for one in answers]
         found.append((name, answers))
     return found
 
 
 def _answers(
-    task: Embedding,
+    task: SentenceVectors,
     examples: Sequence[Example],
     tokenizer: RoFormerTokenizer,
     method: type[BM25] | type[TfIdfSearch],
 ) -> list[Prediction]:
     """What a search of the examples' other texts by their first ones gives."""
-    encoded = task.encode(examples, tokenizer)
+    encoded = task.labelling.encode(examples, tokenizer)
     assert isinstance(encoded, EncodedSides)
     different = DifferentTexts.of(encoded)
-    spelled = task.judged_texts(examples, tokenizer)
+    spelled = task.labelling.evaluated_texts(examples, tokenizer)
     sides = len(spelled) // len(examples)
     rows = different.examples * sides + different.sides
     index = method([spelled[row] for row in rows.tolist()])
-    return task.read_scores(different, _scores(index, spelled[::sides]))
+    return task.decoding.read_scores(different, _scores(index, spelled[::sides]))
 
 
 def _scores(index: Lexical, queries: Sequence[str]) -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""What fine-tuning minimises: a task's loss, weighted, and R-Drop beside it."""
+"""What fine-tuning minimises: a task's loss, weighted, and R-Drop in addition."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -9,9 +9,11 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.settings import LossConfig, VectorConfig
+from roformer_tf.finetuning.settings import VectorConfig
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.runs.training_model import WeightedMeanLoss
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TASKS
 
 
@@ -23,7 +25,7 @@ def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
         for field in fields(config)
         if getattr(config, field.name) != getattr(usual, field.name)
     ]
-    wrong = [name for name in given if name not in task.vector_settings]
+    wrong = [name for name in given if name not in task.objective.vector_settings]
     if wrong:
         raise InputError(
             f"{wrong[0]} is about sentence vectors, which the task {task.name} does not make. "
@@ -32,7 +34,7 @@ def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
 
 
 def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":
-    """The loss of a task; `targets`, which balanced weights are counted in, are `Task.target`s.
+    """The loss of a task. Balanced weights are counted in `targets`, one for each example.
 
     Raises InputError for a setting that the task has no use for.
     """
@@ -43,22 +45,22 @@ def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> 
         label_smoothing=config.label_smoothing,
         focal=config.focal,
         r_drop=config.r_drop,
-        class_weights=task.balanced_weights(targets).tolist() if balanced else None,
+        class_weights=task.objective.class_weights(targets).tolist() if balanced else None,
         crf=task.crf,
     )
 
 
 def check_loss(task: Task, config: LossConfig) -> None:
-    """Raise InputError for a setting that would do nothing, or something else than it says."""
+    """Raise InputError for a setting that has no effect, or not the one that its name promises."""
     of_each_label = ("label_smoothing", "focal", "class_weights", "r_drop") if task.crf else ()
     alone = dict.fromkeys(of_each_label, "is about each label by itself, and --crf about all.")
-    for name, why in {**task.refused_loss_settings, **alone}.items():
+    for name, why in {**task.objective.refused_settings, **alone}.items():
         if getattr(config, name) not in (0, "none"):
             raise InputError(f"{name} {why} Leave it out.")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class TaskLoss(keras.losses.Loss):
+class TaskLoss(WeightedMeanLoss):
     """The mean of a task's losses over the weights of the whole batch, float32.
 
     Axes: B rows, T tokens, C labels. Call: targets, logits, sample_weight → scalar
@@ -86,33 +88,31 @@ class TaskLoss(keras.losses.Loss):
         name: str = "task_loss",
         dtype: Any = "float32",
     ) -> None:
-        super().__init__(name=name, reduction="sum", dtype=dtype)
-        self.task, self.r_drop = task, r_drop
-        self.label_smoothing, self.focal = label_smoothing, focal
-        self.class_weights, self.crf = class_weights, crf
-
-    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
-        """Divide once, by the weights of the batch."""
-        losses = self.call(y_true, y_pred)
-        if sample_weight is None:
-            return ops.mean(losses)
-        weights = ops.cast(sample_weight, losses.dtype)
-        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1e-7)
+        super().__init__(name, dtype)
+        self.task, self.crf, self.class_weights = task, crf, class_weights
+        self.settings = LossConfig(label_smoothing=label_smoothing, focal=focal, r_drop=r_drop)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Loss of each row (B,) or token (B, T)."""
         logits = ops.cast(y_pred, "float32")
         if self.crf:
             return logits
-        task = TASKS[self.task]
-        losses = task.losses(y_true, logits, self.label_smoothing, self.focal, self.class_weights)
-        if not self.r_drop:
+        objective = TASKS[self.task].objective
+        losses = objective.losses(y_true, logits, self.settings, self.class_weights)
+        if not self.settings.r_drop:
             return losses
         half = ops.shape(logits)[0] // 2
-        apart = task.divergence(logits[:half], logits[half:])
-        return losses + self.r_drop / 4 * ops.concatenate([apart, apart])
+        divergence = objective.divergence(logits[:half], logits[half:])
+        return losses + self.settings.r_drop / 4 * ops.concatenate([divergence, divergence])
 
     def get_config(self) -> dict[str, Any]:
         """What Keras needs to make the loss again."""
-        names = ("task", "label_smoothing", "focal", "r_drop", "class_weights", "crf", "name")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "task": self.task,
+            "label_smoothing": self.settings.label_smoothing,
+            "focal": self.settings.focal,
+            "r_drop": self.settings.r_drop,
+            "class_weights": self.class_weights,
+            "crf": self.crf,
+            "name": self.name,
+        }

@@ -1,6 +1,6 @@
-"""Hard negatives: texts that a model takes for near, though they do not belong together.
+"""Hard negatives: texts with near vectors although they do not belong together.
 
-FOLDER/negatives.npz   those of a training, which goes on with the same when it was killed
+FOLDER/negatives.npz   those of a training, for continuing it after it was killed
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from roformer_tf.files import file_beside
 from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
-from roformer_tf.tasks.different_texts import unit
+from roformer_tf.tasks.vectors.ranked_texts import unit
 from roformer_tf.tokenizers.padding import Ints
 from roformer_tf.top_k import top_k
 
@@ -26,7 +26,7 @@ SCORES_AT_ONCE = 8_000_000  # float32: 32 MB
 def with_hard_negatives(
     data: SideBatches, model: PretrainedModel, count: int, folder: Path, fingerprint: str
 ) -> SideBatches:
-    """Hold against each example the `count` nearest texts that do not belong to its first.
+    """Give each example as negatives the `count` nearest texts that do not belong to its first.
 
     model: gives a vector (H,) of each row. They are looked for among all other second and third
     texts of the examples, by the cosine; where the folder has those of the same data they are
@@ -47,7 +47,7 @@ def with_hard_negatives(
 
 
 def different_rows(token_ids: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """A row of each different one, and which of these each row is."""
+    """The first row of each different text, and for each row the number of its text."""
     numbers = text_numbers(token_ids)
     _, rows, place = np.unique(numbers, return_index=True, return_inverse=True)
     return rows, place

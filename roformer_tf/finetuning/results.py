@@ -83,7 +83,7 @@ class Results:
         joined: list[Prediction] = []
         for answers in parts:
             before = len(joined)
-            joined += [self.search.task.behind(answer, before) for answer in answers]
+            joined += [self.search.task.decoding.shifted(answer, before) for answer in answers]
         return joined
 
     def save(self, card: str) -> None:
@@ -123,8 +123,8 @@ class Results:
         exact = best.predictions["valid"][::step] if judged else answers("float32")
         save_int8_cost(
             folder,
-            task.compute_metrics(gold, exact),
-            task.compute_metrics(gold, answers("int8")),
+            task.metrics.compute(gold, exact),
+            task.metrics.compute(gold, answers("int8")),
             len(examples),
         )
 
@@ -209,7 +209,7 @@ class Results:
         if len(found) > 1:
             gold, metric = [one.label for one in self.examples], self.search.recipe.metric
             task = self.best.task
-            found.sort(key=lambda one: -metric.goodness(task.compute_metrics(gold, one[1])))
+            found.sort(key=lambda one: -metric.goodness(task.metrics.compute(gold, one[1])))
         return found[0], found[1:], ""
 
     @cached_property
@@ -225,19 +225,25 @@ class Results:
             found = lexical_baselines(outcome.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, answers, answers) for name, answers in found]
         metric = self.search.recipe.metric
-        name, answers = task.baseline(trial.train, [*trial.valid, *test], trial.valid, metric)
+        name, answers = task.metrics.baseline(
+            trial.train, [*trial.valid, *test], trial.valid, metric
+        )
         return [FittedBaseline(name, answers[: len(trial.valid)], answers[len(trial.valid) :])]
 
     def _duplicates(self) -> Duplicates | None:
         """Reported texts that occur elsewhere; those of folds are never in their training set."""
-        sets, trial, question = self.search.sets, self.best.trial, self.search.task.question
+        sets, trial, question = (
+            self.search.sets,
+            self.best.trial,
+            self.search.task.labelling.question,
+        )
         if sets.test:
             return duplicates(trial.train, sets.test, trial.valid, question)
         return None if sets.folds else duplicates(trial.train, trial.valid, question=question)
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         search = self.search
-        lengths = search.task.encode(examples, search.start.tokenizer).lengths
+        lengths = search.task.labelling.encode(examples, search.start.tokenizer).lengths
         return EvaluatedSet(examples=examples, lengths=lengths, **more)
 
     @property

@@ -23,12 +23,12 @@ class Sets:
     valid: list[Example]
     test: list[Example]
     folds: list[tuple[list[Example], list[Example]]]
-    """Of cross-validation: training examples, and those held out of them."""
+    """For cross-validation: training examples, and those held out."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Which trainings there are, and what they have in common."""
+    """The trainings of a run, and what they have in common."""
 
     output: Path
     sets: Sets
@@ -43,7 +43,7 @@ class Search:
         """Do all trainings, each in a folder of its own if there are several.
 
         With folds one for each, without it. Else with each learning rate of the sweep, then with
-        each further seed at the best of them. Raises DivergedError where none comes to an end.
+        each further seed at the best of them. Raises DivergedError where all diverge.
         """
         if self.sets.folds:
             return [self._fold(number) for number in range(len(self.sets.folds))]
@@ -69,7 +69,7 @@ class Search:
         return float(self.recipe.optimizer.learning_rate)
 
     def _sweep(self, middle: float, trainer: Trainer) -> list[Outcome]:
-        """Train with each learning rate; one that diverges is said, and left out."""
+        """Train with each learning rate; one that diverges is reported and skipped."""
         outcomes, errors = list[Outcome](), list[DivergedError]()
         for factor in SWEEP:
             rate = middle * factor

@@ -10,29 +10,9 @@ from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.runs.settings import Precision
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TaskName
 from roformer_tf.translation import AskedLanguage
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """What the loss does about few, unequal or doubtful examples."""
-
-    label_smoothing: float = 0.0
-    """Share of the certainty that is taken from a label and spread evenly, such as 0.1."""
-    focal: float = 0.0
-    """How much less what is right already counts: the focal loss' exponent, such as 2."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """"balanced" lets a rare label count for as much as a frequent one, taken all together."""
-    r_drop: float = 0.0
-    """R-Drop: how much two passes with other dropout are to agree, such as 1; doubles the time."""
-    fgm: float = 0.0
-    """FGM: length of a step of the word embeddings against the model, which is trained on both
-    sides of it, such as 0.5; doubles the time."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "label_smoothing", at_least=0, below=1)
-        check_numbers(self, "focal", "r_drop", "fgm", at_least=0)
 
 
 @dataclass(frozen=True)

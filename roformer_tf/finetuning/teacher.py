@@ -1,6 +1,6 @@
 """A teacher's vectors of the texts that paraphrases are trained on.
 
-FOLDER/teacher.npz   those of a training, which goes on with the same when it was killed
+FOLDER/teacher.npz   those of a training, for continuing it after it was killed
 """
 
 import dataclasses

@@ -9,7 +9,6 @@ import numpy as np
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.fgm import trainable
 from roformer_tf.finetuning.losses import TaskLoss, make_loss
-from roformer_tf.finetuning.settings import LossConfig
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.pretrained import PretrainedModel
@@ -21,6 +20,7 @@ from roformer_tf.runs.optimizers.factory import (
 )
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
@@ -38,9 +38,11 @@ class Start:
     def model(self, task: Task) -> PretrainedModel:
         """A model for the task, its head new, its encoder the checkpoint's."""
         architecture = self.architecture.replace(num_labels=task.outputs, crf=task.crf)
-        model = task.model_class()(task.described_in(architecture), dtype=self.precision)
+        model = task.objective.model_class()(
+            task.decoding.described_in(architecture), dtype=self.precision
+        )
         variables = model.named_variables()
-        for name, array in {**task.first_weights(), **self.weights}.items():
+        for name, array in {**task.objective.first_weights(), **self.weights}.items():
             variables[name].assign(array)
         model.tokenizer = self.tokenizer.with_units(task.units)
         return model
@@ -101,7 +103,9 @@ class Trainer:
         """The loss of rows; None where the model compares whole batches by itself."""
         if self.task.texts_apart:
             return None
-        return make_loss(self.task, self.loss, [self.task.target(one) for one in self.train])
+        return make_loss(
+            self.task, self.loss, [self.task.labelling.target(one) for one in self.train]
+        )
 
     def forget(self) -> None:
         """Let the next training make a model of its own, after one that broke off in a step."""

@@ -1,9 +1,9 @@
-"""One training of a fine-tuning run: from a checkpoint's encoder to the best weights' answers.
+"""One training of a fine-tuning run: a checkpoint's encoder → the predictions of the best weights.
 
 FOLDER/best/          the best weights so far, as a model folder
-FOLDER/valid.json     fingerprint of the examples that they are chosen by
-FOLDER/checkpoints/   what a killed training continues from; gone when it is done
-FOLDER/result.json    that it is done
+FOLDER/valid.json     fingerprint of the validation examples
+FOLDER/checkpoints/   for continuing a killed training; removed when it is finished
+FOLDER/result.json    written when it is finished
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
 """
 
@@ -23,7 +23,7 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, read_json, remove, write_text
 from roformer_tf.finetuning.negatives import with_hard_negatives
-from roformer_tf.finetuning.settings import LossConfig, VectorConfig
+from roformer_tf.finetuning.settings import VectorConfig
 from roformer_tf.finetuning.teacher import with_teacher
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
@@ -47,23 +47,25 @@ from roformer_tf.runs.run_files import (
     read_metrics,
 )
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
 
 VALID = "valid.json"
 ANEW = "Give another --output to start anew."
 OFTEN = 1.25
-"""Examples of one second text, as a mean, from which it is worth encoding it once for them all."""
+"""Examples for each different second text, on average, from which it is encoded once for all of
+them: below, the bookkeeping costs more than it saves."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How every training of a run is done."""
+    """Settings that all trainings of a run have in common."""
 
     optimizer: FinetuneOptimizerConfig
     loss: LossConfig
     metric: Metric
-    """Figure on the validation set that the best weights are kept by."""
+    """Figure on the validation set by which the best weights are chosen."""
     epochs: int
     batch_size: int
     patience: int
@@ -75,7 +77,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is a training's own."""
+    """The settings of one training."""
 
     name: str
     folder: Path
@@ -86,7 +88,7 @@ class Trial:
 
 
 class Training(NamedTuple):
-    """What is trained on."""
+    """The data of a training, and their fingerprint."""
 
     data: TrainingData
     fingerprint: str
@@ -94,7 +96,7 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training gave: the answers of its best weights, and how good they are."""
+    """The result of a training: the predictions of its best weights, and their figures."""
 
     trial: Trial
     predictions: dict[str, list[Prediction]]
@@ -104,26 +106,26 @@ class Outcome:
     task: Task
     """With what was chosen for its best weights, such as thresholds."""
     seconds: float
-    """That training took, in the process that finished it."""
+    """Duration of the training, in the process that finished it."""
     choice: Choice = Choice("keras", "float32")  # noqa: RUF009 (it is frozen)
-    """By what the answers were computed."""
+    """Engine and precision of the predictions."""
 
     @property
     def goodness(self) -> float:
-        """The validation set's figure, its sign such that more is better."""
+        """The validation set's figure, negated where less is better."""
         return self.trial.recipe.metric.goodness(self.metrics["valid"])
 
 
 def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> Outcome:
-    """Train, or go on, or find it done; then have the best weights answer valid and test.
+    """Train, or continue, unless it is finished; then predict validation and test set.
 
-    They answer by the engine and in the precision that `predict` has them, whatever they were
-    trained in; what gives vectors by Keras in float32.
+    Predictions have the engine and precision of `predict`, whatever those of training; models of
+    vectors use Keras in float32.
     """
     start = trainer.start
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
-    encoded = {name: task.encode(x, start.tokenizer) for name, x in sets.items()}
-    training = task.training_data(trial.train, start.tokenizer)
+    encoded = {name: task.labelling.encode(x, start.tokenizer) for name, x in sets.items()}
+    training = task.labelling.training_data(trial.train, start.tokenizer)
     data = fingerprint(training.fingerprinted())
     _check_valid(trial, encoded["valid"], task)
     result = trial.folder / RESULT
@@ -141,11 +143,11 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model, chosen, choice = _for_judging(start, task, trial.folder / BEST)
     predictions = {name: predict_encoded(model, chosen, x) for name, x in encoded.items()}
-    task = task.with_choices_of(chosen)
+    task = task.decoding.with_choices_of(chosen)
     return Outcome(
         trial,
         predictions,
-        {name: task.compute_metrics(labels_of(x), predictions[name]) for name, x in sets.items()},
+        {name: task.metrics.compute(labels_of(x), predictions[name]) for name, x in sets.items()},
         task,
         done["seconds"],
         choice=choice,
@@ -153,25 +155,26 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
 
 
 def _for_judging(start: Start, task: Task, folder: Path) -> tuple[Any, Task, Choice]:
-    """What answers for the weights of a folder as it will answer, and the task that reads it."""
+    """The model of a folder as `predict` opens it, and the task with its choices."""
     if not (task.texts_apart or task.writes):
         found = open_finetuned(folder)
         if found.choice.engine != "keras":
             return found.model, found.task, found.choice
     model = dataclasses.replace(start, precision="float32").model(task)
     model.load_pretrained(folder)
-    return model, task.with_choices_of(load_task(folder)), Choice("keras", "float32")
+    return model, task.decoding.with_choices_of(load_task(folder)), Choice("keras", "float32")
 
 
 def fit(
     trial: Trial, trainer: Trainer, task: Task, training: Training, valid: EncodedTexts
 ) -> None:
-    """Train from the last checkpoint to the end, keeping the best weights on the way."""
+    """Train from the last checkpoint to the end, and keep the best weights so far."""
     recipe, folder = trial.recipe, trial.folder
     an_epoch = training.data.steps_per_epoch(recipe.batch_size)
     steps = recipe.epochs * an_epoch
     model, trained = trainer.begin(trial.seed, recipe.optimizer, steps)
-    # By the weights that every training of the run begins with, before any are restored.
+    # Hard negatives come from the weights that the training starts with, so that a continued
+    # training has the same: before a checkpoint is restored.
     data = complete_data(training, model, recipe.vectors, folder)
     begun, _ = resume(folder / CHECKPOINTS, trained, training.fingerprint)
     span: dict[str, Any] = {"start": begun, "last": steps}
@@ -187,7 +190,7 @@ def fit(
             lines,
             every=recipe.log_every,
             tokens_per_step=round(recipe.batch_size * data.tokens_each),
-            uniform_loss=math.inf,  # one batch, of rare labels or far numbers, may well be high
+            uniform_loss=math.inf,  # a batch of rare labels or extreme numbers may be high
             name="fine-tuning",
             **span,
         ) as log,
@@ -212,7 +215,7 @@ def fit(
             )
 
         def save_within_epoch(step: int) -> None:
-            if step % an_epoch:  # else it is saved with its evaluation
+            if step % an_epoch:  # at its end, it is saved after the evaluation
                 save(step)
 
         def stop_if_done() -> bool:
@@ -224,7 +227,7 @@ def fit(
         trained.fit(
             fed(prefetched(training_batches(data, recipe, trial.seed)[begun:]), data.varying),
             steps_per_epoch=steps - begun,
-            shuffle=False,  # the batches are in their order already
+            shuffle=False,  # the batches are shuffled already
             callbacks=[
                 log,
                 PeriodicCallback(judge, every=an_epoch, log=log, **span),
@@ -237,7 +240,7 @@ def fit(
 def complete_data(
     training: Training, model: PretrainedModel, vectors: VectorConfig, folder: Path
 ) -> TrainingData:
-    """What is trained on, with hard negatives by the model or a teacher's vectors, if asked for."""
+    """The data with hard negatives of the model or vectors of a teacher, if configured."""
     data, mark = training
     if isinstance(data, SideBatches) and data.positives and vectors.pieces == 1:
         data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
@@ -249,24 +252,24 @@ def complete_data(
 
 
 def training_batches(data: TrainingData, recipe: Recipe, seed: int) -> Any:
-    """The batches of all epochs, as the task's model takes them."""
+    """The batches of all epochs; R-Drop needs each row twice."""
     return data.batches(recipe.batch_size, seed, repeat=2 if recipe.loss.r_drop else 1)
 
 
 def compare(
     task: Task, gold: Sequence[Label], answers: Sequence[Prediction]
 ) -> tuple[Task, Scores]:
-    """The task with what it chooses on these examples, and its metrics with that."""
-    chosen = task.with_choices(gold, answers)
-    return chosen, chosen.compute_metrics(gold, [chosen.reread(answer) for answer in answers])
+    """The task with its choices on these examples, such as thresholds, and its metrics then."""
+    chosen = task.decoding.with_choices(gold, answers)
+    predictions = [chosen.decoding.reread(answer) for answer in answers]
+    return chosen, chosen.metrics.compute(gold, predictions)
 
 
 def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
-    """Raise InputError where weights were chosen by other validation examples than these.
-
-    A folder from before these were remembered is taken at its word, and remembers them from now on.
-    """
-    found = fingerprint([*valid.token_ids, *(task.target(example) for example in trial.valid)])
+    """Raise InputError where weights were chosen by other validation examples than these."""
+    found = fingerprint(
+        [*valid.token_ids, *(task.labelling.target(example) for example in trial.valid)]
+    )
     known = trial.folder / VALID
     begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
     if not (begun and known.exists()):
@@ -280,12 +283,12 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
 
 
 def _is_best(metrics: Scores, before: Sequence[Scores], metric: Metric) -> bool:
-    """Whether the metrics are better than every line's before; a tie goes to the earlier."""
+    """Whether the metrics are better than all before; of equal ones the earlier is best."""
     return all(metric.goodness(metrics) > metric.goodness(line) for line in before)
 
 
 def _is_exhausted(evaluations: Path, recipe: Recipe) -> bool:
-    """Whether the last `patience` evaluations have brought nothing better."""
+    """Whether none of the last `patience` evaluations was better."""
     figures = [recipe.metric.goodness(line) for line in read_metrics(evaluations)]
     if not recipe.patience or len(figures) <= recipe.patience:
         return False
@@ -297,7 +300,7 @@ def _keep(model: PretrainedModel, task: Task, folder: Path) -> None:
     with folder_beside(folder) as beside:
         model.save_pretrained(beside, max_length=task.max_length)
         task.save(beside)
-        task.save_beside(beside, model.config)
+        task.decoding.save_files(beside, model.config)
 
 
 def labels_of(examples: Sequence[Example]) -> list[Label]:

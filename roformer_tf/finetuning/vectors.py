@@ -1,4 +1,4 @@
-"""Training by a loss of a whole batch's vectors, which may be computed in pieces.
+"""Training by a loss of a whole batch's vectors, which may be computed in micro-batches.
 
 A batch's vectors depend on each other in the loss alone. So a batch larger than memory is computed
 twice (gradient caching, arXiv 2101.06983): once in pieces for its vectors, of which the loss gives
@@ -15,23 +15,20 @@ from keras import layers, ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.runs.training_model import TrainingModel
 from roformer_tf.tasks.base import Task
 
 
-class BatchTraining(PretrainedModel):
-    """A model whose `fit` minimises a task's loss of a whole batch: `Task.batch_loss`.
-
-    It calls, saves and loads as the model does.
-    """
+class BatchTraining(TrainingModel):
+    """A model whose `fit` minimises a task's loss of a whole batch: `Objective.batch_loss`."""
 
     def __init__(self, model: PretrainedModel, task: Task) -> None:
-        super().__init__(model.config, name=f"batches_{model.name}", dtype=model.dtype_policy)
-        self.model, self.task = model, task
-        self.tokenizer, self.architecture = model.tokenizer, model.architecture
+        super().__init__(model, "batches")
+        self.task = task
         self.classifier: layers.Dense | None = None
-        if task.pair_classes:
+        if classes := task.objective.pair_classes:
             self.classifier = layers.Dense(
-                task.pair_classes, use_bias=False, name="pair_classifier", dtype="float32"
+                classes, use_bias=False, name="pair_classifier", dtype="float32"
             )
         self.build()
 
@@ -39,18 +36,6 @@ class BatchTraining(PretrainedModel):
         """Make the classifier's weights; the model has its own."""
         if self.classifier is not None:
             self.classifier.build((None, 3 * self.config.hidden_size))
-
-    def parts(self) -> dict[str, layers.Layer]:
-        """The model's."""
-        return self.model.parts()
-
-    def checked(self, inputs: Any) -> dict[str, Any]:
-        """The inputs, which the model itself checks."""
-        return dict(inputs)
-
-    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Any:
-        """Do what the model does."""
-        return self.model(inputs, training=training)
 
     def compute_loss(
         self,
@@ -62,7 +47,7 @@ class BatchTraining(PretrainedModel):
     ) -> Tensor:
         """The task's loss of the whole batch, a scalar."""
         weights = ops.cast(sample_weight, "float32")
-        return self.task.batch_loss(y, y_pred, weights, x, self.classifier)
+        return self.task.objective.batch_loss(y, y_pred, weights, x, self.classifier)
 
 
 class VectorTraining(BatchTraining):
@@ -70,9 +55,9 @@ class VectorTraining(BatchTraining):
 
     Axes: B examples, S texts of an example, H features. Call: {"side_0": (B, T0), "side_1":
     (B, T1), …} token ids, a last side of K texts an example as (B, K, T) → vectors (B, S, H). A
-    side of D texts for several examples each has "place_1" (B,) beside it, which of them it is.
-    With `pieces` above 1 that many are encoded one after the other. A classifier that the task
-    trains beside it is no part of what is saved.
+    side of D texts that several examples share comes with "place_1" (B,): the text of each example.
+    With `pieces` above 1 so many parts of a batch are encoded one after the other. A classifier
+    that the task trains as well is not saved.
     """
 
     def __init__(self, model: PretrainedModel, task: Task, pieces: int = 1) -> None:
@@ -112,11 +97,11 @@ class VectorTraining(BatchTraining):
         found = tf.map_fn(
             lambda piece: self(piece, training=True),
             pieces,
-            parallel_iterations=1,  # else pieces would be in memory together again
+            parallel_iterations=1,  # else several pieces would be in memory
             fn_output_signature=tf.TensorSpec((None, None, self.config.hidden_size), "float32"),
         )
         variables = self.trainable_variables
-        weights_of = [variable.value for variable in variables]  # which may be none of the loss'
+        weights_of = [variable.value for variable in variables]  # perhaps none is in the loss
         vectors = _whole(found)
         with tf.GradientTape() as tape:
             tape.watch(vectors)
@@ -217,9 +202,9 @@ def _whole(pieces: Tensor) -> Tensor:
 
 
 def check_pieces(batch_size: int, pieces: int) -> None:
-    """Raise InputError unless the pieces are of one size."""
+    """Raise InputError unless all pieces have the same size."""
     if batch_size % pieces:
         raise InputError(
-            f"a batch of {batch_size} cannot be parted into {pieces} pieces of one size. Give a "
+            f"a batch of {batch_size} cannot be divided into {pieces} pieces of one size. Give a "
             f"--batch-size that is a multiple of {pieces}, or other --pieces."
         )

@@ -38,7 +38,7 @@ _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 
 def cell_names(task: Task) -> list[str]:
     """Names of the columns of a prediction: the task's own, and `error`."""
-    return [*task.cell_names(), ERROR]
+    return [*task.decoding.cell_names(), ERROR]
 
 
 def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
@@ -54,7 +54,9 @@ def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
 
 def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:
     """A prediction by column: texts, numbers, tuples of them, and entities; no error."""
-    return dict(zip(cell_names(task), [*task.cells(example, prediction), None], strict=True))
+    return dict(
+        zip(cell_names(task), [*task.decoding.cells(example, prediction), None], strict=True)
+    )
 
 
 def bad_cells(problem: str, task: Task) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[Answe
     Its name gives the format: .jsonl, .csv, .xlsx, and a TSV for any other. Raises InputError where
     it cannot be written, or is full.
     """
-    kind, between = Path(output.lower()).suffix, task.joined_by or task.label_separator
+    kind, between = Path(output.lower()).suffix, task.decoding.joined_by or task.label_separator
     if kind == ".xlsx":
         with _written(output) as beside, closing(_Sheet(names, between)) as sheet:
             yield sheet

@@ -217,14 +217,14 @@ class OpenedModel:
             notes.append(int8_cost(self.files.path))
         model: Any
         if choice.engine == "keras":
-            model = self.keras_model(task.model_class(), choice.precision)
+            model = self.keras_model(task.objective.model_class(), choice.precision)
         elif shared is not None:
             model = onnx_session(shared, "logits", choice.precision, threads)
         else:
-            network = self.network(task.graph_part)
+            network = self.network(task.decoding.graph_part)
             model = graph_model(network, choice.engine, choice.precision, threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
-        task = task.with_arrays(self.checkpoint.arrays)
+        task = task.decoding.with_arrays(self.checkpoint.arrays)
         return Finetuned(model, tokenizer, task, choice, tuple(notes))
 
     def _exported(self, task: Task, threads: int | None) -> Finetuned:
@@ -274,7 +274,7 @@ def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | No
         is_export = (opened.files.path / ONNX).is_file()
         if choice.engine != "onnx" or is_export or opened.task is None or opened.task.texts_apart:
             return None
-        return share_onnx(opened.network(opened.task.graph_part), choice.precision, target)
+        return share_onnx(opened.network(opened.task.decoding.graph_part), choice.precision, target)
 
 
 def predict(
@@ -284,20 +284,20 @@ def predict(
     examples: Sequence[Example],
     batch_size: int = BATCH_SIZE,
 ) -> list[Prediction]:
-    """Predict each example, whatever its label. `model` as in `Task.run`."""
-    return predict_encoded(model, task, task.encode(examples, tokenizer), batch_size)
+    """Predict each example, whatever its label. `model` as in `Decoding.run`."""
+    return predict_encoded(model, task, task.labelling.encode(examples, tokenizer), batch_size)
 
 
 def predict_encoded(
     model: Any, task: Task, encoded: EncodedTexts, batch_size: int = BATCH_SIZE
 ) -> list[Prediction]:
-    """Predict each encoded example. `model` as in `Task.run`.
+    """Predict each encoded example. `model` as in `Decoding.run`.
 
     Raises InputError for logits that are not finite.
     """
-    logits = task.run(model, encoded, batch_size)
+    logits = task.decoding.run(model, encoded, batch_size)
     check_finite(logits)
-    return task.with_weights(model).read_rows(logits, encoded)
+    return task.decoding.with_weights(model).decoding.read_rows(logits, encoded)
 
 
 def int8_cost(folder: str | Path) -> str:

@@ -105,9 +105,9 @@ class Tally:
         for item in chunk:
             if isinstance(item, BadLine):
                 self.skipped.add(item)
-        if self.task.kinds:
+        if self.task.metrics.kinds:
             labels = [prediction.label for prediction in predictions]
-            self.kinds.update(self.task.count_kinds(labels))
+            self.kinds.update(self.task.metrics.count_kinds(labels))
 
     def bad(self) -> str:
         """The rows without a prediction, and why."""
@@ -122,7 +122,7 @@ class Tally:
         facts = [f"{good:,} of {self.rows:,} texts predicted"]
         known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
         if known:
-            name = "entity" if self.task.has_units else "label"
+            name = "entity" if self.task.labelling.has_units else "label"
             counts = [f"{name} {kind}: {count:,}" for kind, count in known]
             if sum(map(bool, self.kinds.values())) > SHOWN:
                 counts.append("…")
@@ -145,7 +145,7 @@ def predict_file(config: PredictConfig) -> None:
     finetuned = open_finetuned(config.model, config.engine, config.precision)
     for note in finetuned.notes:
         print(note, file=sys.stderr)
-    task = finetuned.task.with_top_k(config.top_k)
+    task = finetuned.task.decoding.with_top_k(config.top_k)
     unanswered = open_unanswered(config.input, task, config.reading.columns())
     rows = _all_good(unanswered.examples, config, task) if config.strict else unanswered.examples
     parts = chunks(rows, CHUNK, CHUNK_CHARACTERS, _characters)
@@ -161,7 +161,7 @@ def predict_file(config: PredictConfig) -> None:
     ):
         for chunk in chain([first], parts):
             good = [row for row in chunk if isinstance(row, Example)]
-            encoded = task.encode(good, finetuned.tokenizer)
+            encoded = task.labelling.encode(good, finetuned.tokenizer)
             predictions = predict_encoded(finetuned.model, task, encoded, config.batch_size)
             lengths = encoded.lengths.tolist()
             cut = [max(0, n - task.max_length) if table.cuts else 0 for n in lengths]
@@ -188,7 +188,7 @@ class _Table:
 
     def __init__(self, task: Task, with_text: bool, marked: bool) -> None:
         self.task = task
-        self.cuts = task.long_texts != "windows" and not task.long_texts_fixed
+        self.cuts = task.long_texts != "windows" and not task.labelling.fixed_long_texts
         """Whether the task cuts long texts; others read them in windows."""
         self.marked = marked and self.cuts
         ours = [*cell_names(task), *([TOKENS_CUT] if self.marked else [])]

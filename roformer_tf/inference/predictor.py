@@ -140,7 +140,7 @@ def load(
         if opened.has_embedding_file:
             return _of_vectors(embedder_from(opened), batch_size)
         if (task := opened.classifier_task) is not None:
-            counts = (1,) if task.has_units else (1, 2)
+            counts = (1,) if task.labelling.has_units else (1, 2)
             return _of_task(opened, opened.classifier(task), counts, batch_size, top)
         if opened.is_masked_lm:
             return _of_masks(opened, MaskedModel.of(opened), top or TOP_TOKENS)
@@ -166,16 +166,16 @@ def _of_task(
 ) -> Predictor:
     """Predictions of a task, as the service gives them, with the keys of `NAMES`."""
     _warn(opened, finetuned.notes)
-    task = finetuned.task.with_top_k(top if finetuned.task.lists_labels else None)
+    task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
 
     def predict(texts: Sequence[Texts]) -> list[Answer]:
         examples = [
-            task.for_prediction(Example(example, None, f"text {number}"))
+            task.labelling.for_prediction(Example(example, None, f"text {number}"))
             for number, example in enumerate(texts)
         ]
         predictions = finetuned.predict(examples, batch_size)
-        answers = map(task.as_json, examples, predictions)
+        answers = map(task.decoding.as_json, examples, predictions)
         return [{NAMES.get(key, key): _plain(x) for key, x in one.items()} for one in answers]
 
     counts = text_counts or (len(task.text_columns),)

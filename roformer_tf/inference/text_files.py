@@ -52,6 +52,11 @@ class TextRow:
     label_separator: str = ","
 
     @property
+    def labelling(self) -> "TextRow":
+        """Itself: what a task has in a part of its own."""
+        return self
+
+    @property
     def text_counts(self) -> tuple[int, ...]:
         """How many texts a row has."""
         return (len(self.text_columns),)
@@ -96,7 +101,7 @@ def checked_texts(
     Raises InputError, naming them all, for rows that are empty or cannot be read, and for a file
     without any text.
     """
-    unanswered = open_unanswered(path, TextRow(columns), config.columns())  # type: ignore[arg-type]
+    unanswered = open_unanswered(path, TextRow(columns), config.columns())
     name = "stdin" if is_stdin(path) else path
     skipped = SkippedRows(name)
     with tempfile.TemporaryFile("w+", encoding="ascii") as file:

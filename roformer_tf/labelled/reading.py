@@ -41,7 +41,7 @@ from roformer_tf.labelled.columns import (
     sheet_of,
     shown_lines,
 )
-from roformer_tf.labelled.examples import GROUP, BadLine, Example, Label, SkippedRows
+from roformer_tf.labelled.examples import GROUP, BadLine, Example, SkippedRows
 from roformer_tf.labelled.token_labels import (
     UnitColumns,
     find_unit_columns,
@@ -100,31 +100,8 @@ class Reads(Protocol):
         """As `--task` has it."""
 
     @property
-    def text_counts(self) -> tuple[int, ...]:
-        """How many texts an example may have."""
-
-    @property
-    def has_units(self) -> bool:
-        """Whether each character or word has a label, as in CoNLL, and not the whole text."""
-
-    @property
-    def label_optional(self) -> bool:
-        """Whether a file may have texts alone."""
-
-    def guess(self, sample: LabelSample) -> str:
-        """Why the columns of a file suit the task; "" if they do not."""
-
-    def read_label(self, value: Any, separator: str) -> Label:
-        """A cell as label. Raises BadCellError for anything else."""
-
-    def check(self, example: Example) -> None:
-        """Raise BadCellError for an example that cannot be used for training."""
-
-    def complete(self, examples: list[Example]) -> list[Example]:
-        """The labelled examples of a whole file, as training takes them.
-
-        Raises InputError for one that contradicts the rest.
-        """
+    def labelling(self) -> Any:
+        """The part that reads labels: `tasks.parts.Labelling`, which this folder cannot import."""
 
 
 class ReadsTexts(Reads, Protocol):
@@ -137,9 +114,6 @@ class ReadsTexts(Reads, Protocol):
     @property
     def label_separator(self) -> str:
         """Between the labels of an example that has several."""
-
-    def for_prediction(self, example: Example) -> Example:
-        """An example without label, as the model takes it."""
 
 
 T = TypeVar("T", bound=Reads)
@@ -170,7 +144,7 @@ def find_layout(
     kind = kind_of(path, columns.sheet)
     chosen = tasks[task] if task else None
     plain = kind == "txt" and not _has_tabs(path, columns.encoding)
-    if chosen and chosen.label_optional:
+    if chosen and chosen.labelling.label_optional:
         if kind == "conll":
             raise InputError(
                 f"{path}: a CoNLL file is for tagging, not {task}. Give texts in columns."
@@ -193,7 +167,7 @@ def find_layout(
     names = {folded(name) for name in named if name and not name.isdecimal()}
     if is_unsure and table.has_header and names.isdisjoint(map(folded, table.columns)):
         check_header(path, table, rows)
-    if chosen is None or chosen.has_units:
+    if chosen is None or chosen.labelling.has_units:
         units = find_unit_columns(path, table, rows, columns.text_columns, columns.label_column)
         if units:
             return _units_layout(path, table, units, task, tasks)
@@ -239,7 +213,7 @@ def _conll_layout(
 
 def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, T]) -> T:
     """The task with a label for every unit. Raises InputError if the user chose another."""
-    candidates = [one for one in tasks.values() if one.has_units]
+    candidates = [one for one in tasks.values() if one.labelling.has_units]
     for one in candidates:
         if task in (None, one.name):
             return one
@@ -283,7 +257,7 @@ def _guess_task(
 ) -> tuple[T, str]:
     """The first task that suits the columns, and why. Raises InputError if none does."""
     for task in tasks.values():
-        if why := task.guess(sample):
+        if why := task.labelling.guess(sample):
             return task, why
     raise InputError(
         f"{path}: cannot tell the task: the label column {sample.label} has {sample.distinct:,} "
@@ -294,10 +268,10 @@ def _guess_task(
 
 def _check_texts(path: str | Path, task: Reads, texts: Sequence[str], tasks: Iterable[str]) -> None:
     """Raise InputError unless the task has as many texts as there are text columns."""
-    if task.has_units:
+    if task.labelling.has_units:
         raise _no_units(path, task)
-    if len(texts) not in task.text_counts:
-        wanted = " or ".join(map(str, task.text_counts))
+    if len(texts) not in task.labelling.text_counts:
+        wanted = " or ".join(map(str, task.labelling.text_counts))
         raise InputError(
             f"{path}: the task {task.name} takes {wanted} column{'s' * (wanted != '1')} of text, "
             f"but there are {len(texts)}: {', '.join(texts)}. Give other --text-columns, or as "
@@ -369,7 +343,7 @@ def _note_spellings(task: Reads, labels: Sequence[Any], separator: str) -> str:
     spellings: dict[str, set[str]] = {}
     for value in labels:
         try:
-            label = task.read_label(value, separator)
+            label = task.labelling.read_label(value, separator)
         except BadCellError:
             continue
         for one in label if isinstance(label, tuple) else (label,):
@@ -398,7 +372,7 @@ def read_examples(path: str | Path, layout: Layout[Any], columns: ColumnsConfig)
     for one in _examples(path, layout, columns, labelled=True):
         try:
             if isinstance(one, Example):
-                layout.task.check(one)
+                layout.task.labelling.check(one)
                 examples.append(one)
             else:
                 skipped.add(one)
@@ -415,7 +389,7 @@ def read_examples(path: str | Path, layout: Layout[Any], columns: ColumnsConfig)
         )
     if skipped.rows:
         print(skipped.notice(len(examples)), file=sys.stderr)
-    completed: list[Example] = layout.task.complete(examples)
+    completed: list[Example] = layout.task.labelling.complete(examples)
     return completed
 
 
@@ -448,7 +422,11 @@ def open_unanswered(path: str | Path, task: ReadsTexts, columns: ColumnsConfig) 
             columns = replace(columns, text_columns=texts)
         examples = _examples(path, layout, columns, labelled=False)
     return Unanswered(
-        note, (one if isinstance(one, BadLine) else task.for_prediction(one) for one in examples)
+        note,
+        (
+            one if isinstance(one, BadLine) else task.labelling.for_prediction(one)
+            for one in examples
+        ),
     )
 
 
@@ -475,7 +453,7 @@ def _columns_to_predict(
             f"{len(task.text_columns)}: {', '.join(task.text_columns)}. Name as many."
         )
     table = open_named(path, columns.encoding, wanted, columns.first_line, columns.sheet)
-    units = find_units(table) if task.has_units and not columns.text_columns else None
+    units = find_units(table) if task.labelling.has_units and not columns.text_columns else None
     texts: tuple[str, ...]
     if units and wanted[0] not in table.columns:
         texts, note = (units,), "by its name"
@@ -500,18 +478,18 @@ def _examples(
     """An Example or a BadLine for every row of a table, or every sentence of CoNLL."""
     task, kind = layout.task, kind_of(path, columns.sheet)
     if kind == "conll":
-        if not task.has_units:
+        if not task.labelling.has_units:
             raise InputError(f"{path} is a CoNLL file, which is for tagging, not {task.name}.")
         return map(_sentence_example, read_sentences(path, columns.encoding, labelled))
-    if task.has_units and labelled:
+    if task.labelling.has_units and labelled:
         return _unit_examples(path, layout, columns)
-    if task.label_optional and kind == "txt" and not _has_tabs(path, columns.encoding):
+    if task.labelling.label_optional and kind == "txt" and not _has_tabs(path, columns.encoding):
         return _plain_examples(path, task, columns.encoding)
     named = (*layout.text_columns, layout.label_column)
     table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
     texts = [find_column(path, table, name) for name in layout.text_columns]
     label = None
-    if labelled and (layout.label_column or not task.label_optional):
+    if labelled and (layout.label_column or not task.labelling.label_optional):
         label = find_column(path, table, layout.label_column or "")
     return (_example(row, texts, label, task, columns.label_separator) for row in table.rows)
 
@@ -562,16 +540,20 @@ def _example(
     row: Row, texts: Sequence[str], label: str | None, task: Reads, separator: str
 ) -> Example | BadLine:
     """Read the cells of a row; the label too, unless it has no column."""
-    if task.has_units:
+    if task.labelling.has_units:
         return _unit_example(row, UnitColumns(texts[0], None, ANY))
     if row.problem:
         return BadLine(row.place, row.problem)
     try:
-        if task.label_optional and any(isinstance(row.cells.get(x), list) for x in texts):
+        if task.labelling.label_optional and any(isinstance(row.cells.get(x), list) for x in texts):
             group = tuple(text for column in texts for text in read_texts(row.cells, column))
             return Example(group, GROUP, row.place)
         cells = tuple(read_text(row.cells, column) for column in texts)
-        value = None if label is None else task.read_label(find_cell(row.cells, label), separator)
+        value = (
+            None
+            if label is None
+            else task.labelling.read_label(find_cell(row.cells, label), separator)
+        )
     except BadCellError as error:
         return BadLine(row.place, str(error))
     return Example(cells, value, row.place)

@@ -27,8 +27,8 @@ Question: TypeAlias = tuple[bytes, Label | None]
 """An example's input and label: equal inputs should have equal labels."""
 
 
-class Stratifies(Protocol):
-    """What a task provides for splitting examples."""
+class StratifiesLabels(Protocol):
+    """The part of a task that splitting examples needs."""
 
     def labels_in(self, label: Label) -> set[str]:
         """The single labels of an example's label; none for a number."""
@@ -38,6 +38,14 @@ class Stratifies(Protocol):
 
     def split_keys(self, example: Example) -> Sequence[bytes]:
         """Examples that share one of these belong in the same set."""
+
+
+class Stratifies(Protocol):
+    """A task, or its class, as far as splitting examples needs it."""
+
+    @property
+    def labelling(self) -> StratifiesLabels:
+        """The part that knows what labels are."""
 
 
 def text_question(example: Example) -> Question:
@@ -187,7 +195,7 @@ def _deal(
     farthest below its fraction of the examples so far, except those that `_reserved` assigns if
     `every_label` is set.
     """
-    groups, strata = _sharing(examples, task, shares), task.strata(examples)
+    groups, strata = _sharing(examples, task, shares), task.labelling.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=lambda group: strata[group[0]])
     labels = [_all_labels([examples[i] for i in group], task) for group in shuffled]
@@ -231,7 +239,7 @@ def _sharing(
     If nearly all examples are connected so that one set would get less than its fraction, only
     examples with equal texts are grouped.
     """
-    groups = _components([task.split_keys(example) for example in examples])
+    groups = _components([task.labelling.split_keys(example) for example in examples])
     smallest = shares[shares > 0].min()
     if max(map(len, groups), default=0) > (1 - smallest) * len(examples):
         return _components([[example_key(example.texts)] for example in examples])
@@ -268,7 +276,7 @@ def number_strata(numbers: Sequence[float]) -> list[int]:
 
 def _all_labels(examples: Iterable[Example], task: Stratifies) -> set[str]:
     """The labels of examples."""
-    return {label for example in examples for label in task.labels_in(example.label)}
+    return {label for example in examples for label in task.labelling.labels_in(example.label)}
 
 
 def _of_side(examples: Sequence[Example], chosen: npt.NDArray[np.bool_]) -> list[Example]:

@@ -11,30 +11,24 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.pretraining.settings import StepConfig
+from roformer_tf.runs.training_model import TrainingModel, WeightedMeanLoss
 
 # The loss
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class MaskedTokenLoss(keras.losses.Loss):
+class MaskedTokenLoss(WeightedMeanLoss):
     """Cross-entropy averaged over the predicted tokens of the whole batch, in nats.
 
     Call: labels (B, P) int, logits (B, P, V) float32 or, as the model gives them where its inputs
     hold the labels, losses (B, P), sample_weight (B, P), 0 for a slot without a prediction
-    → scalar Σ weight · cross-entropy / Σ weight. Keras' own reduction divides by all B · P slots
-    instead.
+    → scalar Σ weight · cross-entropy / Σ weight.
     """
 
-    def __init__(self, name: str = "masked_token_loss", dtype: Any = "float32") -> None:
-        super().__init__(name=name, reduction="sum", dtype=dtype)
+    least_weight = 1.0
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
-        """Divide once, by the number of predictions."""
-        losses = self.call(y_true, y_pred)  # (B, P)
-        if sample_weight is None:
-            return ops.mean(losses)
-        weights = ops.cast(sample_weight, losses.dtype)
-        return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+    def __init__(self, name: str = "masked_token_loss", dtype: Any = "float32") -> None:
+        super().__init__(name, dtype)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Cross-entropy of each slot: (B, P) float32."""
@@ -53,7 +47,7 @@ SETTLED = 100
 """Good steps after which the usual loss is known; it is a mean over about as many."""
 
 
-class PretrainingModel(PretrainedModel):
+class PretrainingModel(TrainingModel):
     """A language model, masked or causal, whose `fit` takes the steps of pretraining.
 
     Inputs hold the labels, so that the model gives losses. A step's loss is summed over the tokens
@@ -62,14 +56,11 @@ class PretrainingModel(PretrainedModel):
     not finite, or the loss is a spike, weights and optimizer stay as they are, but the step counts.
     `fit` logs `loss` (mean over the good steps since the metrics' reset), `gradient_norm` (of this
     step, before it is clipped) and `skipped` (steps skipped in a row, up to this one).
-
-    It calls, saves and loads as the model does.
     """
 
     def __init__(self, model: PretrainedModel, config: StepConfig) -> None:
-        super().__init__(model.config, name=f"pretraining_{model.name}", dtype=model.dtype_policy)
-        self.model, self.step_config = model, config
-        self.tokenizer, self.architecture = model.tokenizer, model.architecture
+        super().__init__(model, "pretraining")
+        self.step_config = config
         self.waited = 0.0
         """Seconds that steps have waited for their batches."""
         self.train_function: Callable[..., Any] | None
@@ -89,18 +80,6 @@ class PretrainingModel(PretrainedModel):
             for name in ("usual_loss", "good_steps", "skipped")
         )
         self.usual_loss, self.good_steps, self.skipped = usual, count, row
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The model's."""
-        return self.model.parts()
-
-    def checked(self, inputs: Any) -> dict[str, Any]:
-        """The inputs, which the model itself checks."""
-        return dict(inputs)
-
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Do what the model does."""
-        return self.model(inputs, training=training)
 
     def compile(self, optimizer: keras.optimizers.Optimizer, *others: Any, **settings: Any) -> None:
         """Take the clipping over from the optimizer, since the norm is needed here."""

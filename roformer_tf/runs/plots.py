@@ -198,7 +198,7 @@ def draw_calibration(
 ) -> bytes:
     """Draw a reliability diagram, and below how many predictions each point stands for: SVG.
 
-    The bins are those of `tasks.details.calibration`, the words the names of the axes.
+    The bins are those of `tasks.scoring.calibration`, the words the names of the axes.
     """
     with _page(width=4.6, height=4.6) as figure:
         shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))

@@ -102,7 +102,7 @@ def checked_documents(
     texts, _ = find_texts_to_predict(path, table, names, config.first_line)
     ids = _find_ids(path, table, texts, id_column)
     reading = replace(config, text_columns=texts).columns()
-    description = open_unanswered(path, TextRow(texts), reading).said  # type: ignore[arg-type]
+    description = open_unanswered(path, TextRow(texts), reading).said
     skipped = SkippedRows(path)
     with _temporary() as file:
         documents = CheckedDocuments(description, file)

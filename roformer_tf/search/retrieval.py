@@ -35,7 +35,8 @@ class Reranker:
     def scores(self, query: str, documents: Sequence[str], batch_size: int) -> np.ndarray:
         """How well each document matches the query, (documents,) float32."""
         examples = [
-            self.task.for_prediction(Example((query, document), None, "")) for document in documents
+            self.task.labelling.for_prediction(Example((query, document), None, ""))
+            for document in documents
         ]
         predictions = predict(self.model, self.tokenizer, self.task, examples, batch_size)
         if self.label is None:

@@ -68,7 +68,7 @@ def load_served_task(
     if part is None:  # else the first process has printed it
         for note in opened.notes:
             print(note, file=sys.stderr)
-    opened = replace(opened, task=opened.task.with_top_k(top_k))
+    opened = replace(opened, task=opened.task.decoding.with_top_k(top_k))
     task = opened.task
 
     def run(examples: list[Example]) -> list[Prediction]:
@@ -88,7 +88,7 @@ def model_name(source: str | Path) -> str:
 
 def as_example(texts: Sequence[str], task: Task) -> Example:
     """An example without a label, as the model takes it."""
-    return task.for_prediction(Example(tuple(texts), None, "the request"))
+    return task.labelling.for_prediction(Example(tuple(texts), None, "the request"))
 
 
 def create_task_app(
@@ -130,7 +130,7 @@ def create_task_app(
         texts = [[item] if isinstance(item, str) else item for item in items]
         examples = [as_example(each, task) for each in texts]
         predictions = await submit(batcher, examples)
-        answers = map(task.as_json, examples, predictions)
+        answers = map(task.decoding.as_json, examples, predictions)
         if sum(map(_characters, examples)) <= SHORT:
             return json_response("predictions", answers, limits)
         # The tags of long texts take seconds to encode; meanwhile the loop serves others.

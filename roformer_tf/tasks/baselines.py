@@ -1,52 +1,52 @@
 """Simple methods fitted to the same examples, for a fine-tuned model to be compared with.
 
-TF-IDF and a linear model is tuned on the validation set, as the model is: one that is not tuned is
-weaker than it could be, and makes the model look better than it is.
+TF-IDF and a linear model are tuned on the validation set, as the model is: an untuned baseline
+would make the model look better than it is.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.tasks.entities import spans
+from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.tags import spans
 from roformer_tf.tokenizers.segmentation import segment
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
-    from roformer_tf.tasks.base import Prediction, Task
+    from roformer_tf.tasks.task_settings import Prediction
 
 MOST_CHARACTERS = 20_000_000
-"""Of the training texts that are read: about a minute's work on one core."""
+"""Most characters of training texts that are used: about a minute's work on one core."""
 MOST_SEARCHED = 500_000
-"""Characters of training texts, and of validation texts, that the settings are chosen on."""
+"""Most characters of training texts, and of validation texts, for the choice of settings."""
 REGRESSIONS = {"logistic": Message("logistic regression"), "ridge": Message("ridge regression")}
 MOST_COEFFICIENTS = 50_000_000
-"""Of a logistic regression of all labels, and of the probabilities of all training examples: with
-more, its eight fits would take hours."""
+"""Most coefficients of a logistic regression of all labels, and most probabilities of all training
+examples: with more, its eight fits would take hours."""
 
 Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 """Units of known entities → their labels."""
 
 
 class Setting(NamedTuple):
-    """What is tuned of TF-IDF and a linear model."""
+    """The settings of TF-IDF and a linear model that are tuned."""
 
     longest: int = 3
     """Characters of the longest n-gram; 0 for jieba's words."""
     min_df: int = 2
     """Training texts that an n-gram must be in to count."""
     strength: float = 10.0
-    """C: how little the linear model is regularised. Most n-grams are in few texts, so that more
-    than scikit-learn's 1 is usual."""
+    """C, the inverse of regularisation. Most n-grams are in few texts: more than scikit-learn's
+    default of 1 is usual."""
 
     @property
     def unit(self) -> Message:
-        """What is counted, in words."""
+        """What is counted, for people."""
         if not self.longest:
             return Message("words")
         return Message("1–{longest} characters", longest=self.longest)
@@ -54,51 +54,37 @@ class Setting(NamedTuple):
 
 USUAL = Setting()
 COUNTED = [Setting(longest, min_df) for longest in (3, 2, 0) for min_df in (1, 2)]
-"""Ways to count that are tried, at the usual strength."""
+"""Ways to count n-grams that are tried, at the usual strength."""
 STRENGTHS = (1.0, 10.0, 100.0)
-"""That are tried with the best way to count."""
-
-
-class LinearTask(Protocol):
-    """A task as far as its baseline needs it."""
-
-    def fit_linear(
-        self, examples: Sequence[Example], features: Any, others: Any, strength: float
-    ) -> "list[Prediction]":
-        """Fit to features (N, F) of the examples, and predict for those of others (M, F)."""
-
-    def with_choices(self, gold: Sequence[Label], predictions: "Sequence[Prediction]") -> "Task":
-        """The task with what it chooses on the validation set, such as thresholds."""
-
-    def usable_metrics(self) -> tuple[Metric, ...]:
-        """The first is used where no other is asked for."""
+"""Strengths that are tried with the best way to count."""
 
 
 class BaselineSets(NamedTuple):
-    """The examples that a baseline is made of."""
+    """The examples that a baseline is fitted to and tested on."""
 
     training: Sequence[Example]
     test: Sequence[Example]
     valid: Sequence[Example] = ()
-    """That settings are chosen by, and what the task chooses, such as thresholds."""
+    """By which settings are chosen, and what the task chooses itself, such as thresholds."""
 
 
 def tfidf_baseline(
-    task: LinearTask, regression: str, sets: BaselineSets, metric: Metric | None = None
+    task: Any, regression: str, sets: BaselineSets, metric: Metric
 ) -> "tuple[Message, list[Prediction]]":
     """TF-IDF and a linear model, tuned on the validation set: its name, and its test predictions.
 
-    regression: a key of `REGRESSIONS`. metric: what the settings are chosen by; the task's first
-    one by default. Without a validation set the settings are the usual ones.
+    regression: a key of `REGRESSIONS`; metric: by which the settings are chosen. Without a
+    validation set they are the usual ones.
     """
     training, test, valid = sets
     chosen = _at_most(training, MOST_CHARACTERS)
-    setting = _tuned(task, training, valid, metric or task.usable_metrics()[0]) if valid else USUAL
+    setting = _tuned(task, training, valid, metric) if valid else USUAL
     features, others = NgramCounts(setting.longest, chosen, [*test, *valid]).features(
         setting.min_df
     )
-    predictions = task.fit_linear(chosen, features, others, setting.strength)
-    reader = task.with_choices([one.label for one in valid], predictions[len(test) :])
+    predictions = task.metrics.fit_linear(chosen, features, others, setting.strength)
+    gold = [example.label for example in valid]
+    decoding = task.decoding.with_choices(gold, predictions[len(test) :]).decoding
     kept, given = len(chosen), len(training)
     part = Message(", fitted to {kept:,} of {all:,} training examples", kept=kept, all=given)
     method = Message(
@@ -110,11 +96,11 @@ def tfidf_baseline(
         chosen=Message(", chosen on the validation set") if valid else "",
         part=part if kept < given else "",
     )
-    return method, [reader.reread(one) for one in predictions[: len(test)]]
+    return method, [decoding.reread(one) for one in predictions[: len(test)]]
 
 
 def _tuned(
-    task: LinearTask, training: Sequence[Example], valid: Sequence[Example], metric: Metric
+    task: Any, training: Sequence[Example], valid: Sequence[Example], metric: Metric
 ) -> Setting:
     """The setting that is best on the validation set; of equal ones the first.
 
@@ -131,9 +117,10 @@ def _tuned(
             counts = NgramCounts(setting.longest, training, valid)
         if setting not in known:
             features = counts.features(setting.min_df)
-            predictions = task.fit_linear(training, *features, setting.strength)
-            chosen = task.with_choices(gold, predictions)
-            scores = chosen.compute_metrics(gold, [chosen.reread(one) for one in predictions])
+            predictions = task.metrics.fit_linear(training, *features, setting.strength)
+            chosen = task.decoding.with_choices(gold, predictions)
+            predictions = [chosen.decoding.reread(one) for one in predictions]
+            scores = chosen.metrics.compute(gold, predictions)
             known[setting] = metric.goodness(scores)
         return known[setting]
 
@@ -168,8 +155,8 @@ class NgramCounts:
             frequent[:] = True
         weighing = TfidfTransformer(sublinear_tf=True).fit(counts[:, frequent])
         of_training, of_others = (
-            _joined(weighing.transform(found[:, frequent]), examples)
-            for found, examples in zip((counts, self.others), self.sets, strict=True)
+            _joined(weighing.transform(counts[:, frequent]), examples)
+            for counts, examples in zip((counts, self.others), self.sets, strict=True)
         )
         return of_training, of_others
 
@@ -185,7 +172,7 @@ def _side_by_side(examples: Sequence[Example]) -> list[str]:
 
 
 def _joined(weights: Any, examples: Sequence[Example]) -> Any:
-    """Features (N, F) of examples of one text or two, by the TF-IDF of their texts."""
+    """Features (N, F) of examples of one text or two, from the TF-IDF of their texts."""
     from scipy.sparse import csr_matrix, hstack
 
     number = len(examples)
@@ -203,17 +190,17 @@ def _twos(text: str) -> list[str]:
 
 
 def _at_most(examples: Sequence[Example], characters: int) -> Sequence[Example]:
-    """So many of the examples, taken by chance, that their texts are about within the limit."""
-    found = sum(len(text) for example in examples for text in example.texts)
-    if found <= characters:
+    """A random part of the examples, whose texts have about as many characters as the limit."""
+    total = sum(len(text) for example in examples for text in example.texts)
+    if total <= characters:
         return examples
-    few = max(1, len(examples) * characters // found)
+    few = max(1, len(examples) * characters // total)
     chosen = np.random.default_rng(0).choice(len(examples), few, replace=False)
     return [examples[i] for i in np.sort(chosen)]
 
 
 def overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """Pieces that both have ÷ pieces that either has (Jaccard); characters, if they are texts."""
+    """Items that both have ÷ items that either has (Jaccard); characters, if they are texts."""
     either = set(a) | set(b)
     return len(set(a) & set(b)) / len(either) if either else 0.0
 
@@ -238,26 +225,26 @@ def logistic_probabilities(
     from sklearn.linear_model import LogisticRegression
 
     features, others = features.astype(np.float64), others.astype(np.float64)
-    found = np.zeros((others.shape[0], targets.shape[1]), np.float32)
+    probabilities = np.zeros((others.shape[0], targets.shape[1]), np.float32)
     for number, column in enumerate(targets.T):
         if column.all() or not column.any():
-            found[:, number] = column[0]
+            probabilities[:, number] = column[0]
             continue
         model = LogisticRegression(
             C=strength, solver="liblinear", dual=True, tol=1e-2, max_iter=1000, random_state=0
         )
-        found[:, number] = model.fit(features, column).predict_proba(others)[:, 1]
-    return found
+        probabilities[:, number] = model.fit(features, column).predict_proba(others)[:, 1]
+    return probabilities
 
 
 def known_entities(training: Sequence[Example], test: Sequence[Example]) -> list[tuple[str, ...]]:
-    """Label what stands in training as an entity, the longest first, from left to right."""
+    """Label the entities of training wherever they occur, the longest first, from left to right."""
     counted = Counter(label for example in training for label in example.label)
     # A unit that is unknown is outside, or a word by itself.
     usual = [label for label in ("O", "S") if label in counted]
     other = usual[0] if usual else counted.most_common(1)[0][0]
     known = _entities_of(training)
-    if other == "O":  # a character that is somewhere a name by itself is far oftener a plain word
+    if other == "O":  # A single character that was once a name is far more often a plain word.
         known = {units: labels for units, labels in known.items() if len("".join(units)) > 1}
     lengths = sorted({len(units) for units in known}, reverse=True)
     return [tuple(_match(example.units, known, lengths, other)) for example in test]
@@ -265,20 +252,20 @@ def known_entities(training: Sequence[Example], test: Sequence[Example]) -> list
 
 def _entities_of(training: Sequence[Example]) -> Entities:
     """The labels that each entity's units have most often."""
-    found: defaultdict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
+    counts: defaultdict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
     for example in training:
         labels = example.label
         for _, first, end in spans(labels):
-            found[example.units[first:end]][tuple(labels[first:end])] += 1
-    return {units: labels.most_common(1)[0][0] for units, labels in found.items()}
+            counts[example.units[first:end]][tuple(labels[first:end])] += 1
+    return {units: labels.most_common(1)[0][0] for units, labels in counts.items()}
 
 
 def _match(
     units: tuple[str, ...], known: Entities, lengths: Sequence[int], other: str
 ) -> list[str]:
-    """Labels of the units, where the first known entity begins the longest one."""
+    """Labels of the units: at each one the longest known entity that begins there, or none."""
     labels: list[str] = []
     while (at := len(labels)) < len(units):
-        pieces = (units[at : at + length] for length in lengths)
-        labels += next((known[piece] for piece in pieces if piece in known), (other,))
+        candidates = (units[at : at + length] for length in lengths)
+        labels += next((known[one] for one in candidates if one in known), (other,))
     return labels

@@ -1,13 +1,17 @@
-"""Losses and divergences of logits in Keras' operations, which are imported when called.
+"""Losses of logits and of vectors in Keras' operations, which are imported when called. float32.
 
-Smoothing takes a share of the certainty from a label, and the focal loss lets count less what is
-right already: see `finetuning.losses.LossConfig`.
+Losses of logits (axes: … rows or tokens, C logits) give one loss for each row or token. Losses of
+vectors (B examples, S texts of an example, H features, C candidates) compare a whole batch. A
+vector is as the pooling gives it; its length only counts in `classifier_features`.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from roformer_tf.errors import check_numbers
 
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
@@ -16,28 +20,59 @@ FAR_BELOW = -1e30
 """A logit of no probability."""
 
 
+@dataclass(frozen=True)
+class LossConfig:
+    """What the loss does about few, unequal or doubtful examples."""
+
+    label_smoothing: float = 0.0
+    """Fraction of the certainty that is taken from a label and spread evenly, such as 0.1."""
+    focal: float = 0.0
+    """Exponent of the focal loss, such as 2: examples that are right already count less."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """"balanced": a rare label counts for as much as a frequent one, taken all together."""
+    r_drop: float = 0.0
+    """R-Drop: how much two passes with different dropout must agree, such as 1; doubles the
+    time."""
+    fgm: float = 0.0
+    """FGM: length of an adversarial step of the word embeddings, such as 0.5. The model is trained
+    before and after it, which doubles the time."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "label_smoothing", at_least=0, below=1)
+        check_numbers(self, "focal", "r_drop", "fgm", at_least=0)
+
+
+SCALE = 20.0
+"""Factor of cosines before a softmax: a temperature of 0.05."""
+FAR = 1e12
+"""Subtracted from what must not count in a softmax, as in bert4keras and
+sentence-transformers."""
+
+PLAIN = LossConfig()
+
+
 def softmax_losses(
     labels: "Tensor",
     logits: "Tensor",
-    smoothing: float = 0.0,
-    focal: float = 0.0,
-    class_weights: list[Any] | None = None,
+    config: LossConfig = PLAIN,
+    class_weights: Sequence[Any] | None = None,
 ) -> "Tensor":
-    """Cross-entropy of labels (…) int and logits (…, C) float32: (…).
+    """Cross-entropy of labels (…) int and logits (…, C): (…).
 
     The focal loss multiplies it by (1 − p)^focal, for p the label's probability
-    (arXiv 1708.02002); here by way of log (1 − p), since a root's gradient at 0 is infinite.
+    (arXiv 1708.02002).
     """
     from keras import ops
 
     classes = logits.shape[-1]
     chosen = ops.one_hot(ops.cast(labels, "int32"), classes)  # (…, C)
-    wanted = (1 - smoothing) * chosen + smoothing / classes
+    wanted = (1 - config.label_smoothing) * chosen + config.label_smoothing / classes
     losses = -ops.sum(wanted * ops.log_softmax(logits), axis=-1)
-    if focal:
-        others = ops.where(chosen > 0, FAR_BELOW, logits)
-        log_rest = ops.logsumexp(others, axis=-1) - ops.logsumexp(logits, axis=-1)
-        losses = losses * ops.exp(focal * log_rest)
+    if config.focal:
+        # By way of log (1 − p): the gradient of (1 − p)^focal at 0 may be infinite.
+        rest = ops.where(chosen > 0, FAR_BELOW, logits)
+        log_rest = ops.logsumexp(rest, axis=-1) - ops.logsumexp(logits, axis=-1)
+        losses = losses * ops.exp(config.focal * log_rest)
     if class_weights is not None:
         losses = losses * ops.sum(chosen * ops.array(class_weights, "float32"), axis=-1)
     return losses
@@ -46,69 +81,74 @@ def softmax_losses(
 def sigmoid_losses(
     targets: "Tensor",
     logits: "Tensor",
-    smoothing: float = 0.0,
-    focal: float = 0.0,
-    class_weights: list[Any] | None = None,
+    config: LossConfig = PLAIN,
+    class_weights: Sequence[Any] | None = None,
 ) -> "Tensor":
-    """Cross-entropy of targets 0 and 1 (…, C) and logits (…, C) float32, mean over the C: (…).
+    """Cross-entropy of targets 0 and 1 (…, C) and logits (…, C), mean over the C: (…).
 
     Smoothing moves a target towards ½; `class_weights` (C, 2) are of each label's 0 and 1.
     """
     from keras import ops
 
     targets = ops.cast(targets, "float32")
-    wanted = (1 - smoothing) * targets + smoothing / 2
+    wanted = (1 - config.label_smoothing) * targets + config.label_smoothing / 2
     losses = ops.binary_crossentropy(wanted, logits, from_logits=True)
-    if focal:
-        losses = losses * ops.exp(focal * ops.log_sigmoid((1 - 2 * targets) * logits))
+    if config.focal:
+        # log (1 − p) of the target's probability p is the log-sigmoid of the opposite logit.
+        losses = losses * ops.exp(config.focal * ops.log_sigmoid((1 - 2 * targets) * logits))
     if class_weights is not None:
         weights = ops.array(class_weights, "float32")
         losses = losses * (weights[:, 0] + (weights[:, 1] - weights[:, 0]) * targets)
     return ops.mean(losses, axis=-1)
 
 
-def squared_errors(targets: "Tensor", logits: "Tensor") -> "Tensor":
-    """Squared distance of targets (…, 1) and logits (…, 1) float32: (…)."""
+def squared_errors(
+    targets: "Tensor",
+    logits: "Tensor",
+    config: LossConfig = PLAIN,
+    class_weights: Sequence[Any] | None = None,
+) -> "Tensor":
+    """Squared distance of targets (…, 1) and logits (…, 1): (…). The rest is about labels."""
     from keras import ops
 
     return ops.mean(ops.square(ops.cast(targets, "float32") - logits), axis=-1)
 
 
-def softmax_divergence(logits: "Tensor", others: "Tensor") -> "Tensor":
-    """KL(p‖q) + KL(q‖p) of the probabilities that two logits (…, C) float32 mean: (…).
+def softmax_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
+    """KL(p‖q) + KL(q‖p) of the probabilities of two logits (…, C): (…).
 
-    Both logs' sums over C cancel: Σ (p − q)(log p − log q) = Σ (p − q)(logits − others).
+    Both logs' sums over C cancel: Σ (p − q)(log p − log q) = Σ (p − q)(logits − other).
     """
     from keras import ops
 
-    return ops.sum((ops.softmax(logits) - ops.softmax(others)) * (logits - others), axis=-1)
+    return ops.sum((ops.softmax(logits) - ops.softmax(other)) * (logits - other), axis=-1)
 
 
-def sigmoid_divergence(logits: "Tensor", others: "Tensor") -> "Tensor":
+def sigmoid_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
     """The same of C probabilities of yes or no, averaged over the C as their losses are."""
     from keras import ops
 
-    return ops.mean((ops.sigmoid(logits) - ops.sigmoid(others)) * (logits - others), axis=-1)
+    return ops.mean((ops.sigmoid(logits) - ops.sigmoid(other)) * (logits - other), axis=-1)
 
 
-def number_divergence(logits: "Tensor", others: "Tensor") -> "Tensor":
+def number_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
     """The same of numbers (…, 1): their squared error is a normal distribution's log-likelihood.
 
     Its variance is ½, and two of these are 2 · difference² apart.
     """
     from keras import ops
 
-    return 2 * ops.mean(ops.square(logits - others), axis=-1)
+    return 2 * ops.mean(ops.square(logits - other), axis=-1)
 
 
 def balanced_weights(labels: Sequence[np.ndarray], classes: int) -> np.ndarray:
     """n / (C · count) of each label, float64 (C,); labels int of any shape, from 0 to C − 1.
 
-    Over all labels they average to 1. A label that none is gets n / C, and never needs it.
+    Over all labels they average to 1. A label without examples gets n / C, and never needs it.
     """
-    found = np.concatenate([np.ravel(label) for label in labels])
-    counts = np.bincount(found, minlength=classes)
-    return len(found) / (classes * np.maximum(counts, 1))
+    numbers = np.concatenate([np.ravel(label) for label in labels])
+    counts = np.bincount(numbers, minlength=classes)
+    return len(numbers) / (classes * np.maximum(counts, 1))
 
 
 def balanced_yes_and_no(targets: Sequence[np.ndarray]) -> np.ndarray:
@@ -116,3 +156,135 @@ def balanced_yes_and_no(targets: Sequence[np.ndarray]) -> np.ndarray:
     ones = np.sum(targets, axis=0)  # (C,)
     counts = np.stack([len(targets) - ones, ones], axis=-1)
     return len(targets) / (2 * np.maximum(counts, 1))
+
+
+def unit(vectors: "Tensor") -> "Tensor":
+    """The same with length 1, whose products are cosines; a vector of 0 stays 0."""
+    from keras import ops
+
+    squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
+    return vectors * ops.rsqrt(ops.maximum(squares, 1e-24))
+
+
+def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """Cross-entropy of the right candidate for each first text, by cosines × 20: a scalar.
+
+    vectors (B, S, H): anchors, the text that belongs to each, and negatives. All texts of the batch
+    except the anchors are candidates: C = (S − 1) B. targets (B, C) int:
+    1 for an anchor's own, 0 for others, and below 0 for what does not count. weights (B,), whose
+    sum divides.
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    candidates = ops.reshape(ops.transpose(sides[:, 1:], (1, 0, 2)), (-1, vectors.shape[-1]))
+    scores = SCALE * ops.matmul(sides[:, 0], ops.transpose(candidates))  # (B, C)
+    right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
+    scores = ops.where(targets < 0, -FAR, scores)
+    losses = ops.logsumexp(scores, axis=1) - right
+    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+
+
+def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """CoSENT (Su Jianlin, kexue.fm, 8847): a scalar.
+
+        log(1 + Σ exp(20 (cos_i − cos_j)))   over all pairs with score_i < score_j
+
+    vectors (B, 2, H), targets (B,) scores; an example of weight 0 is in no sum.
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    scores = SCALE * ops.sum(sides[:, 0] * sides[:, 1], axis=-1)  # (B,)
+    counts = weights > 0
+    ordered = (targets[:, None] < targets[None, :]) & counts[:, None] & counts[None, :]
+    apart = ops.where(ordered, scores[:, None] - scores[None, :], -FAR)
+    everything = ops.concatenate([ops.zeros((1,)), ops.reshape(apart, (-1,))])
+    return ops.logsumexp(everything)
+
+
+def classifier_features(vectors: "Tensor") -> "Tensor":
+    """[a, b, |a − b|] of pairs, not normalised: (B, 2, H) → (B, 3H)."""
+    from keras import ops
+
+    a, b = vectors[:, 0], vectors[:, 1]
+    return ops.concatenate([a, b, ops.abs(a - b)], axis=-1)
+
+
+def classes(targets: "Tensor", logits: "Tensor", weights: "Tensor") -> "Tensor":
+    """Mean cross-entropy of classes: targets (B,) int32, logits (B, K), weights (B,) → scalar."""
+    from keras import ops
+
+    losses = ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+
+
+def neighbours(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """RoFormer-Sim's stage 1: each row's neighbour among all others, by cosines × 20: a scalar.
+
+    vectors (R, H) of rows 2i and 2i + 1 that mean the same; targets (R, R) as `in_batch_softmax`
+    has them, a row itself below 0; weights (R,).
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    scores = SCALE * ops.matmul(sides, ops.transpose(sides))
+    right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
+    losses = ops.logsumexp(ops.where(targets < 0, -FAR, scores), axis=1) - right
+    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+
+
+def distilled(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+    """RoFormer-Sim's stage 2: 100 · mean((cosines − a teacher's)²) of all pairs of rows: a scalar.
+
+    vectors (R, H), targets (R, R) the teacher's cosines, weights (R,).
+    """
+    from keras import ops
+
+    sides = unit(vectors)
+    apart = ops.square(ops.matmul(sides, ops.transpose(sides)) - targets)
+    counts = weights[:, None] * weights[None, :]
+    return 100 * ops.sum(apart * counts) / ops.maximum(ops.sum(counts), 1.0)
+
+
+def second_texts(losses: "Tensor", segment_ids: "Tensor") -> "Tensor":
+    """Mean loss of the tokens of segment 1, each predicted from those before it: a scalar.
+
+    losses (R, T): that at a position is of the next token; segment_ids (R, T), 0 for padding.
+    """
+    from keras import ops
+
+    second = ops.cast(segment_ids[:, 1:], "float32")
+    return ops.sum(losses[:, :-1] * second) / ops.maximum(ops.sum(second), 1.0)
+
+
+def over_cuts(
+    loss: "Callable[[Tensor, Tensor, Tensor], Tensor]",
+    dimensions: Sequence[int],
+    targets: "Tensor",
+    vectors: "Tensor",
+    weights: "Tensor",
+) -> "Tensor":
+    """Mean of a loss of vectors that are cut to each of these lengths (Matryoshka)."""
+    losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
+    return sum(losses[1:], losses[0]) / len(losses)
+
+
+def softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Loss (B,) of each example by `in_batch_softmax`: sides (B, S, H)."""
+    anchors = sides[:, 0].astype(np.float64)
+    candidates = sides[:, 1:].transpose(1, 0, 2).reshape(-1, sides.shape[-1])
+    scores = SCALE * anchors @ candidates.T.astype(np.float64)
+    right = np.diagonal(scores[:, : len(sides)])
+    highest = scores.max(axis=1, keepdims=True)
+    total = np.sum(np.exp(scores - highest) * (wanted >= 0), axis=1)
+    return np.asarray(np.log(total) + highest[:, 0] - right)
+
+
+def cosent_each(sides: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """What each pair (B,) adds to `cosent`: how wrong its order is among all."""
+    cosines = SCALE * np.einsum("nh,nh->n", sides[:, 0], sides[:, 1]).astype(np.float64)
+    apart = cosines[:, None] - cosines[None, :]
+    below = np.where(scores[:, None] < scores[None, :], np.exp(apart), 0.0).sum(axis=1)
+    above = np.where(scores[:, None] > scores[None, :], np.exp(-apart), 0.0).sum(axis=1)
+    return np.asarray(np.log1p(below + above))

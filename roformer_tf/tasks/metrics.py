@@ -1,9 +1,9 @@
-"""How good answers are, in figures, and how far chance may move them.
+"""Figures of how good predictions are, and their confidence intervals.
 
 A metric is computed from weights (R, N): how often each of N examples counts in each of R
-samples. All ones give the metric, a bootstrap's draws its interval: the same lines for both, and
-fast, since a sample is a product of weights and counts, never a list of examples. SciPy and
-scikit-learn, which take one sample at a time, would be a second road to the same figures.
+samples. All ones give the metric, a bootstrap's draws its interval. So both have the same lines,
+and a sample is a fast product of weights and counts, never a list of examples. SciPy and
+scikit-learn take one sample at a time.
 
 A metric that a sample cannot give is NaN within this module and None outside of it: a correlation
 with a constant, recall without an entity, macro F1 where a label of training has no example.
@@ -18,15 +18,15 @@ import numpy as np
 from roformer_tf.translation import Message
 
 Figures: TypeAlias = dict[str, np.ndarray]
-"""Of each metric its value (R,) in each of R samples."""
+"""By metric, its value (R,) in each of R samples."""
 Scores: TypeAlias = dict[str, float | None]
-"""Of each metric its value, None where the data cannot give it."""
+"""By metric, its value; None where the data cannot give it."""
 Ends: TypeAlias = tuple[float, float]
-"""Of an interval."""
+"""Lower and upper end of an interval."""
 Measure: TypeAlias = Callable[[np.ndarray], Figures]
 """A task's metrics as a function of weights (R, N)."""
 LabelItem: TypeAlias = tuple[Any, ...]
-"""What can be right or wrong by itself in an answer; it begins with its kind."""
+"""What can be right or wrong by itself in a prediction; it begins with its kind."""
 
 ROUNDING = 1e-9
 """Relative width of an interval up to which it is a rounding error of equal values."""
@@ -34,20 +34,20 @@ NUMBERS_AT_ONCE = 2_000_000  # of the weights, float64: 16 MB
 
 
 class Metric(NamedTuple):
-    """A figure that tells how good answers are."""
+    """A figure of how good predictions are."""
 
     name: str
     """As report.json and metrics.jsonl have it."""
     title: Message
     """As the pages of a report have it."""
     kind: Literal["share", "coefficient", "distance"] = "share"
-    """A share is spelled in per cent, a coefficient in three digits, a distance as the labels."""
+    """A share is written in per cent, a coefficient with three digits, a distance as the labels."""
     falls: bool = False
     """Whether less is better."""
     meaning: Message | None = None
-    """What it is, for a reader who has never met it."""
+    """An explanation for the report."""
     undefined: Message | None = None
-    """Why it may have no value although the labels allow one: what the predictions are then."""
+    """Why it may have no value although the labels allow one: something about the predictions."""
 
     def goodness(self, scores: Mapping[str, Any]) -> float:
         """The metric's value, negated where less is better; −∞ where it has none."""
@@ -80,11 +80,11 @@ class Counts(NamedTuple):
 
     kinds: tuple[str, ...]
     right: Any
-    """Items both in the data and answered."""
+    """Items both in the data and predicted."""
     gold: Any
     """Items in the data."""
     predicted: Any
-    """Items answered."""
+    """Items predicted."""
 
 
 def once(measure: Measure, examples: int) -> Scores:
@@ -117,8 +117,8 @@ def wilson(share: float, trials: int) -> Ends:
     """Wilson's 95 % interval of a share of independent trials; 30 of 30 → (0.886, 1)."""
     from scipy.stats import binomtest
 
-    found = binomtest(round(share * trials), trials).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    interval = binomtest(round(share * trials), trials).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def score_text(value: float | None) -> str:
@@ -129,7 +129,7 @@ def score_text(value: float | None) -> str:
 def count(
     kinds: tuple[str, ...], gold: Sequence[set[LabelItem]], predicted: Sequence[set[LabelItem]]
 ) -> Counts:
-    """Count what is in the data, what is answered, and what is both: the items of each example."""
+    """Count the items of each example: those in the data, those predicted, and both."""
     both = [one & other for one, other in zip(gold, predicted, strict=True)]
     return Counts(kinds, *(_matrix(items, kinds) for items in (both, gold, predicted)))
 
@@ -197,14 +197,14 @@ def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray
 
 
 def _deviations(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Deviation (R, N) from each sample's mean; what is mere rounding is 0."""
+    """Deviation (R, N) from each sample's mean; rounding errors count as 0."""
     means = np.sum(weights * values, axis=1, keepdims=True) / weights.sum(axis=1, keepdims=True)
     deviations = values - means
     return np.where(np.abs(deviations) > 1e-12 * np.abs(values).max(), deviations, 0)
 
 
 def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Rank (R, N) of each value in samples that hold it as often as the weights say.
+    """Rank (R, N) of each value in samples that contain it as often as its weight.
 
     Equal values share the mean of their ranks.
     """
@@ -219,10 +219,12 @@ def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def _draws(rng: np.random.Generator, strata: np.ndarray, resamples: int) -> np.ndarray:
     """How often each example is drawn (R, N) when as many are drawn of each stratum as it has."""
     examples = len(strata)
+    # Examples in the order of their strata: the draws of a stratum are one range of numbers.
     order = np.argsort(strata, kind="stable")
     sizes = np.bincount(strata)
     size, first = (x[strata[order]] for x in (sizes, np.cumsum(sizes) - sizes))
     places = first + (rng.random((resamples, examples)) * size).astype(np.int64)
+    # Each sample's numbers are shifted, so that one bincount serves all samples.
     numbered = order[places] + examples * np.arange(resamples)[:, None]
     counted = np.bincount(numbered.ravel(), minlength=resamples * examples)
     return counted.reshape(resamples, examples).astype(np.float64)

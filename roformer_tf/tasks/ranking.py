@@ -1,7 +1,7 @@
 """Three texts: is B or C nearer to A?"""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,43 +12,25 @@ from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.baselines import overlap
-from roformer_tf.tasks.details import JsonObject, calibration
-from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
+from roformer_tf.tasks.classification import ClassificationDecoding
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
-from roformer_tf.tasks.probabilities import named_cells, named_probabilities, shortest, sigmoid
+from roformer_tf.tasks.parts import Labelling, SigmoidObjective
+from roformer_tf.tasks.probabilities import sigmoid
+from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
+from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from roformer_tf.kernels.forms import Tensor
 
 RANKED = ("B", "C")
 CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
 
 
-class Ranking(Task):
-    """Three texts in two rows, (A, B) and (A, C); the label says which of B and C is nearer to A.
+class RankingLabelling(Labelling[Task]):
+    """Three texts in two rows, (A, B) and (A, C). Target (2,) float32: 1 for the nearer one."""
 
-    Logits (2,) and target (2,) float32, 1 for the nearer one, each read from a row of its own;
-    scores (2,), how likely each is near to A, for itself.
-    """
-
-    name: ClassVar[str] = "ranking"
-    title: ClassVar[str] = "相似度排序 · Ranking by similarity"
-    headline: ClassVar[tuple[str, str] | None] = ("{} 更接近 A", "{} is nearer to A")
-    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     text_counts: ClassVar[tuple[int, ...]] = (3,)
-    rows_each: ClassVar[int] = 2
-    pipeline_tag: ClassVar[str] = "text-ranking"
-    pooling: ClassVar[str] = "mean"  # as the released fine-tuning script has it
-    refused_loss_settings: ClassVar[Mapping[str, str]] = {
-        "class_weights": "is balanced, but so is every ranking: of each A, B and C one pair is "
-        "a 1 and one a 0."
-    }
-    sureness_kind: ClassVar[Any] = "lead"
+    rows_per_example: ClassVar[int] = 2
 
     @classmethod
     def guess(cls, sample: LabelSample) -> str:
@@ -70,59 +52,70 @@ class Ranking(Task):
         return example_key(example.texts), text_key([nearer])
 
     @classmethod
-    def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Self":
-        """Nothing is kept of the examples."""
-        return cls(**settings)
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """Nothing: the labels are always B and C."""
+        return {}
 
     def target(self, example: Example) -> np.ndarray:
-        """(2,) float32: 1 for the nearer of (A, B) and (A, C)."""
+        """(2,) float32."""
         return np.array([example.label == name for name in RANKED], np.float32)
 
-    def row_targets(self, encoded: EncodedTexts, examples: Sequence[Example]) -> tuple[Rows, Rows]:
+    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """(rows, 1) float32, and weights of 1."""
         targets = [self.target(example) for example in examples]
         return np.reshape(targets, (-1, 1)), np.ones(len(encoded.example), np.float32)
 
-    @classmethod
-    def losses(
-        cls,
-        targets: "Tensor",
-        logits: "Tensor",
-        smoothing: float = 0.0,
-        focal: float = 0.0,
-        class_weights: list[Any] | None = None,
-    ) -> "Tensor":
-        """Cross-entropy of near or not."""
-        return sigmoid_losses(targets, logits, smoothing, focal, class_weights)
 
-    @classmethod
-    def divergence(cls, logits: "Tensor", others: "Tensor") -> "Tensor":
-        """Of near or not."""
-        return sigmoid_divergence(logits, others)
+class RankingObjective(SigmoidObjective[Task]):
+    """Near or not, for each row by itself."""
+
+    pooling: ClassVar[str] = "mean"  # as the released fine-tuning script has it
+    refused_settings: ClassVar[Mapping[str, str]] = {
+        "class_weights": "is balanced, but so is every ranking: of each A, B and C one pair is "
+        "a 1 and one a 0."
+    }
+
+
+class RankingDecoding(ClassificationDecoding):
+    """Logits (2,) of two rows → B or C. Scores (2,): the probability that each is near to A."""
+
+    lists_labels: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """B and C."""
+        return RANKED
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
-        """The logits of both rows stand side by side."""
+        """The logits of both rows side by side."""
         return rows_side_by_side(row_logits, encoded)
 
-    def answer(self, logits: np.ndarray) -> Prediction:
+    def predict(self, logits: np.ndarray) -> Prediction:
         """The one whose row has the higher logit."""
         return Prediction(RANKED[int(np.argmax(logits))], sigmoid(logits))
 
     def graph_meaning(self) -> Meaning:
-        """How likely the texts of a row are near."""
+        """The probability that the texts of a row are near."""
         return Meaning("probabilities", "sigmoid")
 
-    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
-        """Accuracy by the triple."""
-        right = np.array([self.is_right(*pair) for pair in zip(gold, predictions, strict=True)])
+
+class RankingMetrics(Metrics[Task]):
+    """Accuracy by the triple."""
+
+    all: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
+    sureness_kind: ClassVar[Any] = "lead"
+
+    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+        """Accuracy."""
+        right = self.right(gold, predictions)
         return lambda weights: {ACCURACY.name: mean(right, weights)}
 
-    def trials(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> dict[str, int]:
+    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
         """Each triple is right or wrong."""
         return {ACCURACY.name: len(gold)}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """A triple with equal scores is not answered, whichever of the two comes first."""
+        """A triple with equal scores is wrong, whichever of the two comes first."""
         ahead = prediction.scores[0] != prediction.scores[1]
         return bool(ahead and label == prediction.label)
 
@@ -133,21 +126,21 @@ class Ranking(Task):
 
     def baseline(
         self,
-        training: Sequence[Example],
-        test: Sequence[Example],
-        valid: Sequence[Example] = (),
+        training: Examples,
+        test: Examples,
+        valid: Examples = (),
         metric: Metric | None = None,
     ) -> tuple[Message, list[Prediction]]:
-        """Whether B or C shares more characters with A; nothing is learnt."""
-        answers = []
+        """Whether B or C shares more characters with A; nothing is learned."""
+        predictions = []
         for example in test:
             a, b, c = example.texts
             scores = np.array([overlap(a, b), overlap(a, c)], np.float32)
-            answers.append(Prediction(RANKED[int(np.argmax(scores))], scores))
-        return CHARACTER_OVERLAP, answers
+            predictions.append(Prediction(RANKED[int(np.argmax(scores))], scores))
+        return CHARACTER_OVERLAP, predictions
 
-    def details(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> JsonObject:
-        """Calibration of how likely two texts are near."""
+    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
+        """Calibration of the probability that two texts are near."""
         scores = np.array([prediction.scores for prediction in predictions])
         near = np.array([[example.label == name for name in RANKED] for example in examples])
         return {
@@ -159,15 +152,15 @@ class Ranking(Task):
         """By how much the wrong text is ahead."""
         return float(np.ptp(prediction.scores))
 
-    def cell_names(self) -> list[str]:
-        """label, p(B), p(C), each being near to A for itself."""
-        return named_cells("label", RANKED)
 
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """B or C, and both probabilities."""
-        return [prediction.label, *map(shortest, prediction.scores)]
+class Ranking(Task):
+    """Three texts: the label is the one of B and C that is nearer to A."""
 
-    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """label, probabilities."""
-        probabilities = named_probabilities(RANKED, prediction.scores)
-        return {"label": prediction.label, "probabilities": probabilities}
+    name: ClassVar[str] = "ranking"
+    title: ClassVar[str] = "相似度排序 · Ranking by similarity"
+    headline: ClassVar[tuple[str, str] | None] = ("{} 更接近 A", "{} is nearer to A")
+    pipeline_tag: ClassVar[str] = "text-ranking"
+    labelling = part(RankingLabelling)
+    objective = part(RankingObjective)
+    decoding = part(RankingDecoding)
+    metrics = part(RankingMetrics)

@@ -1,4 +1,4 @@
-"""The one table of tasks: by name, the class that knows all about it."""
+"""The one table of tasks: the classes by name, each composed of four parts in its own module."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -7,30 +7,35 @@ from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.embedding import Embedding
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
-from roformer_tf.tasks.paraphrase import Paraphrase
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.vectors.paraphrase import Paraphrase
+from roformer_tf.tasks.vectors.retrieval import Embedding
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
-        *(Classification, Multilabel, Pair, Regression, Ranking, Tagging, Embedding),
-        *(Paraphrase,),
+        Classification,
+        Multilabel,
+        Pair,
+        Regression,
+        Ranking,
+        Tagging,
+        Embedding,
+        Paraphrase,
     )
 }
-"""Where several are possible for a file's columns, the first is taken."""
+"""Where several fit the columns of a file, the first one is chosen."""
 
 PROBLEMS: dict[str, type[Task]] = {
     "regression": Regression,
     "single_label_classification": Classification,
     "multi_label_classification": Multilabel,
 }
-"""By the `problem_type` of transformers' config, the task of a model that was trained there."""
+"""The task of a model that was trained in transformers, by the `problem_type` of its config."""
 
 if TYPE_CHECKING:
     TaskName: TypeAlias = str
@@ -39,9 +44,10 @@ else:  # type checkers want the names written out, but then a new task would be 
 
 
 def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: int) -> Task:
-    """What a classifier of texts that was trained in transformers answers.
+    """The task of a text classifier that was trained in transformers.
 
-    Where its config is silent, transformers takes one label for a number, and more for classes.
+    Where its config has no `problem_type`, transformers takes one label for a number, and more for
+    classes.
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
@@ -67,11 +73,12 @@ def parse_task(content: bytes, name: str) -> Task:
         task = values.pop("name")
         if task not in TASKS:
             raise ValueError(f"there is no task {task!r}, but {', '.join(TASKS)}")
-        return TASKS[task](**{key: _as_tuples(x) for key, x in values.items()})
+        settings = {key: _as_tuples(value) for key, value in values.items()}
+        return TASKS[task].from_settings(**settings)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise InputError(f"cannot read {name}: {error}. Fine-tune again.") from None
 
 
 def _as_tuples(value: Any) -> Any:
-    """A list of JSON, and the lists in it, as the fields of a task are."""
+    """A list of JSON, and the lists in it, as the tuples that settings are."""
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -109,7 +109,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         (["--class-weights", "balanced"], "class_weights is about"),
         (["--crf"], "crf is about"),
         (["--long-texts", "head-tail"], "long_texts is head-tail"),
-        (["--pieces", 3], "cannot be parted into 3 pieces"),
+        (["--pieces", 3], "cannot be divided into 3 pieces"),
         (["--loss", "cosent"], "Give --loss softmax"),
         (["--metric", "spearman"], "no metric 'spearman'"),
     ],

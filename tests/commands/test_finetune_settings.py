@@ -278,8 +278,8 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     task = load_finetuned(run / "model")[2]
     train, valid, test = read("train"), read("valid"), read("test")
     for fitted_to, same in ((train, True), (train + test, False)):
-        _, simple = task.baseline(fitted_to, test, valid)
-        want = task.compute_metrics([one.label for one in test], simple)
+        _, simple = task.metrics.baseline(fitted_to, test, valid)
+        want = task.metrics.compute([one.label for one in test], simple)
         assert (report["baseline"]["test"] == pytest.approx(want, abs=1e-6)) == same
 
     averaged = finetune("averaged", "--no-baseline", "--ema", "0.9", seed=5, **files, **settings)
@@ -339,7 +339,7 @@ def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypat
     def fails(*_):
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr(Classification, "baseline", fails)
+    monkeypatch.setattr(Classification.metrics, "baseline", fails)
     (run / "report.json").unlink()
     capsys.readouterr()
     finetune("run", train=train, batch_size=64)

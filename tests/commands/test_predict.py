@@ -23,8 +23,7 @@ from roformer_tf.inference.opening import predict
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
-from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.finetuned import load_finetuned
 from tests.support.random_model import LETTERS, save_random_models
@@ -392,7 +391,7 @@ def test_a_service_and_a_loaded_model_list_as_many(finetuned):
     folder = finetuned("classification")
     served = load_served_task(folder, top_k=1)
     example = as_example(["今天"], served.task)
-    found = served.task.as_json(example, served.predict([example])[0])
+    found = served.task.decoding.as_json(example, served.predict([example])[0])
     ((label, _),) = found["probabilities"].items()
     assert label == found["label"]
     assert [*roformer_tf.load(folder, top=1)("今天")["scores"]] == [label]

@@ -22,7 +22,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.errors import InputError
-from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support import hostile_zips as hostile

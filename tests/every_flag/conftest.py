@@ -22,9 +22,8 @@ from safetensors.numpy import load_file, save_file
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.regression import Regression
 from tests.every_flag.service import ask_all
 from tests.support.download_server import make_zip

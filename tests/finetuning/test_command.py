@@ -126,7 +126,8 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, chang
     start = SimpleNamespace(architecture=architecture, weights={"a": 0})
     rate_before = config.optimizer.learning_rate
     config = choose_rate(config, start)
-    chosen = choose_epochs(config, SimpleNamespace(rows_each=1), sets)
+    task = SimpleNamespace(labelling=SimpleNamespace(rows_per_example=1))
+    chosen = choose_epochs(config, task, sets)
     assert chosen.epochs == want
     said = capsys.readouterr().out
     assert (f"epochs {want}" in said) == ("epochs" not in changes)
@@ -140,7 +141,8 @@ def test_a_length_that_is_asked_for_is_taken(asked):
         checkpoint="", train="", output="", precision="float32", max_length=asked
     )
     encoded = SimpleNamespace(lengths=np.full(9, 50))
-    task = SimpleNamespace(encode=lambda *_: encoded, longest=1024, long_texts="are cut")
+    labelling = SimpleNamespace(encode=lambda *_: encoded, default_max_length=1024)
+    task = SimpleNamespace(labelling=labelling, long_texts="are cut")
     sets = SimpleNamespace(train=range(9), valid=range(1), test=range(1))
     start = SimpleNamespace(architecture=RoFormerConfig.from_file(DEMO), tokenizer=None)
     assert choose_length(config, task, sets, start) == asked
@@ -154,7 +156,8 @@ def test_rows_are_no_longer_than_a_table_of_learned_positions(form, want):
     )
     config = FinetuneConfig(checkpoint="", train="", output="", precision="float32")
     encoded = SimpleNamespace(lengths=np.full(9, 50))
-    task = SimpleNamespace(encode=lambda *_: encoded, longest=1024, long_texts="are cut")
+    labelling = SimpleNamespace(encode=lambda *_: encoded, default_max_length=1024)
+    task = SimpleNamespace(labelling=labelling, long_texts="are cut")
     sets = SimpleNamespace(train=range(9), valid=range(1), test=range(1))
     start = SimpleNamespace(architecture=architecture, tokenizer=None)
     assert choose_length(config, task, sets, start) == want
@@ -188,7 +191,7 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
     model, (inputs, *_) = given_to_fit("--precision", "mixed_bfloat16")
     assert model.dtype_policy.name == "mixed_bfloat16"
     assert not isinstance(model, AdversarialModel)
-    assert model.loss.r_drop == 0
+    assert model.loss.settings.r_drop == 0
     assert len(np.unique(inputs["token_ids"], axis=0)) == len(inputs["token_ids"]) == 4
 
     dear = ("--precision", "float32", "--r-drop", "2", "--fgm", "0.5")
@@ -196,7 +199,7 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
     assert model.dtype_policy.name == "float32"
     assert isinstance(model, AdversarialModel)
     assert model.epsilon == 0.5
-    assert model.loss.r_drop == 2
+    assert model.loss.settings.r_drop == 2
     for array in (*inputs.values(), *others):
         np.testing.assert_array_equal(array[:4], array[4:])
     assert len(inputs["token_ids"]) == 8

@@ -134,8 +134,8 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
         Example(("".join(units),), tags, "", units),
         Example(("今天",), ("B", "I"), "", units[:2]),
     )
-    encoded = task.encode([long, short], tokenizer)
-    targets, weights = task.row_targets(encoded, [long, short])
+    encoded = task.labelling.encode([long, short], tokenizer)
+    targets, weights = task.labelling.row_targets(encoded, [long, short])
     assert len(targets) == 4
     found = [
         labels_as_input(({}, one, weight), task.outputs)[0]["labels"].tolist()
@@ -191,7 +191,7 @@ def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
         ]
         task = Tagging.from_examples(examples)
         assert task.scheme == scheme
-        (said,) = task.remarks(examples)
+        (said,) = task.labelling.notes(examples)
         assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in said
-        assert "(first: I-LOC behind O in f:200)" in said
-        assert ("all answers are" in said) == bool(scheme)
+        assert "(first: I-LOC after O in f:200)" in said
+        assert ("all predictions are" in said) == bool(scheme)

@@ -6,7 +6,9 @@ from sklearn.metrics import roc_auc_score
 
 from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.embedding import BELONGS, Embedding
+from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
+from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -39,13 +41,13 @@ def test_single_texts_are_asked_for_as_the_model_is():
 
 
 def test_a_threshold_is_chosen_on_the_validation_set():
-    task = Embedding(data="scores", levels=(0.0, 1.0), threshold=0.83)
+    task = ScoredPairs(levels=(0.0, 1.0), threshold=0.83)
     pairs = [(a, a[-2:] if a == b else b) for a in TEXTS for b in TEXTS]
     gold = [float(a.endswith(b)) for a, b in pairs]
     valid = [Example(pair, x, "") for pair, x in zip(pairs, gold, strict=True)]
     judged = valid[::-1]
     for _, answers in lexical_baselines(task, valid, judged, TOKENIZER):
-        metrics = task.compute_metrics([one.label for one in judged], answers)
+        metrics = task.metrics.compute([one.label for one in judged], answers)
         assert metrics["accuracy"] == 1.0
         scores = [one.scores[0] for one in answers]
         assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold[::-1], scores))

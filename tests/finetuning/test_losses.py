@@ -6,10 +6,9 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.losses import TaskLoss, make_loss
-from roformer_tf.finetuning.settings import LossConfig
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
@@ -137,7 +136,7 @@ def test_smoothed_and_focal_losses_and_gradients(task, options, gradient):
 def test_balanced_losses_and_gradients(task, gradient):
     targets = list(batch(task, rows=30, seed=1)[0])
     loss = make_loss(TASKS[task], LossConfig(focal=2.0, class_weights="balanced"), targets)
-    weights = TASKS[task].balanced_weights(targets)
+    weights = TASKS[task].objective.class_weights(targets)
     check(task, loss, batch(task), gradient, focal=2.0, class_weights=weights)
 
 

@@ -12,7 +12,7 @@ from roformer_tf.finetuning.losses import VectorConfig
 from roformer_tf.finetuning.negatives import different_rows, nearest_others, with_hard_negatives
 from roformer_tf.finetuning.trial import Training, complete_data
 from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches
-from roformer_tf.tasks.different_texts import unit
+from roformer_tf.tasks.vectors.ranked_texts import unit
 
 
 def data_of(pairs):

@@ -189,7 +189,7 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
         name: [Example((text,), label, "") for text, label in rows] for name, rows in DATA.items()
     }
     task = Classification(labels=LABELS)
-    name, answers = task.baseline(examples["train"], examples["test"], examples["valid"])
+    name, answers = task.metrics.baseline(examples["train"], examples["test"], examples["valid"])
     gold = [label for _, label in DATA["test"]]
     assert (report["baseline"]["name"], report["baseline"]["name_zh"]) == (
         name,
@@ -228,7 +228,7 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     for example, answer, row, scores in zip(
         examples, served.predict(examples), answered["test"], want, strict=True
     ):
-        found = served.task.as_json(example, answer)
+        found = served.task.decoding.as_json(example, answer)
         assert found["label"] == row["label"]
         assert list(found["probabilities"]) == list(LABELS)
         assert [*found["probabilities"].values()] == pytest.approx(scores, abs=1e-5)

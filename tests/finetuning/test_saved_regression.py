@@ -126,7 +126,7 @@ def test_other_models_that_begin_with_it_have_nothing_of_its_scale(folder, tmp_p
     encoder.save_pretrained(tmp_path / "encoder")
     assert "label_mean" not in (tmp_path / "encoder" / "config.json").read_text("utf-8")
     for task in (Classification(labels=("0", "1")), Multilabel(labels=("a", "b"))):
-        config = task.described_in(encoder.config.replace(num_labels=2))
+        config = task.decoding.described_in(encoder.config.replace(num_labels=2))
         other = RoFormerForSequenceClassification(config)
         other.tokenizer = encoder.tokenizer
         LabelledDataset([], task).save_model(other, tmp_path / "other")
@@ -145,7 +145,7 @@ def test_transformers_has_a_position_for_every_token_that_we_read(folder):
     learned = RoFormerEncoder.from_pretrained(folder).config.replace(
         position_embedding_type="learned", max_position_embeddings=8
     )
-    assert TASK.described_in(learned).max_position_embeddings == 8  # it has no more
+    assert TASK.decoding.described_in(learned).max_position_embeddings == 8  # it has no more
 
 
 def test_a_folder_of_before_is_read_as_it_was_written(model, tmp_path):

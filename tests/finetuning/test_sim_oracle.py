@@ -10,8 +10,8 @@ from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.text_sides import IGNORED
 from roformer_tf.models.heads import RoFormerForSentenceSimilarity
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.embedding import Embedding
-from roformer_tf.tasks.paraphrase import Paraphrase
+from roformer_tf.tasks.vectors.paraphrase import Paraphrase
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -76,7 +76,7 @@ def test_supervised(known, released, record_property, eager_steps):
     model = RoFormerForSentenceEmbedding.from_pretrained(
         released("sim_char"), pooling="pooler", **NO_DROPOUT
     )
-    task = Embedding(data="scores", loss="classifier", levels=(0.0, 1.0, 2.0, 3.0, 4.0))
+    task = ScoredPairs(loss="classifier", levels=(0.0, 1.0, 2.0, 3.0, 4.0))
     training = VectorTraining(model, task)
     training.classifier.kernel.assign(known["classifier"])
     texts, classes = known["texts"], known["classes"]

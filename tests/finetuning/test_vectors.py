@@ -15,7 +15,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.vectors import VectorTraining, check_pieces
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.embedding import Embedding
+from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 
 SIZES = {
     "vocab_size": 40,
@@ -28,8 +29,8 @@ SIZES = {
 }
 TASKS = {
     "softmax": Embedding(dimensions=(4, 8)),
-    "cosent": Embedding(data="scores", loss="cosent"),
-    "classifier": Embedding(data="scores", loss="classifier", levels=(0.0, 1.0, 2.0)),
+    "cosent": ScoredPairs(),
+    "classifier": ScoredPairs(loss="classifier", levels=(0.0, 1.0, 2.0)),
 }
 
 
@@ -101,7 +102,7 @@ def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
 
 def test_pieces_must_be_of_one_size():
     check_pieces(32, 8)
-    with pytest.raises(InputError, match="32 cannot be parted into 5"):
+    with pytest.raises(InputError, match="32 cannot be divided into 5"):
         check_pieces(32, 5)
 
 

@@ -27,7 +27,9 @@ def answer(name, label, scores, example=TEXT, **settings):
     task = TASKS[name](**settings)
     found = cells(example, Prediction(label, np.float32(scores)), task)
     assert list(found) == cell_names(task)
-    line = tsv_line(found.values(), task.joined_by or task.label_separator).removesuffix("\n")
+    line = tsv_line(found.values(), task.decoding.joined_by or task.label_separator).removesuffix(
+        "\n"
+    )
     assert len(line.split("\t")) == len(cell_names(task))
     return cell_names(task), line, json.loads(json.dumps(found))
 
@@ -76,39 +78,41 @@ def test_so_many_labels_as_are_asked_for_are_listed(name):
     names, _, _ = answer("classification", "类20", FEW_DIGITS, labels=MANY, top_k=21)
     assert names == ["label", "probability", *pairs(range(2, 22)), "error"]
     task = TASKS[name](**few, top_k=2)
-    found = task.as_json(TEXT, Prediction("好", np.float32(scores)))
+    found = task.decoding.as_json(TEXT, Prediction("好", np.float32(scores)))
     assert found == {"label": "好", "probabilities": {"好": 0.625, "坏": 0.25}}
     assert [*found["probabilities"]] == ["好", "坏"]  # the likeliest first
 
 
 def test_a_service_lists_the_likeliest_and_all_that_are_answered():
     scores = np.float32(FEW_DIGITS)
-    found = TASKS["classification"](labels=MANY).as_json(TEXT, Prediction("类20", scores))
+    found = TASKS["classification"](labels=MANY).decoding.as_json(TEXT, Prediction("类20", scores))
     assert found["probabilities"] == {f"类{i}": i / 25 for i in (20, 19, 18, 17, 16)}
     answered = tuple(f"类{i}" for i in range(13, 21))
     task = TASKS["multilabel"](labels=MANY, top_k=2)
-    found = task.as_json(TEXT, Prediction(answered, scores))
+    found = task.decoding.as_json(TEXT, Prediction(answered, scores))
     assert [*found["probabilities"]] == [*reversed(answered)]
-    found = task.as_json(TEXT, Prediction((), scores))
+    found = task.decoding.as_json(TEXT, Prediction((), scores))
     assert found == {"labels": (), "probabilities": {"类20": 0.8, "类19": 0.76}}
-    found = TASKS["classification"](labels=MANY[:20]).as_json(TEXT, Prediction("类0", scores[:20]))
+    found = TASKS["classification"](labels=MANY[:20]).decoding.as_json(
+        TEXT, Prediction("类0", scores[:20])
+    )
     assert [*found["probabilities"]] == [*MANY[:20]]
 
 
 @pytest.mark.parametrize("name", ["regression", "ranking", "tagging"])
 def test_where_labels_are_not_chosen_among_none_are_listed(name):
-    assert TASKS[name]().with_top_k(None) == TASKS[name]()
+    assert TASKS[name]().decoding.with_top_k(None) == TASKS[name]()
     with pytest.raises(InputError, match="Leave --top-k out"):
-        TASKS[name]().with_top_k(3)
+        TASKS[name]().decoding.with_top_k(3)
     with pytest.raises(InputError, match="top_k is 0"):
-        TASKS["pair"](labels=("0", "1")).with_top_k(0)
+        TASKS["pair"](labels=("0", "1")).decoding.with_top_k(0)
 
 
 def test_how_many_are_listed_is_no_part_of_a_models_folder(tmp_path):
-    task = TASKS["classification"](labels=MANY).with_top_k(3)
+    task = TASKS["classification"](labels=MANY).decoding.with_top_k(3)
     task.save(tmp_path)
     assert "top_k" not in (tmp_path / "task.json").read_text(encoding="utf-8")
-    assert load_task(tmp_path).listed == 5
+    assert load_task(tmp_path).decoding.listed == 5
 
 
 def test_several_labels_are_joined_as_in_training():

@@ -356,5 +356,5 @@ def test_a_run_is_judged_by_what_predict_takes_and_says_so(
         opened = open_finetuned(folder, "onnx", precision)
         examples = [Example(text, None, "") for text in texts]
         answers = predict(opened.model, opened.tokenizer, opened.task, examples)
-        wanted = opened.task.compute_metrics(gold, answers)
+        wanted = opened.task.metrics.compute(gold, answers)
         assert kept[precision] == pytest.approx(wanted, abs=1e-6), precision

@@ -40,7 +40,7 @@ ENGINES = [
 def examples_of(task):
     count = len(task.text_columns)
     turned = [tuple(TEXTS[(i + k) % len(TEXTS)] for k in range(count)) for i in range(len(TEXTS))]
-    return [task.for_prediction(Example(texts, None, "")) for texts in turned]
+    return [task.labelling.for_prediction(Example(texts, None, "")) for texts in turned]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

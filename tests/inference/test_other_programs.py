@@ -23,13 +23,12 @@ from roformer_tf.models.heads import (
     RoFormerForSentenceSimilarity,
 )
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.embedding import Embedding
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.vectors.retrieval import Embedding
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
@@ -80,10 +79,10 @@ def folder(tmp_path_factory):
         target = tmp_path_factory.mktemp("other") / "model"
         if isinstance(kind, Embedding):
             config = RoFormerConfig(**SIZES, vocab_size=tokenizer.vocab_size, pooling="mean")
-            model = RoFormerForSentenceEmbedding(kind.described_in(config))
+            model = RoFormerForSentenceEmbedding(kind.decoding.described_in(config))
             model.tokenizer = tokenizer
             LabelledDataset([], kind).save_model(model, target)
-            kind.save_beside(target, model.config)
+            kind.decoding.save_files(target, model.config)
         elif isinstance(kind, type):
             model = kind(RoFormerConfig(**SIZES, vocab_size=tokenizer.vocab_size, **settings))
             model.tokenizer = tokenizer

@@ -17,8 +17,8 @@ from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
 )
-from roformer_tf.tasks.entities import spans
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.tags import spans
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.finetuned import load_finetuned
@@ -55,9 +55,9 @@ def tuned(tmp_path):
 
 def answers(folder, texts):
     model, tokenizer, task = load_finetuned(folder)
-    examples = [task.for_prediction(Example((text,), None, "")) for text in texts]
+    examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in texts]
     found = predict(model, tokenizer, task, examples)
-    return [task.as_json(*pair) for pair in zip(examples, found, strict=True)]
+    return [task.decoding.as_json(*pair) for pair in zip(examples, found, strict=True)]
 
 
 @pytest.mark.hf
@@ -92,7 +92,7 @@ def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, tr
     legal = 0
     for text, answer in zip(texts, answers(folder, texts), strict=True):
         (likeliest,) = predict(
-            model, tokenizer, free, [free.for_prediction(Example((text,), None, ""))]
+            model, tokenizer, free, [free.labelling.for_prediction(Example((text,), None, ""))]
         )
         if [one["label"] for one in answer["tags"]] == list(likeliest.label):
             want = [(one["start"], one["end"], one["label"]) for one in answer["entities"]]

@@ -59,7 +59,7 @@ def folder(models, tmp_path_factory):
 def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_size):
     model, task = models[name], TASKS[name]
     examples = examples_of(*texts_of(LENGTHS))
-    got = task.run(model, task.encode(examples, TOKENIZER), batch_size)
+    got = task.decoding.run(model, task.labelling.encode(examples, TOKENIZER), batch_size)
     for example, logits in zip(examples, got, strict=True):
         ids, segments = np.int32(TOKENIZER.encode(example.texts[0]))
         (want,) = np.asarray(model({"token_ids": ids[None], "segment_ids": segments[None]}))

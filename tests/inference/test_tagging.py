@@ -91,14 +91,14 @@ def test_tags_are_the_best_legal_ones(crf, folders):
         names = ("start", "transitions", "end")
         arrays = (model.crf.start, model.crf.transitions, model.crf.end)
         weights = {name: np.asarray(x, "float64") for name, x in zip(names, arrays, strict=True)}
-    examples = [task.for_prediction(Example((text,), None, "")) for text in TEXTS]
+    examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in TEXTS]
     answers = predict(model, tokenizer, task, examples)
     others = 0
     for text, example, answer in zip(TEXTS, examples, answers, strict=True):
         logits = np.asarray(model(tokenizer([text])), "float64")[0, 1:-1]
         tags, shares = by_hand(log_softmax(logits), **weights)
         assert list(answer.label) == tags
-        told = [one["probability"] for one in task.as_json(example, answer)["tags"]]
+        told = [one["probability"] for one in task.decoding.as_json(example, answer)["tags"]]
         if not crf:  # each unit's own
             shares = np.exp(log_softmax(logits))[range(len(tags)), [TAGS.index(x) for x in tags]]
         assert told == pytest.approx(shares, abs=1e-5)
@@ -117,7 +117,7 @@ def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
     loaded = roformer_tf.load(folders[crf])(texts)
     served = load_served_task(folders[crf])
     examples = [as_example([text], served.task) for text in texts]
-    replied = list(map(served.task.as_json, examples, served.predict(examples)))
+    replied = list(map(served.task.decoding.as_json, examples, served.predict(examples)))
     for text, line, one, other in zip(texts, predicted, loaded, replied, strict=True):
         tags = [unit["label"] for unit in one["tags"]]
         assert is_legal(tags)
@@ -133,8 +133,8 @@ def test_a_text_read_in_windows_is_decoded_as_one(folders, tmp_path):
     """The scores of each unit come from one window; what follows what is seen across them."""
     model, tokenizer, task = load_finetuned(folders[True])
     task = dataclasses.replace(task, max_length=8)
-    (example,) = [task.for_prediction(Example((TEXTS[0] + TEXTS[2],), None, ""))]
-    encoded = task.encode([example], tokenizer)
+    (example,) = [task.labelling.for_prediction(Example((TEXTS[0] + TEXTS[2],), None, ""))]
+    encoded = task.labelling.encode([example], tokenizer)
     assert len(encoded.token_ids) > 1
     units = np.zeros((7, len(TAGS)))
     for ids, first in zip(encoded.token_ids, encoded.first_units, strict=True):
@@ -155,10 +155,10 @@ ODD = st.text(st.sampled_from("北京 \u3000\u200b①１Ａａ,，\u0301é𠀀�
 def test_entities_stand_in_the_text_as_it_came(text, chance):
     """Whatever the tokenizer makes of its characters: places count code points of the original."""
     for task in (TASK, dataclasses.replace(TASK, spaced_units=True)):
-        example = task.for_prediction(Example((text,), None, ""))
+        example = task.labelling.for_prediction(Example((text,), None, ""))
         units = len(example.units)
         scores = np.array([[chance.random() for _ in TAGS] for _ in range(units)]).reshape(units, 5)
-        found = task.as_json(example, task.answer(scores))
+        found = task.decoding.as_json(example, task.decoding.predict(scores))
         for one in found["entities"]:
             assert text[one["start"] : one["end"]] == one["text"]
         tags = [unit["label"] for unit in found["tags"]]
@@ -198,7 +198,7 @@ def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
     (folder / "task.json").unlink()
     model, tokenizer, task = load_finetuned(folders[True])
     task = dataclasses.replace(task, scheme="")
-    examples = [task.for_prediction(Example((text,), None, "")) for text in TEXTS]
+    examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in TEXTS]
     want = [
         [TAGS.index(tag) for tag in one.label] for one in predict(model, tokenizer, task, examples)
     ]

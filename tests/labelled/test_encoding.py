@@ -38,7 +38,7 @@ def task(name="classification", labels=("好", "坏"), **settings):
 
 
 def encoded_texts(*texts, tokenizer=WORD, **settings):
-    return task(**settings).encode([example(text) for text in texts], tokenizer)
+    return task(**settings).labelling.encode([example(text) for text in texts], tokenizer)
 
 
 def plain_ids(text, tokenizer=WORD):
@@ -67,7 +67,9 @@ def test_a_text_is_encoded_as_the_tokenizer_does(name, max_length):
 @pytest.mark.parametrize("name", ["pair", "regression"])
 def test_a_pair_is_encoded_as_the_tokenizer_does(name, max_length):
     pairs = [(SENTENCE, "好"), ("", SENTENCE * 2), (SENTENCE, SENTENCE)]
-    found = task(name, max_length=max_length).encode([example(*pair) for pair in pairs], WORD)
+    found = task(name, max_length=max_length).labelling.encode(
+        [example(*pair) for pair in pairs], WORD
+    )
     want = [WORD.encode(*pair, max_length=max_length) for pair in pairs]
     assert [ids.tolist() for ids in found.token_ids] == [ids for ids, _ in want]
     assert [ids.tolist() for ids in found.segment_ids] == [segments for _, segments in want]
@@ -76,7 +78,7 @@ def test_a_pair_is_encoded_as_the_tokenizer_does(name, max_length):
 
 def test_a_ranking_is_two_rows():
     triples = [("今天", "天气", SENTENCE), ("北京", "公园", "中国")]
-    found = task("ranking", max_length=16).encode([example(*x) for x in triples], WORD)
+    found = task("ranking", max_length=16).labelling.encode([example(*x) for x in triples], WORD)
     want = [WORD.encode(a, x, max_length=16)[0] for a, *others in triples for x in others]
     assert [ids.tolist() for ids in found.token_ids] == want
     assert found.example.tolist() == [0, 0, 1, 1]
@@ -151,19 +153,19 @@ def test_every_unit_is_judged_once_at_its_first_token(units, max_length, name):
     """The round trip: a model that answers with the token it sees tells of each unit its first."""
     tokenizer = TOKENIZERS[name]
     tagging = task("tagging", labels=("O",), max_length=max_length)
-    found = tagging.encode([example(units=units)], tokenizer)
+    found = tagging.labelling.encode([example(units=units)], tokenizer)
     assert all(len(ids) <= max_length for ids in found.token_ids)
     judged = np.concatenate([units[units >= 0] for units in found.first_units])
     assert sorted(judged) == list(range(len(units)))
     rows = [ids[:, None].astype("float32") for ids in found.token_ids]
-    (answer,) = tagging.combine(rows, found)
+    (answer,) = tagging.decoding.combine(rows, found)
     want = [(plain_ids(unit, tokenizer) or [tokenizer.unk_id])[0] for unit in units]
     assert answer.tolist() == [[number] for number in want]
 
 
 def test_the_tokens_of_a_unit_stay_together():
     units = ["今天", "playful", " ", "龘", "2022"]
-    found = task("tagging").encode([example(units=units)], WORD)
+    found = task("tagging").labelling.encode([example(units=units)], WORD)
     ids = [plain_ids(unit) or [WORD.unk_id] for unit in units]
     assert len(ids[1]) > 1
     (row,), (first_units,) = found.token_ids, found.first_units
@@ -182,20 +184,20 @@ def test_logits_of_windows_are_averaged_and_those_of_triples_joined():
     found = encoded_texts("好", SENTENCE, max_length=10, long_texts="windows")
     assert len(found.token_ids) > 3
     logits = np.random.default_rng(0).normal(size=(len(found.token_ids), 2)).astype("float32")
-    alone, several = task().combine(logits, found)
+    alone, several = task().decoding.combine(logits, found)
     np.testing.assert_array_equal(alone, logits[0])
     np.testing.assert_allclose(several, logits[1:].mean(axis=0), rtol=1e-6)
 
     triples = [example("甲", "乙", "丙"), example("丁", "戊", "己")]
-    ranked = task("ranking").encode(triples, WORD)
-    answers = task("ranking").combine(np.float32([[1], [2], [3], [4]]), ranked)
+    ranked = task("ranking").labelling.encode(triples, WORD)
+    answers = task("ranking").decoding.combine(np.float32([[1], [2], [3], [4]]), ranked)
     assert [answer.tolist() for answer in answers] == [[1, 2], [3, 4]]
 
 
 def test_targets_and_weights_of_rows():
     def of(name, *examples, **settings):
         asked = task(name, **settings)
-        return asked.row_targets(asked.encode(examples, WORD), examples)
+        return asked.labelling.row_targets(asked.labelling.encode(examples, WORD), examples)
 
     targets, weights = of(
         "classification",
@@ -226,23 +228,23 @@ def test_targets_and_weights_of_rows():
 def test_each_unit_has_its_label_as_target_once(units, max_length):
     labels = tuple(f"T{number}" for number in range(len(units)))
     tagged, tagging = example(units=units, label=labels), task("tagging", labels=labels)
-    found = tagging.encode([tagged], WORD)
-    targets, weights = tagging.row_targets(found, [tagged])
+    found = tagging.labelling.encode([tagged], WORD)
+    targets, weights = tagging.labelling.row_targets(found, [tagged])
     weighing = np.concatenate([t[w > 0] for t, w in zip(targets, weights, strict=True)])
     assert sorted(weighing) == list(range(len(units)))
     assert sum(weight.sum() for weight in weights) == len(units)
 
 
 def test_nothing_to_encode_is_no_row():
-    found = task().encode([], WORD)
+    found = task().labelling.encode([], WORD)
     assert (found.examples, found.row_lengths.tolist(), found.token_ids) == (0, [], [])
-    assert task().combine([], found) == []
+    assert task().decoding.combine([], found) == []
 
 
 def test_an_example_without_units_has_no_answer():
-    found = task("tagging").encode([example(units=())], WORD)
+    found = task("tagging").labelling.encode([example(units=())], WORD)
     assert [ids.tolist() for ids in found.token_ids] == [[WORD.cls_id, WORD.sep_id]]
-    (answer,) = task("tagging").combine([np.ones((2, 2), "float32")], found)
+    (answer,) = task("tagging").decoding.combine([np.ones((2, 2), "float32")], found)
     assert answer.shape == (0, 2)
 
 

@@ -19,8 +19,7 @@ from roformer_tf.labelled.reading import (
     open_unanswered,
     read_examples,
 )
-from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.table import TASKS
 
 GOOD = ["房间很干净，下次还来", "早餐丰富", "前台热情，位置也好", "性价比很高", "床很舒服"]

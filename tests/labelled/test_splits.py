@@ -71,10 +71,10 @@ def test_mirrored_pairs_and_triples_are_met_again():
 
     train = [Example(("甲", "乙", "丙"), "B", "")]
     test = [Example(texts, "C", "") for texts in (("甲", "丙", "乙"), ("乙", "甲", "丙"))]
-    found = duplicates(train, test, question=Ranking.question)
+    found = duplicates(train, test, question=Ranking.labelling.question)
     assert (found.in_train.tolist(), found.contradicting) == ([True, False], 0)
     test = [Example(("甲", "丙", "乙"), "B", "")]
-    assert duplicates(train, test, question=Ranking.question).contradicting == 1
+    assert duplicates(train, test, question=Ranking.labelling.question).contradicting == 1
 
 
 def test_a_triples_first_text_has_a_place_of_its_own():
@@ -172,7 +172,7 @@ def test_a_label_of_three_rows_is_in_every_set(task, shares):
     examples += [one._replace(texts=(one.texts[0] + " ",)) for one in examples[::5]]
     for seed in range(10):
         for part in split_examples(examples, TASKS[task], shares, seed):
-            met = {label for one in part for label in TASKS[task].labels_in(one.label)}
+            met = {label for one in part for label in TASKS[task].labelling.labels_in(one.label)}
             assert not part or met == {"common", "often", "rare", "scarce"}
 
 

@@ -226,13 +226,13 @@ def test_tags_without_a_type_mark_entities(tmp_path, name):
     examples = read(path)[1]
     task = Tagging.from_examples(examples)
     assert task.scheme == scheme
-    assert {metric.name for metric in task.usable_metrics()} >= {"f1", "precision", "recall"}
+    assert {metric.name for metric in task.metrics.usable()} >= {"f1", "precision", "recall"}
     bio = {"O": "O", "B": "B-_", "I": "I-_", "M": "I-_", "E": "I-_", "S": "B-_"}
-    assert task.labels_outside() == tuple(map(bio.get, task.labels))
+    assert task.decoding.outside_labels() == tuple(map(bio.get, task.labels))
     gold = [one.label for one in examples]
     answers = [Prediction(label, np.eye(len(label), len(task.labels))) for label in gold]
-    assert task.compute_metrics(gold, answers)["f1"] == 1
-    shown = task.as_json(examples[0], answers[0])["entities"]
+    assert task.metrics.compute(gold, answers)["f1"] == 1
+    shown = task.decoding.as_json(examples[0], answers[0])["entities"]
     want = {"bare": ["北京"], "words": ["我", "去", "公园", "学习班"]}[name]
     assert [(one["text"], one["label"]) for one in shown] == [(text, "_") for text in want]
 
@@ -241,12 +241,12 @@ def test_parts_of_speech_are_judged_by_the_unit(tmp_path):
     sentences = [[("我", "PN"), ("去", "VV"), ("一", "M")], [("好", "O"), ("书", "NN")]]
     examples = read(conll(tmp_path / "a.conll", sentences))[1]
     task = Tagging.from_examples(examples)
-    assert [metric.name for metric in task.usable_metrics()] == ["accuracy", "macro_f1"]
+    assert [metric.name for metric in task.metrics.usable()] == ["accuracy", "macro_f1"]
     gold = [one.label for one in examples]
     answers = [Prediction(("PN", "VV", "VV"), None), Prediction(("O", "NN"), None)]
-    figures = task.compute_metrics(gold, answers)
+    figures = task.metrics.compute(gold, answers)
     assert figures == {"accuracy": pytest.approx(4 / 5), "macro_f1": pytest.approx(11 / 15)}
-    assert task.count_kinds(gold) == dict.fromkeys(("M", "NN", "O", "PN", "VV"), 1)
+    assert task.metrics.count_kinds(gold) == dict.fromkeys(("M", "NN", "O", "PN", "VV"), 1)
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def test_batches_of_any_length_follow_each_other(order):
         for number, length in enumerate(np.repeat(order, 2).tolist())
     ]
     task = TASKS["classification"].from_examples(examples, max_length=128)
-    encoded = task.encode(examples, TOKENIZER)
-    targets = task.row_targets(encoded, examples)
+    encoded = task.labelling.encode(examples, TOKENIZER)
+    targets = task.labelling.row_targets(encoded, examples)
     model = Lengths()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for seed in range(6):  # among them one whose first two batches are of one length

@@ -4,8 +4,7 @@ from functools import cache
 
 import pytest
 
-from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.regression import Regression
 from tests.support.random_model import save_random_models, tokenizer_of
 

@@ -18,7 +18,7 @@ def test_too_many_waiting_requests_are_refused():
 
     def blocked(examples):
         assert go.wait(30)
-        return [TASK.answer(np.array([0.0, 1.0], "float32"))] * len(examples)
+        return [TASK.decoding.predict(np.array([0.0, 1.0], "float32"))] * len(examples)
 
     batcher = Batcher(deliver_all(blocked), 1, 2, ServiceMetrics("m", "t"))
     try:

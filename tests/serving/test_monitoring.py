@@ -17,7 +17,7 @@ TASK = Classification(labels=("坏", "好"))
 def answer(examples):
     if examples[0].texts == ("坏",):
         raise ZeroDivisionError
-    return [TASK.answer(np.array([0.0, 1.0], "float32")) for _ in examples]
+    return [TASK.decoding.predict(np.array([0.0, 1.0], "float32")) for _ in examples]
 
 
 def get(address, path, method="GET", body=None):

@@ -34,9 +34,8 @@ from roformer_tf.serving.serve_predictions import (
     load_served_task,
 )
 from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
@@ -50,7 +49,9 @@ TAGGING = Tagging(labels=("O", "B-LOC", "I-LOC"))
 
 def by_length(examples):
     """Predictions of the test's model: the longer a text, the better."""
-    return [TASK.answer(np.array([0.0, len(e.texts[0]) / 10], "float32")) for e in examples]
+    return [
+        TASK.decoding.predict(np.array([0.0, len(e.texts[0]) / 10], "float32")) for e in examples
+    ]
 
 
 def share(text):
@@ -204,7 +205,10 @@ def model(finetuned):
 
 def test_the_service_documents_its_requests_and_responses(running):
     """The example of the documentation is a valid request."""
-    for task, answer in ((TASK, by_length), (PAIR, lambda x: [PAIR.answer(np.zeros(2))] * len(x))):
+    for task, answer in (
+        (TASK, by_length),
+        (PAIR, lambda x: [PAIR.decoding.predict(np.zeros(2))] * len(x)),
+    ):
         with running(create_task_app(ServedTask("m", task, answer))) as at:
             status, described = ask(at, "GET", "/openapi.json")
             assert status == 200
@@ -434,14 +438,14 @@ def test_a_server_closes_no_log_of_the_program(running, tmp_path):
 
 def test_encoding_a_long_response_does_not_block_others(running, monkeypatch):
     go, inside = threading.Event(), threading.Event()
-    written = type(TASK).as_json
+    written = type(TASK.decoding).as_json
 
     def held(*arguments):
         inside.set()
         assert go.wait(10)
         return written(*arguments)
 
-    monkeypatch.setattr(type(TASK), "as_json", held)
+    monkeypatch.setattr(type(TASK.decoding), "as_json", held)
     with (
         running(create_task_app(ServedTask("m", TASK, by_length))) as at,
         ThreadPoolExecutor(1) as pool,
@@ -468,7 +472,7 @@ def test_an_example_has_as_many_texts_as_the_task(task, right, wrong, running):
 
     def answer(examples):
         seen.extend(list(example.texts) for example in examples)
-        return [task.answer(np.zeros(2, "float32"))] * len(examples)
+        return [task.decoding.predict(np.zeros(2, "float32"))] * len(examples)
 
     with running(create_task_app(ServedTask("m", task, answer))) as at:
         for body in ({"text": right}, {"texts": [right, right]}):
@@ -481,7 +485,7 @@ def test_an_example_has_as_many_texts_as_the_task(task, right, wrong, running):
 def test_predictions_of_each_task_as_json():
     def answer(task, texts, logits):
         example = as_example(texts, task)
-        found = task.as_json(example, task.answer(np.array(logits, "float32")))
+        found = task.decoding.as_json(example, task.decoding.predict(np.array(logits, "float32")))
         return json.loads(json.dumps(found))  # plain values alone
 
     assert answer(PAIR, ["a", "b"], [0, 0]) == {

@@ -8,9 +8,8 @@ import pytest
 
 from roformer_tf.serving.serve_predictions import ServedTask, create_task_app
 from roformer_tf.serving.settings import Limits
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
@@ -29,7 +28,9 @@ def page(browser, running):
         def show(task, logits, **limits):
             def answer(examples):
                 units = [len(example.units) for example in examples]
-                return [task.answer(np.array(logits, "float32")[: n or None]) for n in units]
+                return [
+                    task.decoding.predict(np.array(logits, "float32")[: n or None]) for n in units
+                ]
 
             app = create_task_app(ServedTask("酒店", task, answer), limits=Limits(**limits))
             host, port = servers.enter_context(running(app))

@@ -8,10 +8,10 @@ from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.different_texts import Retrieved
-from roformer_tf.tasks.embedding import BELONGS
 from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.vectors.ranked_texts import Retrieved
+from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.translation import Message
 
 TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
@@ -44,10 +44,10 @@ def answer(task, one, sureness, noise=0.0):
         label = Retrieved(rank, rank == 1, 0.1 + noise / 100, tuple(near))
         return Prediction(label, np.array([0.8 + noise / 100], np.float32))
     if task.name == "regression":
-        return task.answer(np.array([one.label + 9 - sureness + noise]))
-    target = task.target(one)
+        return task.decoding.predict(np.array([one.label + 9 - sureness + noise]))
+    target = task.labelling.target(one)
     hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
-    return task.answer(
+    return task.decoding.predict(
         sureness * (2 * hot - 1) + noise * np.sin(np.arange(hot.size)).reshape(hot.shape)
     )
 
@@ -94,7 +94,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
     return ReportData(
         **{
             "task": task,
-            "metric": TASKS[name].metrics[0].name,
+            "metric": TASKS[name].metrics.all[0].name,
             "train": part(train),
             "valid": part(valid, predictions=answers(valid)),
             "test": part(
@@ -106,7 +106,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
             "baseline": Message("logistic regression"),
             "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
             "evaluations": [
-                {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics[0].name: 0.5}
+                {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics.all[0].name: 0.5}
                 for i in range(3)
             ],
             "settings": {"checkpoint": "某.zip", "train": "a.tsv", "valid": None},

@@ -15,7 +15,7 @@ from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.runs.distribution import join, to_numpy
 from roformer_tf.runs.settings import DevicesConfig
-from roformer_tf.tasks.embedding import Embedding
+from roformer_tf.tasks.vectors.retrieval import Embedding
 
 ROWS, STEPS = 16, 3
 

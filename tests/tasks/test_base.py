@@ -8,10 +8,10 @@ import pytest
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.details import CHARACTERS, MISTAKES
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.scoring import CHARACTERS, MISTAKES
 from roformer_tf.tasks.table import TASKS, load_task
 
 NUMBERS = tuple(map(str, range(-5, 40)))
@@ -31,10 +31,10 @@ def test_a_target_is_answered_by_its_own_label(name):
     task = TASKS[name](labels=() if name == "ranking" else labels)
     for place, label in enumerate(labels):
         several = name in ("multilabel", "tagging")
-        target = task.target(Example(("x",), (label,) if several else label, ""))
+        target = task.labelling.target(Example(("x",), (label,) if several else label, ""))
         hot = target if name in ("multilabel", "ranking") else np.eye(4)[target]
         assert np.ravel(hot).tolist() == [float(i == place) for i in range(len(labels))]
-        answer = task.answer(9 * (2 * hot - 1))
+        answer = task.decoding.predict(9 * (2 * hot - 1))
         assert answer.label == ((label,) if several else label)
         assert int(np.argmax(answer.scores)) == place
 
@@ -58,7 +58,7 @@ def test_targets_of_many_labels_do_not_search_through_all_of_them(name):
     ComparedText.comparisons = 0
     for number in range(0, 2000, 10):
         label = ComparedText(f"label {number}")
-        task.target(Example(("x",), (label,) if several else label, ""))
+        task.labelling.target(Example(("x",), (label,) if several else label, ""))
     assert ComparedText.comparisons <= 2 * 2000
 
 
@@ -71,10 +71,10 @@ def test_thresholds_and_details_of_many_labels_do_not_search_either():
     scores[[7, 9]] = 0.9
     predictions = [Prediction(examples[0].label, scores)] * 50
     ComparedText.comparisons = 0
-    chosen = task.with_choices([one.label for one in examples], predictions)
-    details = task.details(examples, predictions)
+    chosen = task.decoding.with_choices([one.label for one in examples], predictions)
+    details = task.metrics.details(examples, predictions)
     assert ComparedText.comparisons <= 4 * 2000
-    assert chosen.reread(predictions[0]).label == ("label 7", "label 9")
+    assert chosen.decoding.reread(predictions[0]).label == ("label 7", "label 9")
     assert details["calibration"]["bins"][-1]["right"] == 1
 
 
@@ -120,9 +120,10 @@ def test_mistakes_are_the_surest_wrong_answers_cut_short():
     task = Classification(labels=("0", "1"))
     examples = [Example(("长" * number,), "0", f"f:{number}") for number in range(1, 400)]
     predictions = [
-        task.answer(np.array([0, (-1) ** number * number / 30])) for number in range(1, 400)
+        task.decoding.predict(np.array([0, (-1) ** number * number / 30]))
+        for number in range(1, 400)
     ]
-    found = task.mistakes(examples, predictions)
+    found = task.metrics.mistakes(examples, predictions)
     assert [one["place"] for one in found] == [f"f:{398 - 2 * i}" for i in range(MISTAKES)]
     assert found[0]["sureness"] == pytest.approx(1, abs=1e-5)
     assert found[0]["texts"] == ["长" * CHARACTERS + "…"]
@@ -133,10 +134,14 @@ def test_mistakes_of_other_tasks_are_ordered_by_how_wrong_they_are():
     several = Multilabel(labels=("a", "b"))
     sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # of ("a",): right, right, both wrong
     examples = [Example(("x",), ("a",), str(i)) for i in range(3)]
-    found = several.mistakes(examples, [several.answer(np.array(x)) for x in sigmoids])
+    found = several.metrics.mistakes(
+        examples, [several.decoding.predict(np.array(x)) for x in sigmoids]
+    )
     assert [(one["place"], one["predicted"]) for one in found] == [("2", ("b",))]
     assert found[0]["sureness"] == pytest.approx(1 / (1 + np.exp(-5)))
     numbers = Regression()
     examples = [Example(("x",), 1.0, str(i)) for i in range(3)]
-    found = numbers.mistakes(examples, [numbers.answer(np.array([x])) for x in (2.0, 1.0, -3.0)])
+    found = numbers.metrics.mistakes(
+        examples, [numbers.decoding.predict(np.array([x])) for x in (2.0, 1.0, -3.0)]
+    )
     assert [(one["place"], one["sureness"]) for one in found] == [("2", 4), ("0", 1)]

@@ -38,11 +38,11 @@ def examples(name, count, seed):
 
 def judge(name, training, test):
     task = TASKS[name].from_examples(training)
-    words, predictions = task.baseline(training, test)
+    words, predictions = task.metrics.baseline(training, test)
     method = words
     assert Translator("zh")(words) != words
     assert all(one.scores.dtype == np.float32 for one in predictions)
-    return method, predictions, task.compute_metrics([one.label for one in test], predictions)
+    return method, predictions, task.metrics.compute([one.label for one in test], predictions)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
     training = [one._replace(label=one.label if i % 4 else ()) for i, one in enumerate(rare)]
     task = TASKS["multilabel"].from_examples(training)
     test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
-    _, at_half = task.baseline(training, test)
-    _, chosen = task.baseline(training, test, valid)
+    _, at_half = task.metrics.baseline(training, test)
+    _, chosen = task.metrics.baseline(training, test, valid)
     assert [one.label for one in at_half] == [task.likely(one.scores) for one in at_half]
-    _, by_valid = task.baseline(training, valid, valid)
-    wanted = task.with_choices([one.label for one in valid], by_valid)
+    _, by_valid = task.metrics.baseline(training, valid, valid)
+    wanted = task.decoding.with_choices([one.label for one in valid], by_valid)
     assert wanted.thresholds != (0.5, 0.5)
     assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in chosen]
 
@@ -96,7 +96,7 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     labels = [one.label for one in examples(name, 60, 2)]
     noisy = [one._replace(label=labels[rng.integers(60)]) for one in examples(name, 60, 2)]
     task = TASKS[name].from_examples(training)
-    metric = task.usable_metrics()[1]
+    metric = task.metrics.usable()[1]
     tried = []
     with pytest.MonkeyPatch.context() as patch:
         features = baselines.NgramCounts.features
@@ -106,7 +106,7 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
             return features(counts, min_df)
 
         patch.setattr(baselines.NgramCounts, "features", remember)
-        words, _ = task.baseline(training, test, noisy, metric)
+        words, _ = task.metrics.baseline(training, test, noisy, metric)
     assert "chosen on the validation set" in words
     assert "在验证集上选取" in Translator("zh")(words)
     *searched, last = tried
@@ -122,9 +122,9 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(baselines, "COUNTED", [setting])
             patch.setattr(baselines, "STRENGTHS", (10.0,))
-            _, answers = task.baseline(training, noisy, noisy)
+            _, answers = task.metrics.baseline(training, noisy, noisy)
         gold = [one.label for one in noisy]
-        found[setting[:2]] = metric.goodness(task.compute_metrics(gold, answers))
+        found[setting[:2]] = metric.goodness(task.metrics.compute(gold, answers))
     assert found[last[:2]] == max(found.values())
 
 
@@ -140,11 +140,11 @@ def test_rare_words_count_where_the_validation_set_says_so():
 
     training, valid, test = [*drawn(120)], [*drawn(120)], [*drawn(200)]
     task = TASKS["classification"].from_examples(training)
-    words, predictions = task.baseline(training, test, valid)
+    words, predictions = task.metrics.baseline(training, test, valid)
     assert "min_df 1" in words
-    tuned = task.compute_metrics([one.label for one in test], predictions)["accuracy"]
-    _, fixed = task.baseline(training, test)
-    assert tuned > task.compute_metrics([one.label for one in test], fixed)["accuracy"] + 0.05
+    tuned = task.metrics.compute([one.label for one in test], predictions)["accuracy"]
+    _, fixed = task.metrics.baseline(training, test)
+    assert tuned > task.metrics.compute([one.label for one in test], fixed)["accuracy"] + 0.05
 
 
 def test_the_same_examples_give_the_same_answers():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from roformer_tf.tasks.details import calibration
+from roformer_tf.tasks.scoring import calibration
 
 
 def test_calibration_is_the_mean_distance_of_saying_and_being():

@@ -16,9 +16,10 @@ from roformer_tf.labelled.reading import ColumnsConfig, find_layout, open_unansw
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.embedding import BELONGS, Embedding
 from roformer_tf.tasks.table import TASKS, load_task
-from roformer_tf.tasks.thresholds import best_threshold
+from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
+from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -107,11 +108,11 @@ def test_data_of_which_nothing_can_be_learnt_are_refused(name, tmp_path):
 def test_settings_that_do_not_go_with_the_data_are_refused(data, settings, message):
     kinds = {
         "pairs": Embedding(),
-        "scores": Embedding(data="scores", loss="cosent", levels=(0.0, 1.0)),
-        "many": Embedding(data="scores", loss="cosent"),
+        "scores": ScoredPairs(levels=(0.0, 1.0)),
+        "many": ScoredPairs(),
     }
     with pytest.raises(InputError, match=message):
-        kinds[data].with_vector_settings(**settings)
+        kinds[data].objective.with_vector_settings(**settings)
 
 
 def rows_of(*pairs):
@@ -133,32 +134,32 @@ def test_a_text_is_looked_for_among_the_different_others():
     # Query 10 belongs to 50 and 51; 51 stands twice, and belongs to 20, too.
     encoded = rows_of((10, 50), (10, 51), (20, 51), (30, 52))
     vectors = at(0, 30, 0, 10, 12, 10, 5, 90)
-    found = task.read_rows(vectors, encoded)
+    found = task.decoding.read_rows(vectors, encoded)
     assert [one.label.rank for one in found] == [1, 1, 1, 3]
     assert found[0].scores[0] == pytest.approx(np.cos(np.radians(30)))
     near = [(example, side) for example, side, _ in found[3].label.neighbours]
     assert near == [(1, 1), (0, 1), (3, 1)]  # 51 is counted once
-    moved = [example for example, *_ in task.behind(found[3], 10).label.neighbours]
+    moved = [example for example, *_ in task.decoding.shifted(found[3], 10).label.neighbours]
     assert moved == [11, 10, 13]
     assert found[3].label.ahead is False
-    metrics = task.compute_metrics([BELONGS] * 4, found)
+    metrics = task.metrics.compute([BELONGS] * 4, found)
     assert metrics["recall_at_1"] == 0.75
     assert metrics["mrr_at_10"] == pytest.approx((3 + 1 / 3) / 4)
-    assert list(metrics) == [metric.name for metric in task.usable_metrics()]
+    assert list(metrics) == [metric.name for metric in task.metrics.usable()]
 
 
 def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
     task = Embedding(long_texts="windows")
     encoded = rows_of((10, [50, 51, 52]), (20, [53]), (30, [54, 55]))
     vectors = at(0, 80, 20, 90, 200, 230, 100, 280, 101)
-    found = task.read_rows(vectors, encoded)
+    found = task.decoding.read_rows(vectors, encoded)
     assert [one.label.rank for one in found] == [1, 1, 1]
     cosines = [one.scores[0] for one in found]
     np.testing.assert_allclose(cosines, np.cos(np.radians([20, 30, 1])), atol=1e-6)
     near = found[2].label.neighbours[1]
     assert near[:2] == (0, 1)
     assert near[2] == pytest.approx(np.cos(np.radians(10)))
-    losses = task.example_losses(vectors, encoded, [Example(("a", "b"), BELONGS, "")] * 3)
+    losses = task.objective.example_losses(vectors, encoded, [Example(("a", "b"), BELONGS, "")] * 3)
     scores = 20 * np.cos(np.radians([[20, 230, 101], [180, 30, 99], [80, 130, 1]]))
     want = np.log(np.exp(scores).sum(1)) - np.diagonal(scores)
     np.testing.assert_allclose(losses, want, rtol=1e-4, atol=1e-6)
@@ -168,9 +169,14 @@ def test_cuts_are_trained_beside_the_whole():
     rng = np.random.default_rng(0)
     vectors, weights = rng.normal(size=(4, 2, 6)).astype("float32"), np.ones(4, "float32")
     targets = np.eye(4, dtype="int8")
-    sizes = [float(Embedding().batch_loss(targets, vectors[..., :n], weights)) for n in (2, 4, 6)]
+    sizes = [
+        float(Embedding().objective.batch_loss(targets, vectors[..., :n], weights))
+        for n in (2, 4, 6)
+    ]
     cut = Embedding(dimensions=(2, 4, 6, 9))  # no vector is that long
-    assert float(cut.batch_loss(targets, vectors, weights)) == pytest.approx(np.mean(sizes))
+    assert float(cut.objective.batch_loss(targets, vectors, weights)) == pytest.approx(
+        np.mean(sizes)
+    )
 
 
 def test_in_windows_a_document_is_trained_by_the_passage_that_its_query_means():
@@ -179,35 +185,38 @@ def test_in_windows_a_document_is_trained_by_the_passage_that_its_query_means():
     examples = [Example(("x y", " ".join(letters)), BELONGS, ""), Example(("a", "b"), BELONGS, "")]
     for kind, want in (("head", "a"), ("windows", "q")):
         task = Embedding(max_length=12, long_texts=kind)
-        inputs, _, _ = task.training_data(examples, tokenizer).batches(2, 0)[0]
+        inputs, _, _ = task.labelling.training_data(examples, tokenizer).batches(2, 0)[0]
         (row,) = [row for row in inputs["side_1"] if (row > 0).sum() > 3]
         assert tokenizer.decode(row[1:2].tolist()) == want
-        assert len(task.encode(examples, tokenizer).token_ids) == {"head": 4, "windows": 6}[kind]
+        assert (
+            len(task.labelling.encode(examples, tokenizer).token_ids)
+            == {"head": 4, "windows": 6}[kind]
+        )
 
 
 def test_of_triples_the_second_text_must_be_nearer_than_the_third():
     task = Embedding(data="triples")
-    found = task.read_rows(at(0, 10, 20, 0, 40, 30), rows_of((10, 50, 60), (20, 51, 61)))
+    found = task.decoding.read_rows(at(0, 10, 20, 0, 40, 30), rows_of((10, 50, 60), (20, 51, 61)))
     assert [one.label.ahead for one in found] == [True, False]
-    assert task.compute_metrics([BELONGS] * 2, found)["accuracy"] == 0.5
+    assert task.metrics.compute([BELONGS] * 2, found)["accuracy"] == 0.5
 
 
 def test_of_scores_the_cosines_are_judged():
-    task = Embedding(data="scores", loss="cosent", levels=(0.0, 1.0))
+    task = ScoredPairs(levels=(0.0, 1.0))
     pairs = [(10 + i, 50 + i) for i in range(6)]
     degrees = [40, 10, 70, 20, 60, 30]
     vectors = [x for one in degrees for x in at(0, one)]
     gold = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0]
-    found = task.read_rows(vectors, rows_of(*pairs))
+    found = task.decoding.read_rows(vectors, rows_of(*pairs))
     cosines = np.cos(np.radians(degrees))
     np.testing.assert_allclose([one.label for one in found], cosines, atol=1e-6)
-    chosen = task.with_choices(gold, found)
+    chosen = task.decoding.with_choices(gold, found)
     assert np.cos(np.radians(30)) < chosen.threshold < np.cos(np.radians(20))
-    metrics = chosen.compute_metrics(gold, found)
+    metrics = chosen.metrics.compute(gold, found)
     assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold, cosines))
     assert metrics["accuracy"] == pytest.approx(5 / 6)
     several = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
-    assert list(several.compute_metrics(gold, found)) == ["spearman", "pearson"]
+    assert list(several.metrics.compute(gold, found)) == ["spearman", "pearson"]
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=20))
@@ -240,11 +249,11 @@ def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
     RoFormerForSentenceEmbedding(config).save_pretrained(tmp_path)
     task = Embedding(max_length=48, dimensions=(2, 4, 8), threshold=0.7)
     task.save(tmp_path)
-    task.save_beside(tmp_path, config)
+    task.decoding.save_files(tmp_path, config)
     assert load_task(tmp_path) == task
     assert load(tmp_path) == EmbeddingConfig("pooler", 48, (2, 4, 8))
     assert (tmp_path / "modules.json").is_file()
-    Embedding(max_length=48).save_beside(tmp_path, config)
+    Embedding(max_length=48).decoding.save_files(tmp_path, config)
     assert load(tmp_path) == EmbeddingConfig("pooler", 48)
 
 

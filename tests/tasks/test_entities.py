@@ -2,7 +2,7 @@
 
 import pytest
 
-from roformer_tf.tasks.entities import entities, mark, marks_entities, spans
+from roformer_tf.tasks.tags import entities, mark, marks_entities, spans
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.label_issues import (
+from roformer_tf.tasks.probabilities import (
     confident_labels,
     confident_thresholds,
     find_label_issues,
+    fit_temperature,
 )
-from roformer_tf.tasks.probabilities import fit_temperature
 from roformer_tf.tasks.table import TASKS
 
 # By hand. Thresholds: of 0 (0.9 + 0.8 + 0.1) / 3 = 0.6, of 1 (0.7 + 0.9 + 0.35) / 3 = 0.65.
@@ -128,9 +128,9 @@ def test_tasks_of_one_label_name_their_issues(name):
     texts = ("一", "二") if name == "pair" else ("一",)
     examples = [Example(texts, task.labels[i], f"t:{i}") for i in LABELS]
     predictions = [Prediction(task.labels[int(p.argmax())], np.float32(p)) for p in PROBABILITIES]
-    found = task.label_issues(examples, predictions)
+    found = task.metrics.label_issues(examples, predictions)
     assert [(one.example, one.suggested) for one in found] == [(2, 1), (5, 0)]
-    assert task.label_issues([], []) == []
+    assert task.metrics.label_issues([], []) == []
 
 
 @pytest.mark.parametrize("factor", [0.5, 4.0])
@@ -143,11 +143,11 @@ def test_calibrated_probabilities_are_right_as_often_as_they_say(factor):
     true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     gold = [task.labels[rng.choice(3, p=row)] for row in true]
     examples = [Example(("x",), label, "") for label in gold]
-    given = [task.answer(factor * row) for row in logits]
-    found = task.calibrated(examples, given)
+    given = [task.decoding.predict(factor * row) for row in logits]
+    found = task.metrics.calibrated(examples, given)
     assert [one.label for one in found] == [one.label for one in given]
     assert fit_temperature(
-        np.array([task.number_of(x, examples[0]) for x in gold]),
+        np.array([task.labelling.number_of(x, examples[0]) for x in gold]),
         np.array([x.scores for x in given]),
     ) == pytest.approx(factor, rel=0.1)
     assert np.abs(np.array([one.scores for one in found]) - true).mean() < 0.02
@@ -158,15 +158,15 @@ def test_a_model_that_is_always_right_and_one_that_is_sure_and_wrong_are_calibra
     for right in (20, 15):
         examples = [Example(("x",), "ab"[i >= right], "") for i in range(20)]
         scores = np.array([1.0, 0.0], np.float32)
-        found = task.calibrated(examples, [Prediction("a", scores)] * 20)
+        found = task.metrics.calibrated(examples, [Prediction("a", scores)] * 20)
         assert found[0].scores.tolist() == pytest.approx([right / 20, 1 - right / 20], abs=0.01)
-    assert task.calibrated([], []) == []
+    assert task.metrics.calibrated([], []) == []
 
 
 def test_other_tasks_doubt_no_label():
     others = set(TASKS) - {"classification", "pair"}
     assert others == {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
-    assert all(TASKS[name]().label_issues([], []) is None for name in others)
+    assert all(TASKS[name]().metrics.label_issues([], []) is None for name in others)
 
 
 def test_many_labels_need_no_matrix_of_labels_by_labels():

@@ -54,6 +54,6 @@ def test_a_label_that_a_fold_lacks_is_no_error():
 def test_targets_of_a_task_fit():
     examples = [Example(("x",), label, "f:1") for label in (("a", "b"), ("a",), ())]
     task = Multilabel.from_examples(examples)
-    targets = [task.target(example) for example in examples]
-    weights = task.balanced_weights(targets)
+    targets = [task.labelling.target(example) for example in examples]
+    weights = task.objective.class_weights(targets)
     assert weights == pytest.approx(np.array([[3 / 2, 3 / 4], [3 / 4, 3 / 2]]))

@@ -35,7 +35,7 @@ TAGS = ("B-LOC", "B-PER", "E-LOC", "I-LOC", "I-PER", "O", "S-PER")
 
 
 def intervals(task, *judged, **settings):
-    return task.intervals(*judged, **settings)
+    return task.metrics.intervals(*judged, **settings)
 
 
 def answers(labels):
@@ -54,7 +54,7 @@ def labelled(name, labels, examples=60, seed=0):
     gold = rng.integers(0, len(labels), examples)
     logits = rng.normal(size=(examples, len(labels))).round(1)  # some are equal
     logits[np.arange(examples), gold] += 1
-    return task, [labels[i] for i in gold], [task.answer(one) for one in logits]
+    return task, [labels[i] for i in gold], [task.decoding.predict(one) for one in logits]
 
 
 def several(examples=80, seed=0):
@@ -63,7 +63,7 @@ def several(examples=80, seed=0):
     gold = rng.random((examples, 4)) < (0.1, 0.3, 0.5, 0.2)
     logits = np.where(gold, 1, -1) + rng.normal(size=gold.shape)
     names = [tuple(np.array(task.labels)[row].tolist()) for row in gold]
-    return task, names, [task.answer(row) for row in logits]
+    return task, names, [task.decoding.predict(row) for row in logits]
 
 
 def tagged(sentences=40, seed=0):
@@ -71,7 +71,11 @@ def tagged(sentences=40, seed=0):
     task = Tagging(labels=TAGS)
     gold = [rng.integers(0, len(TAGS), rng.integers(1, 20)) for _ in range(sentences)]
     logits = [rng.normal(size=(len(row), len(TAGS))) + 2 * np.eye(len(TAGS))[row] for row in gold]
-    return task, [tuple(TAGS[i] for i in row) for row in gold], [task.answer(x) for x in logits]
+    return (
+        task,
+        [tuple(TAGS[i] for i in row) for row in gold],
+        [task.decoding.predict(x) for x in logits],
+    )
 
 
 def numbers(examples=50, seed=0):
@@ -88,7 +92,7 @@ def triples(examples=40, seed=0):
     rng = np.random.default_rng(seed)
     task = Ranking()
     gold = [str(x) for x in rng.choice(["B", "C"], examples)]
-    return task, gold, [task.answer(one) for one in rng.normal(size=(examples, 2))]
+    return task, gold, [task.decoding.predict(one) for one in rng.normal(size=(examples, 2))]
 
 
 @pytest.fixture(params=["classification", "pair", "multilabel", "regression", "ranking", "tagging"])
@@ -116,7 +120,7 @@ def test_classification_equals_scikit_learn(name, labels):
         want["roc_auc"] = roc_auc_score(
             [one == "1" for one in gold], [one.scores[1] for one in predictions]
         )
-    assert task.compute_metrics(gold, predictions) == pytest.approx(want, abs=1e-12)
+    assert task.metrics.compute(gold, predictions) == pytest.approx(want, abs=1e-12)
 
 
 def test_macro_f1_is_over_the_labels_of_training():
@@ -124,10 +128,10 @@ def test_macro_f1_is_over_the_labels_of_training():
     task = Classification(labels=("a", "b", "c"))
     gold, said = ["a", "a", "b", "c"], ["a", "b", "b", "b"]
     want = f1_score(gold, said, average="macro", labels=task.labels, zero_division=0)
-    assert task.compute_metrics(gold, answers(said))["macro_f1"] == pytest.approx(want)
+    assert task.metrics.compute(gold, answers(said))["macro_f1"] == pytest.approx(want)
     for said in (["a", "b", "b"], ["a", "c", "b"]):
-        assert task.compute_metrics(["a", "a", "b"], answers(said))["macro_f1"] is None
-    assert "c" in task.why_undefined(["a", "a", "b"])["macro_f1"]
+        assert task.metrics.compute(["a", "a", "b"], answers(said))["macro_f1"] is None
+    assert "c" in task.metrics.why_undefined(["a", "a", "b"])["macro_f1"]
 
 
 def test_multilabel_equals_scikit_learn():
@@ -135,7 +139,7 @@ def test_multilabel_equals_scikit_learn():
     binary = MultiLabelBinarizer(classes=task.labels)
     truth = binary.fit_transform(gold)
     said = binary.transform([one.label for one in predictions])
-    assert task.compute_metrics(gold, predictions) == pytest.approx(
+    assert task.metrics.compute(gold, predictions) == pytest.approx(
         {
             "micro_f1": f1_score(truth, said, average="micro"),
             "macro_f1": f1_score(truth, said, average="macro"),
@@ -147,13 +151,13 @@ def test_multilabel_equals_scikit_learn():
 
 def test_the_order_of_several_labels_does_not_matter():
     task = Multilabel(labels=("a", "b"))
-    assert task.compute_metrics([("b", "a")], answers([("a", "b")]))["exact_match"] == 1
+    assert task.metrics.compute([("b", "a")], answers([("a", "b")]))["exact_match"] == 1
 
 
 def test_regression_equals_scipy():
     task, gold, predictions = numbers()
     said = [one.label for one in predictions]
-    assert task.compute_metrics(gold, predictions) == pytest.approx(
+    assert task.metrics.compute(gold, predictions) == pytest.approx(
         {
             "pearson": pearsonr(gold, said).statistic,
             "spearman": spearmanr(gold, said).statistic,
@@ -184,12 +188,12 @@ def test_a_figure_that_the_labels_cannot_give_has_a_reason(name, labels, gold, s
     task = TASKS[name](labels=labels)
     scores = np.float32([[0.4, 0.6]] * 2 if name == "tagging" else [0.4, 0.6, 0])
     predictions = [Prediction(said, scores)] * len(gold)
-    found = task.compute_metrics(gold, predictions)
-    ends = task.intervals(gold, predictions)
+    found = task.metrics.compute(gold, predictions)
+    ends = task.metrics.intervals(gold, predictions)
     assert {metric for metric, value in found.items() if value is None} == lost
     assert all(ends[metric] is None for metric in lost)
     for metric in lost:
-        why = task.reason(task.metric(metric), gold)
+        why = task.metrics.reason(task.metrics.named(metric), gold)
         assert reason in why or (metric == "precision" and "predicted" in why)
         assert Translator("zh")(why) != why
 
@@ -197,18 +201,20 @@ def test_a_figure_that_the_labels_cannot_give_has_a_reason(name, labels, gold, s
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e9 / 3])
 def test_constant_numbers_have_no_correlation(constant):
     task, gold, _ = numbers()
-    found = task.compute_metrics(gold, answers([constant] * len(gold)))
+    found = task.metrics.compute(gold, answers([constant] * len(gold)))
     assert found["pearson"] is found["spearman"] is None
-    assert "predictions" in task.reason(task.metric("pearson"), gold)
-    found = task.compute_metrics([constant] * len(gold), answers(gold))
+    assert "predictions" in task.metrics.reason(task.metrics.named("pearson"), gold)
+    found = task.metrics.compute([constant] * len(gold), answers(gold))
     assert found["pearson"] is found["spearman"] is None
 
 
 def test_without_a_prediction_there_is_no_precision():
     task = Tagging(labels=TAGS)
-    found = task.compute_metrics([("S-PER", "O")], answers([("O", "O")]))
+    found = task.metrics.compute([("S-PER", "O")], answers([("O", "O")]))
     assert found == {"f1": 0, "precision": None, "recall": 0, "accuracy": 0.5}
-    rows = {row["label"]: row for row in by_kind(task.count_items([("S-PER",)], answers(["O"])))}
+    rows = {
+        row["label"]: row for row in by_kind(task.metrics.count_items([("S-PER",)], answers(["O"])))
+    }
     assert rows["PER"] | {"precision": None, "recall": 0, "f1": 0} == rows["PER"]
     assert rows["LOC"] | dict.fromkeys(("precision", "recall", "f1")) == rows["LOC"]
 
@@ -226,9 +232,11 @@ def test_without_a_prediction_there_is_no_precision():
 def test_the_interval_of_a_share_is_wilsons(right, of, want):
     said = ["a"] * right + ["b"] * (of - right)
     task = Classification(labels=("a", "b"))
-    assert task.intervals(["a"] * of, answers_of(said))["accuracy"] == pytest.approx(want, abs=5e-4)
+    assert task.metrics.intervals(["a"] * of, answers_of(said))["accuracy"] == pytest.approx(
+        want, abs=5e-4
+    )
     both, halves = Multilabel(labels=("a", "b")), [(one,) for one in said]
-    found = both.intervals([("a",)] * of, answers(halves))["exact_match"]
+    found = both.metrics.intervals([("a",)] * of, answers(halves))["exact_match"]
     assert found == pytest.approx(want, abs=5e-4)
 
 
@@ -236,7 +244,7 @@ def test_a_perfect_tagging_is_as_sure_as_it_has_sentences_with_entities():
     """Entities of one sentence are not independent."""
     task = Tagging(labels=TAGS)
     gold = [("S-PER", "S-PER", "S-PER")] * 10 + [("O",)] * 20
-    found = task.intervals(gold, answers(gold))
+    found = task.metrics.intervals(gold, answers(gold))
     assert found["recall"] == found["precision"] == pytest.approx((0.722, 1), abs=5e-4)
     assert found["accuracy"] == pytest.approx((0.886, 1), abs=5e-4)
     assert found["f1"] is None
@@ -246,10 +254,10 @@ def test_no_interval_has_zero_width(judged):
     task, gold, predictions = judged
     perfect = [Prediction(x, one.scores) for x, one in zip(gold, predictions, strict=True)]
     for number in (1, 2, 3, len(gold)):
-        same = [] if task.has_units else [predictions[:1] * len(gold)]
+        same = [] if task.labelling.has_units else [predictions[:1] * len(gold)]
         for said in (perfect, predictions, *same):
-            figures = task.compute_metrics(gold[:number], said[:number])
-            for name, ends in task.intervals(gold[:number], said[:number]).items():
+            figures = task.metrics.compute(gold[:number], said[:number])
+            for name, ends in task.metrics.intervals(gold[:number], said[:number]).items():
                 assert ends is None or ends[0] < ends[1]
                 assert ends is None or ends[0] <= figures[name] <= ends[1]
 
@@ -258,22 +266,22 @@ def test_examples_are_drawn_within_their_labels():
     """A rare label is in every sample: the only way to be wrong is to err on the one of two."""
     task = Classification(labels=("a", "b"))
     gold, said = ["a"] * 500 + ["b"] * 2, ["a"] * 501 + ["b"]
-    low, high = task.intervals(gold, answers_of(said))["macro_f1"]
+    low, high = task.metrics.intervals(gold, answers_of(said))["macro_f1"]
     half = (2 * 500 / 1001 + 2 / 3) / 2
-    assert task.compute_metrics(gold, answers_of(said))["macro_f1"] == pytest.approx(half)
+    assert task.metrics.compute(gold, answers_of(said))["macro_f1"] == pytest.approx(half)
     assert low == pytest.approx(1000 / 1002 / 2)  # none of two is right, but there are two
     assert high == 1
     many, names, predictions = several()
     rare = [*names, ("e",)]
     task = Multilabel(labels=(*many.labels, "e"))
     predictions = [*predictions, Prediction(("e",), NOTHING)]
-    assert task.intervals(rare, predictions)["macro_f1"] is not None
+    assert task.metrics.intervals(rare, predictions)["macro_f1"] is not None
 
 
 def test_a_triple_is_right_only_where_one_text_is_ahead():
     task = Ranking()
-    predictions = [task.answer(np.array(x)) for x in ([2.0, 1.0], [1.0, 2.0], [1.0, 1.0])]
-    assert task.compute_metrics(["B", "C", "B"], predictions) == {"accuracy": pytest.approx(2 / 3)}
+    predictions = [task.decoding.predict(np.array(x)) for x in ([2.0, 1.0], [1.0, 2.0], [1.0, 1.0])]
+    assert task.metrics.compute(["B", "C", "B"], predictions) == {"accuracy": pytest.approx(2 / 3)}
 
 
 def test_tagging_equals_seqeval():
@@ -287,14 +295,14 @@ def test_tagging_equals_seqeval():
         "accuracy": np.mean(units),
     }
     assert 0.2 < want["f1"] < 0.8
-    assert task.compute_metrics(gold, predictions) == pytest.approx(want, abs=1e-12)
+    assert task.metrics.compute(gold, predictions) == pytest.approx(want, abs=1e-12)
 
 
 def test_by_kind_equals_scikit_learn():
     task, gold, predictions = labelled("classification", ("a", "b", "c"))
     said = [one.label for one in predictions]
     want = precision_recall_fscore_support(gold, said, labels=task.labels)
-    rows = by_kind(task.count_items(gold, predictions))
+    rows = by_kind(task.metrics.count_items(gold, predictions))
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     for column, values in zip(("precision", "recall", "f1", "gold"), want, strict=True):
         assert [row[column] for row in rows] == pytest.approx(values.tolist())
@@ -304,19 +312,21 @@ def test_by_kind_equals_scikit_learn():
 def test_by_kind_and_tally_know_entities_by_type():
     task = Tagging(labels=TAGS)
     gold = [("B-LOC", "I-LOC", "O"), ("B-LOC", "S-PER")]
-    rows = by_kind(task.count_items(gold, answers([("B-LOC", "O", "O"), ("B-LOC", "S-PER")])))
+    rows = by_kind(
+        task.metrics.count_items(gold, answers([("B-LOC", "O", "O"), ("B-LOC", "S-PER")]))
+    )
     assert [(row["label"], row["f1"], row["gold"]) for row in rows] == [
         ("LOC", 0.5, 2),
         ("PER", 1, 1),
     ]
-    assert task.count_kinds(gold) == {"LOC": 2, "PER": 1}
-    assert Ranking().count_kinds(["B", "B"]) == {"B": 2, "C": 0}
+    assert task.metrics.count_kinds(gold) == {"LOC": 2, "PER": 1}
+    assert Ranking().metrics.count_kinds(["B", "B"]) == {"B": 2, "C": 0}
 
 
 def test_every_metric_is_announced_and_the_main_one_rises(judged):
     task, gold, predictions = judged
-    assert [*task.compute_metrics(gold, predictions)] == [x.name for x in task.usable_metrics()]
-    assert not task.metrics[0].falls
+    assert [*task.metrics.compute(gold, predictions)] == [x.name for x in task.metrics.usable()]
+    assert not task.metrics.all[0].falls
 
 
 def test_a_weight_is_how_often_an_example_is_there(judged):
@@ -324,9 +334,9 @@ def test_a_weight_is_how_often_an_example_is_there(judged):
     rng = np.random.default_rng(7)
     drawn = [rng.integers(0, len(gold), len(gold)) for _ in range(50)]
     several_times = np.array([np.bincount(x, minlength=len(gold)) for x in drawn], float)
-    at_once = task.measure(gold, predictions)(several_times)
+    at_once = task.metrics.measure(gold, predictions)(several_times)
     for row, sample in enumerate(drawn):
-        want = task.compute_metrics([gold[i] for i in sample], [predictions[i] for i in sample])
+        want = task.metrics.compute([gold[i] for i in sample], [predictions[i] for i in sample])
         got = {name: values[row] for name, values in at_once.items()}
         want = {name: math.nan if x is None else x for name, x in want.items()}
         assert got == pytest.approx(want, abs=1e-12, nan_ok=True)
@@ -337,8 +347,8 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
     for examples in (500, 8000):
         task, gold, predictions = labelled("classification", ("0", "1"), examples)
         figures, found = (
-            task.compute_metrics(gold, predictions),
-            task.intervals(gold, predictions),
+            task.metrics.compute(gold, predictions),
+            task.metrics.intervals(gold, predictions),
         )
         share = figures["accuracy"]
         normal = 2 * 1.96 * math.sqrt(share * (1 - share) / examples)
@@ -353,7 +363,9 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
 
 def task_shares(task):
     """Metrics that are a fraction of independent examples: nothing is drawn for them."""
-    return {"accuracy", "exact_match"} & {x.name for x in task.metrics if not task.has_units}
+    return {"accuracy", "exact_match"} & {
+        x.name for x in task.metrics.all if not task.labelling.has_units
+    }
 
 
 def test_intervals_are_a_function_of_the_seed(judged):

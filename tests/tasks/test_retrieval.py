@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from roformer_tf.tasks.metrics import bootstrap, once
-from roformer_tf.tasks.retrieval import query_figures, retrieval_measure
+from roformer_tf.tasks.vectors.ranked_texts import query_figures, retrieval_measure
 
 
 @given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 3))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.schemes import count_broken, find_scheme, legal
+from roformer_tf.tasks.tags import count_broken, find_scheme, legal
 
 IOB2 = ("B-X", "B-Y", "I-X", "I-Y", "O")
 BIOES = (*IOB2, "E-X", "S-X", "E-Y", "S-Y")
@@ -65,6 +65,6 @@ def test_a_few_mistakes_do_not_make_another_scheme():
     assert find_scheme(IOB2, [right] * 198 + [wrong] * 2 + none) == "IOB2"
     assert find_scheme(IOB2, [right] * 197 + [wrong] * 3 + none) == ""
     broken = count_broken(IOB2, [right] * 5 + [wrong] * 2 + none, "IOB2")
-    assert broken == (2, 7, "I-X behind O in f:7")
+    assert broken == (2, 7, "I-X after O in f:7")
     assert count_broken(IOB2, [example("I-X")], "IOB2").first == "I-X at the beginning in f:1"
     assert count_broken(BMES, [example("O B-X")], "BIOES").first == "B-X at the end in f:1"

@@ -1,4 +1,4 @@
-"""A new task is a class and an entry in the table: nothing else knows a task by its name."""
+"""A new task is four parts and an entry in the table: nothing else knows a task by its name."""
 
 import ast
 import json
@@ -20,10 +20,11 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
-from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.losses import sigmoid_divergence, sigmoid_losses
+from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.parts import Decoding, Labelling, SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
+from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
 from roformer_tf.translation import Message
 
@@ -31,15 +32,7 @@ PACKAGE = Path(roformer_tf.__file__).parent
 OFF = Metric("stars_off", Message("stars off"), "distance", falls=True)
 
 
-class Stars(Task):
-    """One to three stars, told by how likely a second and a third one are: an ordinal task."""
-
-    name: ClassVar[str] = "stars"
-    title: ClassVar[str] = "星级 · Stars"
-    metrics: ClassVar[tuple[Metric, ...]] = (OFF,)
-    refused_loss_settings: ClassVar[Mapping[str, str]] = {"class_weights": "knows no stars."}
-    sureness_kind: ClassVar[Any] = "distance"
-
+class StarsLabelling(Labelling):
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
         stars = read_label(value)
@@ -48,44 +41,21 @@ class Stars(Task):
         return len(stars)
 
     @classmethod
-    def from_examples(cls, training: Sequence[Example], **settings: Any) -> "Stars":
-        return cls(**settings)
-
-    @property
-    def outputs(self) -> int:
-        return 2
+    def learned(cls, training: Sequence[Example]) -> dict[str, Any]:
+        return {}
 
     def target(self, example: Example) -> np.ndarray:
         return np.array([example.label > 1, example.label > 2], np.float32)
 
-    @classmethod
-    def losses(cls, targets, logits, smoothing=0.0, focal=0.0, class_weights=None):
-        return sigmoid_losses(targets, logits, smoothing, focal)
 
-    @classmethod
-    def divergence(cls, logits, others):
-        return sigmoid_divergence(logits, others)
+class StarsObjective(SigmoidObjective):
+    refused_settings: ClassVar[Mapping[str, str]] = {"class_weights": "knows no stars."}
 
-    def answer(self, logits: np.ndarray) -> Prediction:
+
+class StarsDecoding(Decoding):
+    def predict(self, logits: np.ndarray) -> Prediction:
         scores = sigmoid(logits)
         return Prediction(1 + int((scores > 0.5).sum()), scores)
-
-    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
-        off = np.abs(np.array([p.label - g for p, g in zip(predictions, gold, strict=True)]))
-        return lambda weights: {OFF.name: mean(off, weights)}
-
-    def describe_labels(self, gold: Sequence[Label]) -> dict[str, Any]:
-        return {"labels": {"★" * n: [*gold].count(n) for n in (1, 2, 3)}, "numbers": {}}
-
-    def details(self, examples, predictions):
-        return {"mistakes": self.mistakes(examples, predictions), "brightest": "★★★"}
-
-    def sureness(self, label: Label, prediction: Prediction) -> float:
-        return abs(label - prediction.label)
-
-    def describe(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        shown = super().describe(example, prediction)
-        return shown | {name: "★" * shown[name] for name in ("gold", "predicted")}
 
     def cell_names(self) -> list[str]:
         return ["stars", "more than one"]
@@ -95,6 +65,43 @@ class Stars(Task):
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         return {"stars": prediction.label}
+
+
+class StarsMetrics(Metrics):
+    all: ClassVar[tuple[Metric, ...]] = (OFF,)
+    sureness_kind: ClassVar[Any] = "distance"
+
+    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
+        off = np.abs(np.array([p.label - g for p, g in zip(predictions, gold, strict=True)]))
+        return lambda weights: {OFF.name: mean(off, weights)}
+
+    def describe_labels(self, gold: Sequence[Label]) -> dict[str, Any]:
+        return {"labels": {"★" * n: [*gold].count(n) for n in (1, 2, 3)}, "numbers": {}}
+
+    def details(self, examples, predictions):
+        return super().details(examples, predictions) | {"brightest": "★★★"}
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        return abs(label - prediction.label)
+
+    def describe(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        shown = super().describe(example, prediction)
+        return shown | {name: "★" * shown[name] for name in ("gold", "predicted")}
+
+
+class Stars(Task):
+    """One to three stars, from the probabilities of a second and a third one: an ordinal task."""
+
+    name: ClassVar[str] = "stars"
+    title: ClassVar[str] = "星级 · Stars"
+    labelling = part(StarsLabelling)
+    objective = part(StarsObjective)
+    decoding = part(StarsDecoding)
+    metrics = part(StarsMetrics)
+
+    @property
+    def outputs(self) -> int:
+        return 2
 
 
 WORDS = {1: "差", 2: "天", 3: "好"}
@@ -156,7 +163,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     served = load_served_task(folder)
     examples = [as_example(["好好好好好我们去"], served.task)]
     (prediction,) = served.predict(examples)
-    assert served.task.as_json(examples[0], prediction) == {"stars": 3}
+    assert served.task.decoding.as_json(examples[0], prediction) == {"stars": 3}
 
 
 def test_no_other_module_names_a_task():

@@ -13,7 +13,9 @@ def test_a_sentence_is_shown_from_before_its_first_mistake():
     gold = ("O",) * 500
     said = np.tile([0.0, 5.0], (500, 1))
     said[300] = 9, 0
-    shown = task.mistakes([Example(("".join(units),), gold, "f:1", units)], [task.answer(said)])[0]
+    shown = task.metrics.mistakes(
+        [Example(("".join(units),), gold, "f:1", units)], [task.decoding.predict(said)]
+    )[0]
     assert shown["predicted"] == [
         ["…", ""],
         ["甲" * 60, ""],
@@ -32,8 +34,8 @@ def test_units_are_words_where_many_have_several_characters():
 
 def test_a_raw_text_is_cut_as_training_was():
     text = Example(("北京 你好",), None, "")
-    assert Tagging().for_prediction(text).units == tuple("北京 你好")
-    assert Tagging(spaced_units=True).for_prediction(text).units == ("北京", "你好")
+    assert Tagging().labelling.for_prediction(text).units == tuple("北京 你好")
+    assert Tagging(spaced_units=True).labelling.for_prediction(text).units == ("北京", "你好")
     sentence = text._replace(units=("北京", "你好"))
-    assert Tagging(spaced_units=True).for_prediction(sentence).texts == ("北京 你好",)
-    assert Tagging().for_prediction(sentence).texts == ("北京你好",)
+    assert Tagging(spaced_units=True).labelling.for_prediction(sentence).texts == ("北京 你好",)
+    assert Tagging().labelling.for_prediction(sentence).texts == ("北京你好",)

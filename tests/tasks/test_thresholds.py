@@ -7,11 +7,9 @@ import pytest
 from sklearn.metrics import f1_score
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks import thresholds
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.thresholds import ENOUGH
+from roformer_tf.tasks.multilabel import ENOUGH, STEPS, Multilabel
 
 LABELS = ("甲", "乙", "丙")
 EVERY = [step / 20 for step in range(1, 20)]
@@ -31,7 +29,7 @@ def chosen(gold, scores):
         tuple(label for label, there in zip(LABELS, row, strict=True) if there) for row in gold
     ]
     answers = [Prediction((), row) for row in scores]
-    return Multilabel(labels=LABELS).with_choices(names, answers)
+    return Multilabel(labels=LABELS).decoding.with_choices(names, answers)
 
 
 def micro_f1(gold, scores, at):
@@ -73,17 +71,17 @@ def test_of_equally_good_thresholds_the_nearest_to_a_half_is_taken():
 
 def test_other_tasks_have_none():
     task = Classification(labels=LABELS)
-    assert task.with_choices(["甲"], [Prediction("甲", np.ones(3, np.float32))]) is task
+    assert task.decoding.with_choices(["甲"], [Prediction("甲", np.ones(3, np.float32))]) is task
     several = Multilabel(labels=LABELS)
-    assert several.with_choices([], []) is several
+    assert several.decoding.with_choices([], []) is several
 
 
 def test_how_sure_a_wrong_answer_was_knows_of_the_threshold():
     task = Multilabel(labels=LABELS, thresholds=(0.7, 0.2, 0.5))
     scores = np.array([0.6, 0.3, 0.1], np.float32)
-    answer = Prediction(task.likely(scores), scores)
+    answer = Prediction(task.decoding._above(scores), scores)
     assert answer.label == ("乙",)
     for label, sureness in ((("甲", "乙"), 1 - 0.6), ((), 0.3), (("甲",), 1 - 0.6)):
-        [found] = task.mistakes([Example(("x",), label, "")], [answer])
+        [found] = task.metrics.mistakes([Example(("x",), label, "")], [answer])
         assert found["sureness"] == pytest.approx(sureness)
-    assert thresholds.STEPS.size == 19
+    assert STEPS.size == 19

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roformer_tf.tasks.vector_losses import (
+from roformer_tf.tasks.losses import (
     classifier_features,
     cosent,
     in_batch_softmax,

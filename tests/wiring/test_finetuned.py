@@ -131,7 +131,7 @@ def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
     model, tokenizer, task = load_finetuned(room / "run" / "model")
     kept = json.loads((room / "run" / "model" / "tokenizer_config.json").read_text("utf-8"))
     assert kept["model_max_length"] == task.max_length < model.config.max_position_embeddings
-    task = task.with_weights(model)
+    task = task.decoding.with_weights(model)
     with (room / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
         rows = [plain(row) for row in csv.DictReader(file, delimiter="\t")]
     want, wrong = (
@@ -148,10 +148,10 @@ def figures_and_rows(model, tokenizer, task, case):
     """The figures of validation and test set, and the predictions for the test set."""
     figures = {}
     for part, seed in (("valid", 1), ("test", 2)):
-        asked = [task.for_prediction(Example((x,), None, "")) for x in texts(16, seed)]
+        asked = [task.labelling.for_prediction(Example((x,), None, "")) for x in texts(16, seed)]
         gold = [tags(x) if case == "crf" else labels(x) for x in texts(16, seed)]
         found = predict(model, tokenizer, task, asked)
-        figures[part] = task.compute_metrics(gold, found)
+        figures[part] = task.metrics.compute(gold, found)
     if case == "crf":
         return [figures, [" ".join(one.label) for one in found]]
     return [figures, [[";".join(one.label), *map(float, one.scores)] for one in found]]

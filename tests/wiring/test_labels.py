@@ -25,9 +25,8 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.command import open_service
 from roformer_tf.serving.serve_predictions import WorkerPart
 from roformer_tf.serving.settings import ServeConfig
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
-from roformer_tf.tasks.pair import Pair
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -159,7 +158,7 @@ class Made:
     def figure(self, answers):
         """How good predictions are where the right ones are the labels."""
         gold = [one.label for one in self.want.predictions]
-        return self.task.compute_metrics(gold, answers.predictions)[self.metric]
+        return self.task.metrics.compute(gold, answers.predictions)[self.metric]
 
     @property
     def metric(self):
@@ -187,10 +186,10 @@ def made(tmp_path_factory, eagerly):
         lost = replace(task, **case.lost)
         swapped = "text_columns" in case.lost
         with eagerly():
-            want = answers_of(model, case.tokenizer, task.with_weights(model), texts)
+            want = answers_of(model, case.tokenizer, task.decoding.with_weights(model), texts)
             taken = [pair[::-1] for pair in texts] if swapped else texts
             wrong = answers_of(other, case.lost_tokenizer or case.tokenizer, lost, taken)
-        examples = [task.for_prediction(Example(one, None, "")) for one in texts]
+        examples = [task.labelling.for_prediction(Example(one, None, "")) for one in texts]
         return Made(folder, task, examples, want, wrong)
 
     return make
@@ -203,9 +202,9 @@ def make_labels_vary(model, case, texts):
     for key, variable in weights.items():
         if "crf" in key:
             variable.assign(2 * rng.normal(size=variable.shape))
-    examples = [case.task.for_prediction(Example(one, None, "")) for one in texts]
-    encoded = case.task.encode(examples, case.tokenizer)
-    logits = case.task.combine(case.task.run(model, encoded, 32), encoded)
+    examples = [case.task.labelling.for_prediction(Example(one, None, "")) for one in texts]
+    encoded = case.task.labelling.encode(examples, case.tokenizer)
+    logits = case.task.decoding.combine(case.task.decoding.run(model, encoded, 32), encoded)
     (bias,) = (
         x
         for key, x in weights.items()
@@ -217,9 +216,9 @@ def make_labels_vary(model, case, texts):
 
 
 def answers_of(model, tokenizer, task, texts):
-    examples = [task.for_prediction(Example(one, None, "")) for one in texts]
+    examples = [task.labelling.for_prediction(Example(one, None, "")) for one in texts]
     found = predict(model, tokenizer, task, examples)
-    answers = [task.as_json(*each) for each in zip(examples, found, strict=True)]
+    answers = [task.decoding.as_json(*each) for each in zip(examples, found, strict=True)]
     return Answers(found, list(map(plain, answers)))
 
 

@@ -27,7 +27,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.serving.command import open_service
 from roformer_tf.serving.settings import ServeConfig
-from roformer_tf.tasks.pair import Pair
+from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression
 from tests.support.random_model import LETTERS, TINY, random_model, tokenizer_of
 from tests.support.wiring import assert_wired, post

@@ -18,7 +18,7 @@ from roformer_tf.finetuning.report.warnings import warnings
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.details import POINTS, JsonObject
+from roformer_tf.tasks.scoring import POINTS, JsonObject
 from roformer_tf.translation import Language, Translator
 
 
@@ -112,7 +112,7 @@ def analyse(data: ReportData) -> JsonObject:
         "leaks": _leaks(evaluated),
         "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
         **_figures(data, judged, evaluated),
-        **task.details(evaluated.examples, evaluated.predictions),
+        **task.metrics.details(evaluated.examples, evaluated.predictions),
         "losses": _thinned(data.losses),
         "evaluations": [dict(line) for line in data.evaluations],
         "trials": [dict(trial) for trial in data.trials],
@@ -138,7 +138,7 @@ def describe_set(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
         "examples": len(evaluated.examples),
         "tokens": {key: int(np.percentile(evaluated.lengths, x)) for key, x in levels.items()},
         "longer": float(np.mean(evaluated.lengths > task.max_length)),
-        **task.describe_labels(evaluated.gold),
+        **task.metrics.describe_labels(evaluated.gold),
     }
 
 
@@ -210,7 +210,7 @@ def with_intervals(task: Task, sets: Mapping[str, LabelledPredictions]) -> JsonO
     """
     report: JsonObject = {"intervals": {}, "undefined": {}}
     for name, labelled in sets.items():
-        figures, ends = task.compute_metrics(*labelled), task.intervals(*labelled)
+        figures, ends = task.metrics.compute(*labelled), task.metrics.intervals(*labelled)
         report[name] = figures
         report["intervals"][name] = {metric: pair and list(pair) for metric, pair in ends.items()}
         report["undefined"][name] = {
@@ -223,7 +223,7 @@ def with_intervals(task: Task, sets: Mapping[str, LabelledPredictions]) -> JsonO
 
 def _why(task: Task, name: str, gold: Sequence[Label], value: float | None) -> JsonObject:
     """What a metric lacks, its value or only its interval, and the reason."""
-    reason = task.reason(task.metric(name), gold, value is not None)
+    reason = task.metrics.reason(task.metrics.named(name), gold, value is not None)
     return {
         "what": "value" if value is None else "interval",
         "en": str(reason),

@@ -76,7 +76,7 @@ class Comparison(NamedTuple):
 
 def metric_of(report: Report, name: str) -> Metric:
     """A metric of the report's task by its name."""
-    return TASKS[report["task"]].metric(name)
+    return TASKS[report["task"]].metrics.named(name)
 
 
 def main_metric(report: Report) -> Metric:

@@ -55,7 +55,7 @@ def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
         why = report["undefined"]["test"][metric]
         assert why["what"] == "value"
         assert reason in why["en"]
-        titles = task.metric(metric).title
+        titles = task.metrics.named(metric).title
         assert any(titles in x and why["en"] in x for x in report["warnings"])
     for ends in report["intervals"]["test"].values():
         assert ends is None or ends[0] < ends[1]
@@ -70,12 +70,13 @@ def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
             assert "nan" not in text.lower()
         card = model_card(report, run.task, language)
         assert not any(
-            Translator(language)(task.metric(metric).title) in card.replace("macro F1", "MF1")
+            Translator(language)(task.metrics.named(metric).title)
+            in card.replace("macro F1", "MF1")
             for metric in lost - {"macro_f1", "f1", "recall"}
         )
         rows = card.split("##")[2] if language == "en" else card
         for metric in lost:
-            assert f"| {Translator(language)(task.metric(metric).title)} |" not in rows
+            assert f"| {Translator(language)(task.metrics.named(metric).title)} |" not in rows
         if language == "zh":
             assert english_in((tmp_path / "report.md").read_text(encoding="utf-8")) == set()
     shown = front_matter(report)["model-index"][0]["results"][0]["metrics"]
@@ -93,7 +94,7 @@ def test_evaluate_prints_a_dash_and_the_reason(name):
     report["warnings"] = evaluation_warnings(report, Translator("en"))
     printed = "\n".join(lines(report, run.task, 100))
     for metric in lost:
-        title = TASKS[name].metric(metric).title
+        title = TASKS[name].metrics.named(metric).title
         (row,) = [x for x in printed.splitlines() if x.strip().startswith(f"{title} ")]
         assert row.split()[-2:] == ["—", "—"]
         assert report["undefined"]["test"][metric]["en"] in printed

@@ -61,7 +61,7 @@ def test_it_has_the_figures_and_no_folder_and_no_text_of_the_data(name, language
     assert "`demo`" in card
     assert "`评论.tsv`" in card
     for key in ("test", "test_unseen"):
-        metric = TASKS[name].metric(report["metric"])
+        metric = TASKS[name].metrics.named(report["metric"])
         spelled = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}[metric.kind]
         low, high = report["intervals"][key][metric.name]
         figure = f"{report[key][metric.name]:{spelled}} | [{low:{spelled}}, {high:{spelled}}]"
@@ -127,7 +127,7 @@ def test_the_hub_reads_its_head(tmp_path):
         card = ModelCard.load(tmp_path / "README.md")
         assert card.data.pipeline_tag == TASKS[name].pipeline_tag
         found = {one.metric_name: one.metric_value for one in card.data.eval_results}
-        metrics = {TASKS[name].metric(x).title: y for x, y in report["test"].items()}
+        metrics = {TASKS[name].metrics.named(x).title: y for x, y in report["test"].items()}
         assert found == {x: round(y, 4) for x, y in metrics.items()}
         assert Path(card.data.eval_results[0].dataset_name).name == "评论.tsv"
 

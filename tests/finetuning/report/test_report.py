@@ -25,7 +25,7 @@ from roformer_tf.labelled.splits import duplicates
 from roformer_tf.runs import plots
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.details import MISTAKES
+from roformer_tf.tasks.scoring import MISTAKES
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.translation import LANGUAGES, Message, Translator
 from tests.support.report_run import answer, english_in, make_run
@@ -113,7 +113,9 @@ def test_every_task_has_its_report(name, tmp_path, monkeypatch):
         ]
         assert places == sorted(places)
         assert (
-            figure(report["test_unseen"][report["metric"]], TASKS[name].metric(report["metric"]))
+            figure(
+                report["test_unseen"][report["metric"]], TASKS[name].metrics.named(report["metric"])
+            )
             in page
         )
         assert "nan" not in page.lower()
@@ -131,8 +133,8 @@ def test_figures_are_those_of_the_answers(name):
         (report["baseline"], run.test.baseline),
     ):
         gold = [one.label for one in run.test.examples]
-        assert source["test"] == run.task.compute_metrics(gold, answers)
-        unseen = run.task.compute_metrics([gold[i] for i in new], [answers[i] for i in new])
+        assert source["test"] == run.task.metrics.compute(gold, answers)
+        unseen = run.task.metrics.compute([gold[i] for i in new], [answers[i] for i in new])
         assert source["test_unseen"] == unseen != source["test"]
         assert source["intervals"]["test"].keys() == source["test"].keys()
     assert report["data"][0]["longer"] == np.mean(
@@ -288,7 +290,7 @@ def test_the_figures_table_is_right_in_each_cell(counted_run, written):
         source = report["baseline"] if name.startswith("baseline") else report
         key = "valid" if part is valid else "test" if chosen is every else "test_unseen"
         assert source[key] == pytest.approx(figures)
-        ends = counted_run.task.intervals(gold, answers)
+        ends = counted_run.task.metrics.intervals(gold, answers)
         assert source["intervals"][key] == {metric: [*pair] for metric, pair in ends.items()}
         spelled = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
         rows.append([name, f"{len(gold)}", *spelled])
@@ -480,7 +482,7 @@ def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
     assert report["judged"] == "valid"
     assert not {"test", "test_unseen", "baseline"} & report.keys()
     gold = [one.label for one in run.valid.examples]
-    assert report["valid"] == run.task.compute_metrics(gold, run.valid.predictions)
+    assert report["valid"] == run.task.metrics.compute(gold, run.valid.predictions)
     assert "There is no test set" in report["warnings"][0]
     assert report["warnings"][0] in Page(html_page(report)).text
     assert report["warnings"][0] in markdown_page(report).replace("\\", "")
@@ -504,7 +506,7 @@ def test_few_examples_and_a_better_baseline_are_said():
     assert "no better" in warned("simple baseline", test=EvaluatedSet(**ours))
     better = analyse(make_run(test=EvaluatedSet(**best)))
     assert not [x for x in better["warnings"] if "baseline" in x]
-    right = run.task.compute_metrics([one.label for one in run.test.examples], run.test.predictions)
+    right = run.task.metrics.compute([one.label for one in run.test.examples], run.test.predictions)
     assert 0.5 < right["accuracy"] < 1
     worse = [*run.test.predictions]  # by one answer
     found = next(
@@ -574,7 +576,7 @@ def test_many_labels_make_no_page_burst():
     labels = tuple(f"类{i}" for i in range(60))
     task = Classification(labels=labels, max_length=16)
     examples = [Example((f"文{i}",), labels[rng.integers(60)], f"f:{i}") for i in range(500)]
-    predictions = [task.answer(x) for x in rng.normal(size=(500, 60))]
+    predictions = [task.decoding.predict(x) for x in rng.normal(size=(500, 60))]
     part = EvaluatedSet(examples=examples, lengths=np.full(500, 5), predictions=predictions)
     report = analyse(ReportData(task=task, metric="accuracy", train=part, valid=part))
     markdown = markdown_page(report)
@@ -755,6 +757,6 @@ def test_markdown_has_no_title_over_a_picture_alone():
 
 def test_every_metric_is_explained():
     for task in TASKS.values():
-        for metric in task.metrics:
+        for metric in task.metrics.all:
             assert metric.meaning is not None
             assert isinstance(metric.title, Message)

@@ -1,7 +1,7 @@
-"""Scores of each unit's labels → the best sequence of labels: Viterbi, in float64.
+"""Scores of each unit's labels → the best sequence of labels (Viterbi), in float64.
 
-Axes: N texts, T units, C labels. Texts of like length go together, so that a step along the units
-is one operation for many texts.
+Axes: N texts, T units, C labels. Texts of similar length are padded together, so that a step along
+the units is one operation for many texts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,28 +11,31 @@ import numpy as np
 
 from roformer_tf.tasks.probabilities import softmax
 
+# Along a text there are many small sums: NumPy's logaddexp.reduce is 5 times as fast on them as
+# scipy.special.logsumexp.
+
 NEVER = -1e9
-"""Score of what may not be: finite, so that there is an answer where every one is illegal."""
+"""Score of what is illegal. It is finite: where every sequence is illegal, one is still best."""
 TOGETHER = 1 << 20
-"""Most scores, N · T · C, that are worked on at a time."""
+"""Most scores, N · T · C, that are processed at a time."""
 
 
 class Chain(NamedTuple):
-    """What labels score for their order alone, float64."""
+    """Scores of labels for their order alone, float64."""
 
     start: np.ndarray
-    """(C,): at the beginning of a text."""
+    """(C,) at the beginning of a text."""
     steps: np.ndarray
-    """(C, C): from each label to each next one."""
+    """(C, C) from each label to each next one."""
     end: np.ndarray
-    """(C,): at the end."""
+    """(C,) at the end."""
 
     def __add__(self, other: "Chain") -> "Chain":  # type: ignore[override]
-        """Both scores."""
-        return Chain(*(one + another for one, another in zip(self, other, strict=True)))
+        """The sums of both scores."""
+        return Chain(*(x + y for x, y in zip(self, other, strict=True)))
 
     def first_illegal(self, path: np.ndarray) -> int | None:
-        """Where labels (T,) int first follow as they may not; T if they only end so."""
+        """The first index at which labels (T,) int are illegal; T if only their end is."""
         if not len(path):
             return None
         steps = [self.start[path[:1]], self.steps[path[:-1], path[1:]], self.end[path[-1:]]]
@@ -52,8 +55,8 @@ def best_paths(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
 def marginals(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
     """The probability (T, C) float32 of each label of each unit, of each text's scores (T, C).
 
-    Over all sequences of labels, each as likely as the exponential of its total: what a conditional
-    random field says, by the forward-backward algorithm.
+    Those of a conditional random field, by the forward-backward algorithm: a sequence of labels is
+    as probable as the exponential of its total.
     """
     return _in_groups(scores, lambda padded, lengths: _forward_backward(padded, lengths, chain))
 
@@ -63,7 +66,7 @@ def log_likelihoods(
 ) -> np.ndarray:
     """log p (N,) float64 of the labels (T,) int of each text's scores (T, C), in nats.
 
-    By a conditional random field: their total, less the logarithm of what all sequences sum to.
+    By a conditional random field: their total, less the logarithm of the sum over all sequences.
     """
     sums = _in_groups(scores, lambda padded, lengths: _prefix_sums(padded, chain))
     totals = [
@@ -73,15 +76,15 @@ def log_likelihoods(
         + chain.end[path[-1:]].sum()
         for one, path in zip(scores, labels, strict=True)
     ]
-    whole = [each[-1:].sum() for each in sums]  # of a text without units 0
+    whole = [each[-1:].sum() for each in sums]  # a text without units has 0
     return np.array(totals, np.float64) - np.array(whole, np.float64)
 
 
 def _in_groups(
     scores: Sequence[np.ndarray], work: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Have work done on texts of like length: (N, T, C) float64, lengths (N,) → (N, T, …)."""
-    found: list[np.ndarray] = [np.zeros(0)] * len(scores)
+    """Call `work` on texts of similar length: (N, T, C) float64, lengths (N,) → (N, T, …)."""
+    results: list[np.ndarray] = [np.zeros(0)] * len(scores)
     for group in _groups(scores):
         lengths = np.array([len(scores[i]) for i in group])
         padded = np.zeros((len(group), lengths.max(), scores[group[0]].shape[-1]))
@@ -89,14 +92,15 @@ def _in_groups(
             padded[row, : lengths[row]] = scores[i]
         done = work(padded, lengths)
         for row, i in enumerate(group):
-            found[i] = done[row, : lengths[row]]
-    return found
+            results[i] = done[row, : lengths[row]]
+    return results
 
 
 def _groups(scores: Sequence[np.ndarray]) -> Iterator[list[int]]:
-    """Numbers of texts that go together, the shortest first."""
+    """Numbers of texts that are padded together, the shortest first."""
     group: list[int] = []
     for i in sorted(range(len(scores)), key=lambda i: len(scores[i])):
+        # The last text is the longest one, to whose length the group is padded.
         if group and (len(group) + 1) * scores[i].size > TOGETHER:
             yield group
             group = []
@@ -106,28 +110,24 @@ def _groups(scores: Sequence[np.ndarray]) -> Iterator[list[int]]:
 
 
 def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:
-    """Best paths (N, T) int64; behind a text's end its last label is repeated."""
+    """Best paths (N, T) int64; after a text's end its last label is repeated."""
     count, longest, labels = scores.shape
     if not longest:
         return np.zeros((count, 0), np.int64)
     best = chain.start + scores[:, 0]  # (N, C): of the best path to each label
-    stay = np.arange(labels)
+    stay = np.arange(labels)  # after the end of a text: each label comes from itself
     came_from = np.empty((longest, count, labels), np.int64)
     for t in range(1, longest):
-        paths = best[:, :, None] + chain.steps  # (N, from, to)
-        before = paths.argmax(axis=1)
+        totals = best[:, :, None] + chain.steps  # (N, from, to)
+        before = totals.argmax(axis=1)
         goes_on = (t < lengths)[:, None]
         came_from[t] = np.where(goes_on, before, stay)
-        best = np.where(goes_on, paths.max(axis=1) + scores[:, t], best)
-    found = np.empty((count, longest), np.int64)
-    found[:, -1] = (best + chain.end).argmax(axis=-1)
-    for t in range(longest - 1, 0, -1):
-        found[:, t - 1] = np.take_along_axis(came_from[t], found[:, t, None], axis=1)[:, 0]
-    return found
-
-
-# Along a text there are many small sums: NumPy's logaddexp.reduce is 5 times as fast on them as
-# scipy.special.logsumexp.
+        best = np.where(goes_on, totals.max(axis=1) + scores[:, t], best)
+    paths = np.empty((count, longest), np.int64)
+    paths[:, -1] = (best + chain.end).argmax(axis=-1)
+    for t in range(longest - 1, 0, -1):  # back from the end, to the label that each came from
+        paths[:, t - 1] = np.take_along_axis(came_from[t], paths[:, t, None], axis=1)[:, 0]
+    return paths
 
 
 def _prefix_sums(scores: np.ndarray, chain: Chain) -> np.ndarray:
@@ -142,22 +142,20 @@ def _prefix_sums(scores: np.ndarray, chain: Chain) -> np.ndarray:
 
 
 def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:
-    """Probabilities (N, T, C) float32; anything behind a text's end."""
+    """Probabilities (N, T, C) float32; after a text's end they mean nothing."""
     longest = scores.shape[1]
     forward, backward = np.zeros_like(scores), np.zeros_like(scores)
     for t in range(longest):
-        before = (
-            np.logaddexp.reduce(forward[:, t - 1, :, None] + chain.steps, axis=1)
-            if t
-            else chain.start
-        )
+        before = chain.start
+        if t:
+            before = np.logaddexp.reduce(forward[:, t - 1, :, None] + chain.steps, axis=1)
         forward[:, t] = before + scores[:, t]
     for t in range(longest - 1, -1, -1):
-        # chain.end where the text ends here; else what comes from the right
+        # The last unit has the score of the end, an earlier one the sum over what follows it.
         backward[:, t] = chain.end
         if t + 1 < longest:
-            behind = (scores[:, t + 1] + backward[:, t + 1])[:, None, :] + chain.steps
+            following = (scores[:, t + 1] + backward[:, t + 1])[:, None, :] + chain.steps
             goes_on = (t + 1 < lengths)[:, None]
-            backward[:, t] = np.where(goes_on, np.logaddexp.reduce(behind, axis=2), chain.end)
+            backward[:, t] = np.where(goes_on, np.logaddexp.reduce(following, axis=2), chain.end)
     both = forward + backward
     return softmax(both)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.tasks.decoding import NEVER, Chain, best_paths, log_likelihoods, marginals
+from roformer_tf.tasks.crf import NEVER, Chain, best_paths, log_likelihoods, marginals
 
 C = 4
 
@@ -31,7 +31,7 @@ def test_paths_and_probabilities_are_those_of_all_sequences(seed, monkeypatch):
     chain = random_chain(rng)
     texts = [3 * rng.normal(size=(units, C)).astype("float32") for units in (5, 1, 2, 4, 3, 5)]
     for together in (1 << 20, 2 * 5 * C, 1):  # all texts at once, two, each by itself
-        monkeypatch.setattr("roformer_tf.tasks.decoding.TOGETHER", together)
+        monkeypatch.setattr("roformer_tf.tasks.crf.TOGETHER", together)
         paths, shares = best_paths(texts, chain), marginals(texts, chain)
         of_best = log_likelihoods(texts, paths, chain)
         for scores, path, share, log in zip(texts, paths, shares, of_best, strict=True):

@@ -1,0 +1,136 @@
+"""The settings of a task, which `task.json` keeps, and what its four parts have in common."""
+
+import json
+from abc import ABC
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, overload
+
+import numpy as np
+
+from roformer_tf.checkpoints.detection import TASK_FILE
+from roformer_tf.errors import InputError
+from roformer_tf.files import write_text
+from roformer_tf.labelled.examples import Example, Label, LongTexts
+from roformer_tf.tasks.tags import Scheme
+from roformer_tf.tokenizers.huggingface import Units
+
+
+class Prediction(NamedTuple):
+    """What a model predicts for one example."""
+
+    label: Label
+    """As spelled in training; of several labels, possibly none: ()."""
+    scores: np.ndarray
+    """float32: probabilities, one for each logit of the example, or what the task defines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """All that the predictions of a task depend on, except the weights."""
+
+    name: ClassVar[str]
+    """As `--task` has it."""
+
+    labels: tuple[str, ...] = ()
+    """In the order of the logits; none where a prediction is no label, or one of two fixed ones."""
+    text_columns: tuple[str, ...] = ("text",)
+    """Names of the columns that the texts were in."""
+    label_column: str | None = None
+    """Name of the column that the labels were in; files without one have no name for it."""
+    label_separator: str = ","
+    """Between the labels of a multilabel example."""
+    spaced_units: bool = False
+    """For tagging: whether white space separates a raw text's units; else they are characters."""
+    scheme: Scheme = ""
+    """For tagging: which predicted tags may follow each other; "" for any."""
+    crf: bool = False
+    """For tagging: whether the model has a conditional random field."""
+    transitions: tuple[tuple[float, ...], ...] = ()
+    """Its scores, where the model cannot give them, as an exported graph: (C + 2, C) of labels at
+    the beginning of a text, after each label, and at its end."""
+    max_length: int = 512
+    """Most tokens of a row."""
+    long_texts: LongTexts = "head"
+    """What becomes of longer texts: cut, cut in the middle, or read in overlapping windows."""
+    thresholds: tuple[float, ...] = ()
+    """For multilabel: a label is predicted above its threshold; none means 0.5 for all."""
+    mean: float = 0.0
+    """Of the numbers in training: a regression predicts in `deviation`s from it."""
+    deviation: float = 1.0
+    top_k: int | None = None
+    """How many of the most probable labels a prediction lists. Default: all, or `LISTED` of many.
+
+    It is about how predictions are written, not about the model: `task.json` does not keep it."""
+
+    def __post_init__(self) -> None:
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise InputError(
+                f"there are {len(self.thresholds)} thresholds for {len(self.labels)} labels"
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a row, or of a token: C."""
+        return len(self.labels) or 1
+
+    @property
+    def units(self) -> Units | None:
+        """What is tokenized one by one, if anything is, for the tokenizer's files."""
+        return None
+
+    @cached_property
+    def label_numbers(self) -> dict[str, int]:
+        """Index of each label among the logits. A dictionary: `labels.index` is slow for many."""
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def save(self, folder: str | Path) -> None:
+        """Write `task.json`. Settings of sequence labels are written only where they are set."""
+        values = {"name": self.name} | asdict(self)
+        del values["top_k"]
+        for name in ("scheme", "crf", "transitions"):
+            if not values[name]:
+                del values[name]
+        write_text(
+            Path(folder) / TASK_FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        )
+
+
+Examples: TypeAlias = Sequence[Example]
+Gold: TypeAlias = Sequence[Label]
+"""The labels in the data."""
+Predictions: TypeAlias = Sequence[Prediction]
+
+TaskT = TypeVar("TaskT", bound=TaskSettings, covariant=True)
+PartT = TypeVar("PartT", covariant=True)
+
+
+class Part(ABC, Generic[TaskT]):
+    """A part of a task, which works by the settings of that task."""
+
+    def __init__(self, task: TaskT) -> None:
+        self.task = task
+
+
+class part(Generic[PartT]):  # noqa: N801 (like `property`)
+    """Declare a part in the body of a task: `labelling = part(PairLabelling)`.
+
+    As a function does, it binds: `task.labelling` is the part of that task, `Pair.labelling` the
+    class, whose class methods are all that is needed before there are settings.
+    """
+
+    def __init__(self, kind: Callable[[Any], PartT]) -> None:
+        self.kind = kind
+
+    @overload
+    def __get__(self, task: None, owner: type) -> type[PartT]: ...
+
+    @overload
+    def __get__(self, task: object, owner: type) -> PartT: ...
+
+    def __get__(self, task: object, owner: type) -> Any:
+        """The class, or the part that works by a task's settings."""
+        kind: Any = self.kind
+        return kind if task is None else kind(task)

@@ -1,0 +1,159 @@
+"""Paraphrases: one model that gives sentence vectors, and generates a text of the same meaning."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.cells import BadCellError
+from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.examples import GROUP, Example
+from roformer_tf.labelled.paraphrases import ParaphraseBatches
+from roformer_tf.labelled.text_sides import encode_separately
+from roformer_tf.readers.records import text_key
+from roformer_tf.tasks.base import part
+from roformer_tf.tasks.task_settings import Examples
+from roformer_tf.tasks.vectors.retrieval import (
+    Retrieval,
+    RetrievalDecoding,
+    RetrievalLabelling,
+    RetrievalMetrics,
+    RetrievalObjective,
+)
+from roformer_tf.tasks.vectors.sentence_vectors import BELONGS, SAME_TEXT
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+    from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.models.pretrained import PretrainedModel
+
+
+class ParaphraseLabelling(RetrievalLabelling["Paraphrase"]):
+    """Groups of texts of the same meaning; the first two of each are evaluated."""
+
+    text_counts: ClassVar[tuple[int, ...]] = (2,)
+    fixed_long_texts: ClassVar[str] = "the end of a long text is cut."
+
+    @classmethod
+    def check(cls, example: Example) -> None:
+        """Refuse a group that is one text."""
+        if len({text_key([text]) for text in example.texts}) < 2:
+            raise BadCellError(SAME_TEXT)
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """Groups of different texts. Raises InputError for a label, which means nothing here."""
+        groups = []
+        for example in examples:
+            if example.label not in (None, GROUP):
+                raise InputError(
+                    f"{example.place}: the texts have the label {example.label}, but texts that "
+                    "mean the same need none. Give pairs that do, without a column of labels."
+                )
+            # Of equal texts the first one is kept: the last that is put into the dictionary.
+            different = {text_key([text]): text for text in reversed(example.texts)}
+            texts = tuple(reversed(different.values()))
+            groups.append(example._replace(texts=texts, label=BELONGS))
+        return groups
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """Raises InputError where all groups are of the same texts."""
+        return super().learned(first_pairs(training))
+
+    def notes(self, training: Examples) -> list[str]:
+        """What the examples are taken for."""
+        texts = sum(len(example.texts) for example in training)
+        similar = "a teacher's cosines" if self.task.teacher else "in-batch softmax"
+        return [
+            f"{texts:,} texts in {len(training):,} groups that mean the same; each epoch takes two "
+            f"of a group, in both orders; loss of the second text, and {similar}"
+        ]
+
+    def why_long_texts_fixed(self) -> str:
+        """The ends of all texts are cut."""
+        return self.fixed_long_texts
+
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
+        """A row for each of the first two texts."""
+        return encode_separately(first_pairs(examples), tokenizer, self.task.max_length)
+
+    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
+        """The first two texts of each group."""
+        return super().evaluated_texts(first_pairs(examples), tokenizer)
+
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
+        """Rows of two texts, in both orders."""
+        return ParaphraseBatches.of(examples, tokenizer, self.task.max_length)
+
+
+class ParaphraseObjective(RetrievalObjective["Paraphrase"]):
+    """RoFormer-Sim's: a UniLM generates one text from another, and their vectors are near."""
+
+    pooling: ClassVar[str] = "pooler"
+    poolings: ClassVar[tuple[str, ...]] = ("pooler",)
+    vector_settings: ClassVar[tuple[str, ...]] = ("teacher",)
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """A sim model."""
+        from roformer_tf.models.heads import RoFormerForSentenceSimilarity
+
+        return RoFormerForSentenceSimilarity
+
+    @classmethod
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+        """The linear pooler, which is new in a model that never had one."""
+        return cls.pooling
+
+    def with_vector_settings(self, **settings: Any) -> "Paraphrase":
+        """With a teacher, or without."""
+        return dataclasses.replace(self.task, teacher=settings.get("teacher") is not None)
+
+    def batch_loss(
+        self,
+        targets: "Tensor",
+        outputs: Any,
+        weights: "Tensor",
+        inputs: Any = None,
+        classifier: Any = None,
+    ) -> "Tensor":
+        """The loss of the second texts' tokens, and that of the vectors."""
+        from roformer_tf.tasks import losses
+
+        similarity = losses.distilled if self.task.teacher else losses.neighbours
+        generated = losses.second_texts(outputs["losses"], inputs["segment_ids"])
+        return generated + similarity(targets, outputs["embedding"], weights)
+
+
+class ParaphraseDecoding(RetrievalDecoding["Paraphrase"]):
+    """As retrieval."""
+
+    def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
+        """A vector (H,) of each row; nothing is generated."""
+        return list(model.embed_rows(encoded.token_ids, encoded.segment_ids, batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paraphrase(Retrieval):
+    """Groups of texts of the same meaning, trained on as RoFormer-Sim is."""
+
+    name: ClassVar[str] = "paraphrase"
+    title: ClassVar[str] = "同义句 · Paraphrases"
+    writes: ClassVar[bool] = True
+    labelling = part(ParaphraseLabelling)
+    objective = part(ParaphraseObjective)
+    decoding = part(ParaphraseDecoding)
+    metrics = part(RetrievalMetrics["Paraphrase"])
+
+    teacher: bool = False
+    """Whether vectors were trained to have a teacher's cosines."""
+
+
+def first_pairs(examples: Examples) -> list[Example]:
+    """The first two texts of each group."""
+    return [example._replace(texts=example.texts[:2]) for example in examples]

@@ -1,0 +1,302 @@
+"""Texts that belong together: the vector of each query is nearest to that of its document.
+
+Examples are pairs, triples with a text that does not belong, or single texts, of which a sentence
+belongs to the passage that it is taken from.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.passages import PassageBatches, Passages
+from roformer_tf.labelled.text_sides import (
+    EncodedSides,
+    SideBatches,
+    encode_separately,
+    fitting_rows,
+)
+from roformer_tf.readers.records import text_key
+from roformer_tf.tasks.base import Prediction, Task, part
+from roformer_tf.tasks.losses import softmax_each
+from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
+from roformer_tf.tasks.scoring import MISTAKES, JsonObject, shortened
+from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
+from roformer_tf.tasks.vectors.ranked_texts import (
+    RECALLS,
+    RETRIEVAL,
+    DifferentTexts,
+    positives,
+    retrieval_measure,
+)
+from roformer_tf.tasks.vectors.scored_pairs import ScoredMetrics, ScoredPairs, few_levels
+from roformer_tf.tasks.vectors.sentence_vectors import (
+    ChunkLosses,
+    SentenceVectors,
+    VectorDecoding,
+    VectorLabelling,
+    VectorMetrics,
+    VectorObjective,
+    data_of,
+)
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.kernels.forms import Tensor
+
+NEIGHBOURS_SHOWN = 5
+"""Examples that a report shows with their nearest neighbours."""
+NOTES = {
+    "pairs": "pairs of texts that belong together; all others of a batch are negatives",
+    "triples": "a text, one that belongs to it and one that does not; all others of a batch are "
+    "negatives too",
+    "texts": "texts without labels: a sentence belongs to the passage that it was taken from, and "
+    "a text of one sentence to itself under other dropout",
+}
+"""What examples are taken for."""
+
+R = TypeVar("R", bound="Retrieval", covariant=True)
+
+
+class RetrievalLabelling(VectorLabelling[R]):
+    """Target () float32: 1, since all examples belong together."""
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """What the examples are. Raises InputError where all have the same document."""
+        data = data_of(training)
+        first = 0 if data == "texts" else 1
+        if len({text_key([text]) for example in training for text in example.texts[first:]}) < 2:
+            which = "text" if data == "texts" else "second text"
+            raise InputError(
+                f"the training examples have one and the same {which}: there is nothing to "
+                "tell it from, so nothing can be learnt. Give examples of several."
+            )
+        return {"data": data}
+
+    def notes(self, training: Examples) -> list[str]:
+        """What the examples are taken for, and the loss."""
+        return [f"{NOTES[self.task.data]}; loss {self.task.loss}"]
+
+    def why_long_texts_fixed(self) -> str:
+        """Documents may be read in windows; of other texts the end is cut."""
+        if self.task.long_texts != "head-tail" and self.task.data != "texts":
+            return ""
+        return super().why_long_texts_fixed()
+
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
+        """A row for each text; of single texts one for a sentence, and one for its passage."""
+        if self.task.data == "texts":
+            return Passages.of(examples, tokenizer, self.task.max_length).evaluation_sides()
+        return super().encode(examples, tokenizer)
+
+    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
+        """Of single texts the sentences and their passages."""
+        if self.task.data != "texts":
+            return super().evaluated_texts(examples, tokenizer)
+        rows = self.encode(examples, tokenizer).token_ids  # one for each text
+        return [tokenizer.decode(row[1:-1].tolist()) for row in rows]
+
+    def target(self, example: Example) -> np.ndarray:
+        """() float32."""
+        return np.array(1.0, np.float32)
+
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
+        """Examples in batches, each a negative for the rest of its batch."""
+        if self.task.data == "texts":
+            return PassageBatches(Passages.of(examples, tokenizer, self.task.max_length))
+        passages = self.task.long_texts == "windows"
+        encoded = encode_separately(examples, tokenizer, self.task.max_length, passages)
+        return SideBatches(encoded, positives=positives(encoded), rows=fitting_rows(encoded))
+
+
+class RetrievalObjective(VectorObjective[R]):
+    """A softmax over the cosines of a batch."""
+
+    def with_vector_settings(self, **settings: Any) -> R:
+        """With lengths to which vectors may be cut."""
+        loss = settings.get("loss", "auto")
+        if loss not in ("auto", "softmax"):
+            raise InputError(
+                f"loss is {loss}, but the texts belong together, without scores. Give --loss "
+                "softmax."
+            )
+        if settings.get("hard_negatives") and self.task.data == "texts":
+            raise InputError(
+                "hard_negatives are for texts that belong together: of texts without labels "
+                "nobody knows what belongs to what. Leave --hard-negatives out."
+            )
+        sizes = tuple(sorted(set(settings.get("dimensions", ()))))
+        return dataclasses.replace(self.task, dimensions=sizes)
+
+    def batch_loss(
+        self,
+        targets: "Tensor",
+        outputs: Any,
+        weights: "Tensor",
+        inputs: Any = None,
+        classifier: Any = None,
+    ) -> "Tensor":
+        """The softmax of the whole vectors and of those cut."""
+        from roformer_tf.tasks import losses
+
+        sizes = self.task.sizes(outputs.shape[-1])
+        return losses.over_cuts(losses.in_batch_softmax, sizes, targets, outputs, weights)
+
+    def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
+        """The softmax over the second and third texts of the chunk."""
+        together = positives(encoded)
+
+        def losses(sides: np.ndarray, chunk: slice) -> np.ndarray:
+            numbers = encoded.numbers[chunk]
+            return softmax_each(sides, together.targets(numbers[:, 0], numbers[:, 1:].T.ravel()))
+
+        return losses
+
+
+class RetrievalDecoding(VectorDecoding[R]):
+    """The label of a prediction is the rank of an example's second text: `Retrieved`."""
+
+    def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
+        """Ranks among all second and third texts of the set."""
+        return [texts.retrieved(number, row) for number, row in enumerate(scores)]
+
+    def shifted(self, prediction: Prediction, count: int) -> Prediction:
+        """Its neighbours are among the later examples."""
+        near = tuple((count + other, side, x) for other, side, x in prediction.label.neighbours)
+        return prediction._replace(label=prediction.label._replace(neighbours=near))
+
+
+class RetrievalMetrics(VectorMetrics[R]):
+    """Recall, MRR and nDCG; of triples also how often the right text is ahead of the wrong one."""
+
+    all: ClassVar[tuple[Metric, ...]] = (*RETRIEVAL, ACCURACY)
+
+    def usable(self) -> tuple[Metric, ...]:
+        """Accuracy is of triples only."""
+        return (ACCURACY, *RETRIEVAL) if self.task.data == "triples" else RETRIEVAL
+
+    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+        """All that is usable."""
+        measure = retrieval_measure([[prediction.label.rank] for prediction in predictions])
+        if self.task.data != "triples":
+            return measure
+        ahead = np.array([prediction.label.ahead for prediction in predictions])
+        return lambda weights: {ACCURACY.name: mean(ahead, weights), **measure(weights)}
+
+    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
+        """Each example is right or wrong, and its second text among the first ranks or not."""
+        shares = (ACCURACY, *RECALLS) if self.task.data == "triples" else RECALLS
+        return {metric.name: len(gold) for metric in shares}
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """The second text has rank 1, or is ahead of the third one."""
+        if self.task.data == "triples":
+            return bool(prediction.label.ahead)
+        return bool(prediction.label.rank == 1)
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        """The rank of the second text."""
+        return float(prediction.label.rank)
+
+    def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
+        """The examples with the lowest ranks, and the texts that were nearer."""
+        pairs = enumerate(zip(examples, predictions, strict=True))
+        wrong = [
+            (self.sureness(example.label, prediction), number)
+            for number, (example, prediction) in pairs
+            if not self.is_right(example.label, prediction)
+        ]
+        worst = sorted(wrong, key=lambda mistake: -mistake[0])[:MISTAKES]
+        return [
+            {"sureness": sureness, **self._with_neighbours(number, examples, predictions)}
+            for sureness, number in worst
+        ]
+
+    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
+        """Also some examples with their nearest neighbours."""
+        count = min(NEIGHBOURS_SHOWN, len(examples))
+        some = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
+        shown = [self._with_neighbours(number, examples, predictions) for number in some]
+        return super().details(examples, predictions) | {"neighbours": shown}
+
+    def near_and_far(
+        self, examples: Examples, predictions: Predictions
+    ) -> tuple[list[float], list[float]]:
+        """Far is one other text for each example; NaN means that there is none."""
+        far = [prediction.label.other for prediction in predictions]
+        near = [float(prediction.scores[0]) for prediction in predictions]
+        return near, [cosine for cosine in far if not np.isnan(cosine)]
+
+    def _with_neighbours(
+        self, number: int, examples: Examples, predictions: Predictions
+    ) -> JsonObject:
+        """An example with its texts, the rank of the second, and its nearest neighbours."""
+        example, prediction = examples[number], predictions[number]
+        near = [
+            # A single text is its own second text, too.
+            {"text": shortened((*examples[other].texts, *examples[other].texts)[side]), "cosine": x}
+            for other, side, x in prediction.label.neighbours
+        ]
+        cosine = float(prediction.scores[0])
+        shown = self.describe(example, prediction) | {"cosine": cosine}
+        return {"place": example.place} | shown | {"neighbours": near}
+
+    def describe_labels(self, gold: Gold) -> JsonObject:
+        """Nothing: all examples belong together."""
+        return {"labels": {}, "numbers": {}}
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """The rank that the second text should have, and the one that it has."""
+        shown = super().describe(example, prediction)
+        return shown | {"gold": "1", "predicted": str(prediction.label.rank)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(SentenceVectors):
+    """Texts that belong together."""
+
+    labelling = part(RetrievalLabelling["Retrieval"])
+    objective = part(RetrievalObjective["Retrieval"])
+    decoding = part(RetrievalDecoding["Retrieval"])
+    metrics = part(RetrievalMetrics["Retrieval"])
+
+
+class EmbeddingMetrics(RetrievalMetrics[Retrieval]):
+    """By name, the metrics of both tasks: a report names only `embedding` as its task."""
+
+    all: ClassVar[tuple[Metric, ...]] = (*RETRIEVAL, *ScoredMetrics.all)
+
+
+class Embedding(Retrieval):
+    """The task of `--task embedding`: retrieval, unless its examples have scores."""
+
+    metrics = part(EmbeddingMetrics)
+
+    @classmethod
+    def from_examples(cls, training: Examples, **settings: Any) -> Task:
+        """Retrieval or scored pairs. Raises InputError where nothing can be learned."""
+        if data_of(training) == "scores":
+            return ScoredPairs.from_examples(training, **settings)
+        return super().from_examples(training, **settings)
+
+    @classmethod
+    def from_settings(cls, **settings: Any) -> Task:
+        """The one of both tasks whose settings they are."""
+        return ScoredPairs(**settings) if settings.get("data") == "scores" else cls(**settings)
+
+    @classmethod
+    def adapted(cls, task: Any, examples: Examples) -> Task:
+        """A model that was trained on one kind of data may be evaluated on another."""
+        data = data_of(examples)
+        if data == task.data:
+            return cast(Task, task)
+        settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+        levels = few_levels(examples) if data == "scores" else ()
+        return cls.from_settings(**settings | {"data": data, "levels": levels})

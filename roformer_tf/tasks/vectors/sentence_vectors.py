@@ -1,0 +1,312 @@
+"""What the tasks of sentence vectors have in common: texts that are near have near vectors.
+
+Each text is a row of its own, and its "logits" are its vector (H,) float32, as the pooling gives
+it. `scored_pairs` has pairs with a score; `retrieval` has texts that belong together.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from roformer_tf.checkpoints.detection import embedding_settings
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.checkpoints.sentence_transformers import save_modules
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.cells import BadCellError, read_label, to_number
+from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.examples import GROUP, Example, Label
+from roformer_tf.labelled.splits import number_strata
+from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
+from roformer_tf.readers.records import text_key
+from roformer_tf.tasks.base import Prediction, Task, part
+from roformer_tf.tasks.parts import Labelling, NumberDecoding, TrainingObjective
+from roformer_tf.tasks.scoring import JsonObject, Metrics, histograms
+from roformer_tf.tasks.task_settings import Examples, Predictions
+from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, best_sides, scores_of, unit
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+    from roformer_tf.config import RoFormerConfig
+    from roformer_tf.models.pretrained import PretrainedModel
+
+Data = Literal["scores", "pairs", "triples", "texts"]
+"""What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and
+a third that does not; single texts."""
+Loss = Literal["softmax", "cosent", "classifier"]
+ChunkLosses: TypeAlias = Callable[[np.ndarray, slice], np.ndarray]
+"""Losses of some examples of a set, compared with each other."""
+
+BELONGS = "belongs"
+"""The label of texts that belong together."""
+LOSS_CHUNK = 64
+"""Examples that are compared with each other in a loss of evaluation, as in a batch of training."""
+SAME_TEXT = "has the same text twice, from which nothing can be learnt"
+
+
+V = TypeVar("V", bound="SentenceVectors", covariant=True)
+
+
+class VectorLabelling(Labelling[V]):
+    """Reads all kinds of data; which one it is depends on the examples: `data_of`."""
+
+    text_counts: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    label_optional: ClassVar[bool] = True
+    default_max_length: ClassVar[int] = 512
+
+    @classmethod
+    def read_label(cls, value: Any, separator: str) -> Label:
+        """A finite number; of three texts B or C, the one nearer to A."""
+        name, number = read_label(value), to_number(value)
+        if number is None and name.upper() not in ("B", "C"):
+            raise BadCellError(
+                f"has the label {name!r}, but pairs have a number, and of three texts B or C is "
+                "nearer to A"
+            )
+        return name.upper() if number is None else number
+
+    @classmethod
+    def check(cls, example: Example) -> None:
+        """Refuse texts that belong together and are the same."""
+        if example.label == GROUP:
+            if len({text_key([text]) for text in example.texts}) < 2:
+                raise BadCellError(SAME_TEXT)
+            return
+        first, second, *_ = (*_by_nearness(example), "")
+        if not isinstance(example.label, float) and text_key([first]) == text_key([second]):
+            raise BadCellError(SAME_TEXT)
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """Texts that belong together are labelled as such; the second of a triple is the nearer.
+
+        Raises InputError for a label that does not fit the number of texts.
+        """
+        examples = [pair for example in examples for pair in _of_group(example)]
+        for example in examples:
+            _check_label(example)
+        return [
+            example
+            if isinstance(example.label, float)
+            else example._replace(texts=_by_nearness(example), label=BELONGS)
+            for example in examples
+        ]
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """None: numbers may occur that training does not have."""
+        return set()
+
+    @classmethod
+    def strata(cls, examples: Examples) -> list[Any]:
+        """Tenths of the scores, if there are any."""
+        if examples and isinstance(examples[0].label, float):
+            return number_strata([example.label for example in examples])
+        return [0] * len(examples)
+
+    @classmethod
+    def split_keys(cls, example: Example) -> Sequence[bytes]:
+        """Each of the texts: no text is in two sets."""
+        return [text_key([text]) for text in example.texts]
+
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
+        """A row for each text; long documents may have several, as passages."""
+        passages = self.task.long_texts == "windows"
+        return encode_separately(examples, tokenizer, self.task.max_length, passages)
+
+    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
+        """The texts that rows of `encode` are of, those of an example one after the other."""
+        return [text for example in examples for text in example.texts]
+
+    def why_long_texts_fixed(self) -> str:
+        """The end of a text is cut."""
+        return "the end of a long text is cut."
+
+
+class VectorObjective(TrainingObjective[V]):
+    """An encoder and a pooling; a loss compares the vectors of a batch."""
+
+    pooling: ClassVar[str] = "mean"
+    poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
+    vector_settings: ClassVar[tuple[str, ...]] = ("loss", "hard_negatives", "dimensions", "pieces")
+    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
+        "is about labels of single texts, but vectors are compared with each other.",
+    )
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """An encoder and a pooling."""
+        from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+
+        return RoFormerForSentenceEmbedding
+
+    @classmethod
+    def source_class(cls) -> "type[PretrainedModel]":
+        """The same: a checkpoint's pooler is trained further."""
+        return cls.model_class()
+
+    @classmethod
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+        """The one that it was trained for; else a sim model's pooler, or the mean."""
+        return embedding_settings(checkpoint, source).pooling
+
+    def example_losses(
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Examples
+    ) -> np.ndarray:
+        """By the cosines of whole vectors, each example among as many as a batch may have."""
+        assert isinstance(encoded, EncodedSides)
+        sides = best_sides(unit(row_logits), encoded)
+        losses = self.losses_of_chunks(encoded, examples)
+        chunks = (slice(begin, begin + LOSS_CHUNK) for begin in range(0, len(sides), LOSS_CHUNK))
+        return np.concatenate([losses(sides[chunk], chunk) for chunk in chunks])
+
+    def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
+        """A function: vectors (B, S, H) of a chunk, and which chunk → losses (B,)."""
+        raise NotImplementedError
+
+
+class VectorDecoding(NumberDecoding[V]):
+    """Vectors of rows → cosines. Scores (1,): the cosine of the first two texts."""
+
+    number_name: ClassVar[str] = "cosine"
+    chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
+
+    def read_rows(
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
+    ) -> list[Prediction]:
+        """By the cosines of each example's first text with all second and third ones."""
+        if not len(row_logits):
+            return []
+        assert isinstance(encoded, EncodedSides)
+        texts = DifferentTexts.of(encoded)
+        return self.read_scores(texts, scores_of(unit(row_logits), encoded, texts))
+
+    def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
+        """Predictions from the scores of each example's first text with all the set's `texts`.
+
+        scores: for each example (documents,) float32, cosines or what a search by words gives.
+        """
+        raise NotImplementedError
+
+    def predict(self, logits: np.ndarray) -> Prediction:
+        """Never called: a vector by itself predicts nothing."""
+        raise NotImplementedError("vectors are read together, by read_rows")
+
+    def config_values(self) -> dict[str, Any]:
+        """Nothing: there are no labels."""
+        return {}
+
+    def save_files(self, folder: Any, config: "RoFormerConfig") -> None:
+        """embedding.json, and what sentence-transformers reads."""
+        sizes = self.task.sizes(config.hidden_size)
+        cuts = tuple(sizes) if len(sizes) > 1 else None
+        pooling: Any = config.pooling
+        EmbeddingConfig(pooling, self.task.max_length, cuts).save(folder)
+        save_modules(folder)
+
+
+class VectorMetrics(Metrics[V]):
+    """What a report on vectors has besides figures: cosines of near and of far texts."""
+
+    sureness_kind: ClassVar[Any] = "distance"
+
+    def near_and_far(
+        self, examples: Examples, predictions: Predictions
+    ) -> tuple[list[float], list[float]]:
+        """Cosines of texts that should be near, and of others."""
+        raise NotImplementedError
+
+    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
+        """Mistakes, and histograms of cosines."""
+        return {
+            "mistakes": self.mistakes(examples, predictions),
+            "cosines": histograms(*self.near_and_far(examples, predictions)),
+        }
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """Only the texts that have a column."""
+        texts = example.texts[: len(self.task.text_columns)]
+        return super().describe(example._replace(texts=texts), prediction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceVectors(Task):
+    """The settings of both tasks."""
+
+    name: ClassVar[str] = "embedding"
+    title: ClassVar[str] = "句向量 · Sentence vectors"
+    texts_apart: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "sentence-similarity"
+
+    if TYPE_CHECKING:  # both tasks declare their own
+        labelling = part(VectorLabelling[Any])
+        objective = part(VectorObjective[Any])
+        decoding = part(VectorDecoding[Any])
+        metrics = part(VectorMetrics[Any])
+
+    data: Data = "pairs"
+    levels: tuple[float, ...] = ()
+    """The scores of training, if they are few; two of them are a no and a yes."""
+    loss: Loss = "softmax"
+    dimensions: tuple[int, ...] = ()
+    """Lengths to which vectors may be cut, besides the whole one."""
+    threshold: float = 0.5
+    """The cosine above which two texts are predicted to be the same, where scores are two."""
+
+    @property
+    def outputs(self) -> int:
+        """None of a classifier's."""
+        return 0
+
+    def sizes(self, whole: int) -> list[int]:
+        """The lengths of vectors that are trained, of which the last is the whole one."""
+        return [*(size for size in self.dimensions if size < whole), whole]
+
+
+def data_of(examples: Examples) -> Data:
+    """What kind of examples they are, by the first: all of a file are alike."""
+    if isinstance(examples[0].label, float):
+        return "scores"
+    kinds: dict[int, Data] = {1: "texts", 2: "pairs", 3: "triples"}
+    return kinds[len(examples[0].texts)]
+
+
+def _check_label(example: Example) -> None:
+    """Raise InputError for a label that does not fit the number of texts."""
+    of_three = len(example.texts) == 3
+    if len(example.texts) == 1 and example.label is not None:
+        raise InputError(
+            f"{example.place}: a single text has the label {example.label}, but scores are "
+            "of pairs. Give two columns of texts, or texts without labels."
+        )
+    if of_three and isinstance(example.label, float):
+        raise InputError(
+            f"{example.place}: three texts have the label {example.label:g}, but it is B "
+            "or C, the one nearer to A, or there is none and the second text is nearer."
+        )
+    if not of_three and example.label in ("B", "C"):
+        raise InputError(
+            f"{example.place}: a pair has the label {example.label}, but it is a number: "
+            "how near the two are."
+        )
+
+
+def _of_group(example: Example) -> list[Example]:
+    """A group's first text with each of the rest that differs from it, as pairs."""
+    if example.label != GROUP:
+        return [example]
+    first, *rest = example.texts
+    different = {text_key([text]): text for text in rest}
+    different.pop(text_key([first]), None)
+    return [example._replace(texts=(first, text), label=None) for text in different.values()]
+
+
+def _by_nearness(example: Example) -> tuple[str, ...]:
+    """A triple's texts with the nearer one second, as the label says."""
+    if example.label != "C":
+        return example.texts
+    first, far, near = example.texts
+    return first, near, far
