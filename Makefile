@@ -8,7 +8,7 @@ TEST_FLAGS ?=  # such as "--numprocesses 8", "-k packing"
 OLDEST_PYTHON ?= python3.10
 OLDEST_VENV := .venv-oldest
 OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models readers corpus \
-	labelled tasks runs pretraining finetuning inference conversion commands)
+	labelled tasks training pretraining finetuning inference conversion commands)
 
 # Else each process of the tests, some hundred, would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE

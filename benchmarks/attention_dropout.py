@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.environments import HERE
 from pretrain.demo.__main__ import Demo
 from pretrain.demo.corpus import write_corpus
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training.run_files import read_metrics
 
 RATES = (0.0, 0.1)
 HIDDEN = 0.1

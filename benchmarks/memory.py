@@ -27,7 +27,7 @@ TOKENS = 4096  # of a step, where no batch is given
 
 def measure(case: Case) -> dict[str, Any]:
     """Train a few steps; give the seconds of one and the bytes."""
-    from roformer_tf.runs.devices import choose_precision
+    from roformer_tf.training.devices import choose_precision
 
     case = dataclasses.replace(case, dtype=choose_precision("auto"))
     seconds = step_seconds(compiled_model(case), case, steps=1, rounds=2)

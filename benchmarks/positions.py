@@ -38,9 +38,9 @@ from roformer_tf.files import file_beside, locked, remove, write_text
 from roformer_tf.flags import check_names, parsed, with_yaml
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.recipes import find_recipe
-from roformer_tf.runs.devices import describe_machine
-from roformer_tf.runs.optimizers.settings import OptimizerConfig
-from roformer_tf.runs.run_files import (
+from roformer_tf.training.devices import describe_machine
+from roformer_tf.training.optimizers.settings import OptimizerConfig
+from roformer_tf.training.run_files import (
     CHECKPOINTS,
     EVALUATIONS_FILE,
     METRICS_FILE,
@@ -51,7 +51,7 @@ from roformer_tf.runs.run_files import (
     settle_precision,
     write_settings,
 )
-from roformer_tf.runs.settings import Precision
+from roformer_tf.training.settings import Precision
 
 PROGRAM = "python -m benchmarks.positions"
 

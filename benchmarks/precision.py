@@ -22,7 +22,7 @@ from benchmarks.environments import HERE
 from pretrain.demo.__main__ import Demo
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.files import file_beside
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training.run_files import read_metrics
 
 PLOT = HERE / "plots" / "precision.png"
 LINES: dict[str, dict[str, Any]] = {  # the thin one is seen on top of the broad one

@@ -64,7 +64,7 @@ class Results:
 
 def this_machine() -> dict[str, str]:
     """What the figures were measured on."""
-    from roformer_tf.runs.devices import describe_machine
+    from roformer_tf.training.devices import describe_machine
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if os.name == "posix" else 0
     return {

@@ -97,7 +97,7 @@ COMMANDS = {
         variants={"corpus": "roformer_tf.pretraining.length_evaluation:evaluate_corpus"},
     ),
     "runs": Command(
-        "roformer_tf.runs.comparison:compare", "compare training runs, finished or in progress"
+        "roformer_tf.training.comparison:compare", "compare training runs, finished or in progress"
     ),
     "cost": Command(
         "roformer_tf.pretraining.cost:cost",

@@ -41,14 +41,14 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "engines": ("checkpoints", "machine"),
     "models": ("layers", "checkpoints", "tokenizers", "engines"),
     "readers": ("errors", "files"),
-    "runs": ("models", "flags", "machine"),
+    "training": ("models", "flags", "machine"),
     # west wing: a corpus
     "corpus": ("readers", "tokenizers", "machine"),
-    "pretraining": ("corpus", "models", "runs", "conversion", "flags", "templates"),
+    "pretraining": ("corpus", "models", "training", "conversion", "flags", "templates"),
     # east wing: labels
     "labelled": ("readers", "tokenizers"),
     "tasks": ("labelled", "models", "engines", "top_k", "translation"),
-    "finetuning": ("tasks", "runs", "inference", "search", "export", "templates"),
+    "finetuning": ("tasks", "training", "inference", "search", "export", "templates"),
     # the doors out
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
     "export": ("inference", "templates"),
@@ -88,7 +88,7 @@ TEXT_ROOMS = {
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
 LAZY_ROOMS = {"tasks", "inference", "search", "serving", "export"}
-KERAS_ROOMS = {"kernels", "layers", "models", "runs", "pretraining", "finetuning", "conversion"}
+KERAS_ROOMS = {"kernels", "layers", "models", "training", "pretraining", "finetuning", "conversion"}
 MOST_LINES = 0.22  # of the package, in one room
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
 FRAMEWORKS = {  # whose own files these read, loaded lazily
@@ -99,7 +99,7 @@ FRAMEWORKS = {  # whose own files these read, loaded lazily
 BACKEND_ROOMS = {
     "internals",
     "kernels",
-    "runs",
+    "training",
     "pretraining",
     "finetuning",
 }  # may have branches for one backend, loaded lazily
@@ -272,7 +272,7 @@ def test_private_names_of_other_libraries_are_touched_in_internals_alone():
     ],
 )
 def test_the_check_sees_a_private_name(touch):
-    assert foreign_private_names({"roformer_tf.runs.x": touch})
+    assert foreign_private_names({"roformer_tf.training.x": touch})
     assert not foreign_private_names({INTERNALS: touch})
 
 
@@ -320,9 +320,9 @@ def test_no_module_imports_itself_through_others():
         ("roformer_tf.labelled.x", "from roformer_tf.corpus import packing"),
         ("roformer_tf.labelled.x", "from roformer_tf.tasks import metrics"),
         ("roformer_tf.tasks.x", "import keras"),
-        ("roformer_tf.tasks.x", "from roformer_tf.runs import callbacks"),
-        ("roformer_tf.runs.x", "from roformer_tf.corpus import batches"),
-        ("roformer_tf.runs.x", "from roformer_tf.labelled import batches"),
+        ("roformer_tf.tasks.x", "from roformer_tf.training import callbacks"),
+        ("roformer_tf.training.x", "from roformer_tf.corpus import batches"),
+        ("roformer_tf.training.x", "from roformer_tf.labelled import batches"),
         ("roformer_tf.pretraining.x", "from roformer_tf.finetuning import losses"),
         ("roformer_tf.finetuning.x", "def f():\n    from roformer_tf.pretraining import losses"),
         ("roformer_tf.conversion.x", "from roformer_tf.inference import predict"),
@@ -353,13 +353,13 @@ def test_no_public_class_has_the_name_of_another():
 
 def test_the_check_sees_a_name_given_twice():
     modules = {
-        "roformer_tf.runs.x": "class Run:\n    pass",
+        "roformer_tf.training.x": "class Run:\n    pass",
         "roformer_tf.corpus.x": "class _Run: 1",
     }
     assert classes_named_twice(modules) == {}
     modules["roformer_tf.pretraining.x"] = "import ast\n@dataclass\nclass Run(Base):\n    x: int"
     assert classes_named_twice(modules) == {
-        "Run": ["roformer_tf.runs.x", "roformer_tf.pretraining.x"]
+        "Run": ["roformer_tf.training.x", "roformer_tf.pretraining.x"]
     }
 
 

@@ -41,8 +41,8 @@ OTHERS = (
     "tests/tasks/test_vector_losses.py",
     "tests/finetuning/test_crf.py",
     "tests/finetuning/test_datasets.py",
-    "tests/runs/optimizers",
-    "tests/runs/test_feeding.py",
+    "tests/training/optimizers",
+    "tests/training/test_feeding.py",
     "tests/commands/test_finetune.py",
 )
 LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]

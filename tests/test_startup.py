@@ -98,7 +98,7 @@ def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later()
         "names = {'keras', 'tensorflow', 'sklearn', 'matplotlib', 'jax'} & sys.modules.keys()\n"
         "print(json.dumps(sorted(names)))\n"
         "assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()\n"
-        "import roformer_tf.runs.plots, sklearn.base"
+        "import roformer_tf.training.plots, sklearn.base"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

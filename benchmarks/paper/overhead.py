@@ -55,9 +55,9 @@ def _step(kind: str) -> Any:
     from roformer_tf.models.heads import RoFormerForMaskedLM
     from roformer_tf.pretraining.settings import StepConfig
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
-    from roformer_tf.runs.devices import choose_jit
-    from roformer_tf.runs.optimizers.factory import make_optimizer
-    from roformer_tf.runs.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.devices import choose_jit
+    from roformer_tf.training.optimizers.factory import make_optimizer
+    from roformer_tf.training.optimizers.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(SIZE.replace(position_embedding_type=kind), dtype="mixed_bfloat16")

@@ -44,7 +44,7 @@ print(imported - began, loaded - imported, time.perf_counter() - loaded)
 def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Prepared:
     """`pretrain`'s step from a checkpoint, on one batch again and again."""
     from roformer_tf import RoFormerForMaskedLM
-    from roformer_tf.runs.devices import choose_precision
+    from roformer_tf.training.devices import choose_precision
 
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
     model = RoFormerForMaskedLM.from_pretrained(
@@ -70,8 +70,8 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     from roformer_tf.corpus.shards import PreparedRows
     from roformer_tf.pretraining.initialization import SMALL
     from roformer_tf.pretraining.training_loop import with_labels
-    from roformer_tf.runs.feeding import prefetched
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+    from roformer_tf.training.feeding import prefetched
 
     tokenizer = RoFormerTokenizer.from_pretrained(rows)
     batches = pretraining_batches(
@@ -111,7 +111,7 @@ def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
 def new_model(config: Any) -> Any:
     """A model with random weights in the precision that `pretrain` takes."""
     from roformer_tf import RoFormerForMaskedLM
-    from roformer_tf.runs.devices import choose_precision
+    from roformer_tf.training.devices import choose_precision
 
     return RoFormerForMaskedLM(config, dtype=choose_precision("auto"))
 
@@ -125,9 +125,9 @@ def training(model: Any, batches: Any) -> Prepared:
 
     from roformer_tf.pretraining.settings import StepConfig
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
-    from roformer_tf.runs.devices import choose_jit
-    from roformer_tf.runs.optimizers.factory import make_optimizer
-    from roformer_tf.runs.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.devices import choose_jit
+    from roformer_tf.training.optimizers.factory import make_optimizer
+    from roformer_tf.training.optimizers.settings import OptimizerConfig
 
     optimizer = make_optimizer(
         OptimizerConfig(), model.trainable_variables, 1_000_000, model.compute_dtype
@@ -161,7 +161,7 @@ def constantly(batch: Any) -> Any:
     """One batch without end, by the pipeline that real ones come through."""
     import grain
 
-    from roformer_tf.runs.feeding import prefetched
+    from roformer_tf.training.feeding import prefetched
 
     return prefetched(grain.MapDataset.range(ENDLESS).map(lambda _: batch))
 

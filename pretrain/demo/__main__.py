@@ -35,8 +35,8 @@ from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.inference.fill_mask import MASK
-from roformer_tf.runs.run_files import METRICS_FILE, SETTINGS, read_metrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.run_files import METRICS_FILE, SETTINGS, read_metrics
 
 if TYPE_CHECKING:
     import grain
@@ -142,7 +142,7 @@ def report(demo: Demo) -> None:
     """Print the figures of model and baselines on held-out text, and examples of filled masks."""
     from roformer_tf.inference.fill_mask import candidates, filled
     from roformer_tf.models.heads import RoFormerForMaskedLM
-    from roformer_tf.runs.plots import FilledMask, plot_fill_masks
+    from roformer_tf.training.plots import FilledMask, plot_fill_masks
 
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)

@@ -45,7 +45,11 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.run_files import (
+from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tokenizers.tokenizer import missing_vocabulary
+from roformer_tf.training.run_files import (
     check_output,
     plain,
     read_settings,
@@ -53,10 +57,6 @@ from roformer_tf.runs.run_files import (
     tidy,
     write_settings,
 )
-from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.metrics import Metric
-from roformer_tf.tasks.table import TASKS
-from roformer_tf.tokenizers.tokenizer import missing_vocabulary
 from roformer_tf.translation import choose_language
 
 MAY_CHANGE = (

@@ -12,10 +12,10 @@ from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.runs.feeding import epochs
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
+from roformer_tf.training.feeding import epochs
 
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.training_model import TrainingModel
+from roformer_tf.training.training_model import TrainingModel
 
 
 def trainable(model: PretrainedModel, fgm: float) -> PretrainedModel:

@@ -11,10 +11,10 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.settings import VectorConfig
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.runs.training_model import WeightedMeanLoss
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.training.training_model import WeightedMeanLoss
 
 
 def check_vector_settings(task: type[Task], config: VectorConfig) -> None:

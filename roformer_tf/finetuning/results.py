@@ -22,12 +22,12 @@ from roformer_tf.inference.answer_files import answer_file, cell_names, cells, t
 from roformer_tf.inference.opening import open_finetuned, save_int8_cost
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
-from roformer_tf.runs.checkpointing import publish
-from roformer_tf.runs.devices import describe_machine
-from roformer_tf.runs.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.search.reranking import write_validation_pairs
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.metrics import Scores, score_text
+from roformer_tf.training.checkpointing import publish
+from roformer_tf.training.devices import describe_machine
+from roformer_tf.training.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 
 PREDICTIONS = "predictions.tsv"
 GOLD = "gold"

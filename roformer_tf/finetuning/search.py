@@ -8,8 +8,8 @@ from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.finetuning.trial import Outcome, Recipe, Trial, run_trial
 from roformer_tf.labelled.examples import Example
-from roformer_tf.runs.run_files import TRIALS
 from roformer_tf.tasks.base import Task
+from roformer_tf.training.run_files import TRIALS
 
 SWEEP = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the learning rate that a sweep tries."""

@@ -8,10 +8,10 @@ from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
 from roformer_tf.export.formats import Format
 from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.labelled.reading import ColumnsConfig
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
-from roformer_tf.runs.settings import Precision
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TaskName
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import Precision
 from roformer_tf.translation import AskedLanguage
 
 

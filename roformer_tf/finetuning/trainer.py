@@ -12,16 +12,16 @@ from roformer_tf.finetuning.losses import TaskLoss, make_loss
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.devices import choose_jit
-from roformer_tf.runs.optimizers.factory import (
+from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.losses import LossConfig
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.devices import choose_jit
+from roformer_tf.training.optimizers.factory import (
     make_restartable_optimizer,
     may_restart,
     restart,
 )
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
-from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.losses import LossConfig
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
 
 
 @dataclass(frozen=True)

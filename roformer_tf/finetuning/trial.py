@@ -33,12 +33,16 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog
-from roformer_tf.runs.checkpointing import RunState, checkpoints, resume, save_checkpoint
-from roformer_tf.runs.feeding import fed, prefetched
-from roformer_tf.runs.optimizers.adamw import ema_weights
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
-from roformer_tf.runs.run_files import (
+from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.losses import LossConfig
+from roformer_tf.tasks.metrics import Metric, Scores, score_text
+from roformer_tf.tasks.table import load_task
+from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
+from roformer_tf.training.checkpointing import RunState, checkpoints, resume, save_checkpoint
+from roformer_tf.training.feeding import fed, prefetched
+from roformer_tf.training.optimizers.adamw import ema_weights
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.run_files import (
     BEST,
     CHECKPOINTS,
     EVALUATIONS_FILE,
@@ -46,10 +50,6 @@ from roformer_tf.runs.run_files import (
     RESULT,
     read_metrics,
 )
-from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.losses import LossConfig
-from roformer_tf.tasks.metrics import Metric, Scores, score_text
-from roformer_tf.tasks.table import load_task
 
 VALID = "valid.json"
 ANEW = "Give another --output to start anew."

@@ -15,8 +15,8 @@ from keras import layers, ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.training_model import TrainingModel
 from roformer_tf.tasks.base import Task
+from roformer_tf.training.training_model import TrainingModel
 
 
 class BatchTraining(TrainingModel):

@@ -40,11 +40,12 @@ from roformer_tf.pretraining.training_loop import (
     publish_checkpoint,
     train_stage,
 )
-from roformer_tf.runs.callbacks import Termination
-from roformer_tf.runs.checkpointing import checkpoints, resume
-from roformer_tf.runs.distribution import ProcessGroup, join, replicas
-from roformer_tf.runs.optimizers.adamw import swap_ema_weights
-from roformer_tf.runs.run_files import (
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.callbacks import Termination
+from roformer_tf.training.checkpointing import checkpoints, resume
+from roformer_tf.training.distribution import ProcessGroup, join, replicas
+from roformer_tf.training.optimizers.adamw import swap_ema_weights
+from roformer_tf.training.run_files import (
     CHECKPOINTS,
     MODEL,
     check_output,
@@ -54,8 +55,7 @@ from roformer_tf.runs.run_files import (
     tidy,
     write_settings,
 )
-from roformer_tf.runs.tracking import check_tracking, tracked
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.tracking import check_tracking, tracked
 
 
 def pretrain(config: PretrainConfig) -> None:

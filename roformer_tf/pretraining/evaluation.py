@@ -13,8 +13,8 @@ from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.heads import RoFormerForCausalLM
-from roformer_tf.runs.distribution import on_every_device
-from roformer_tf.runs.feeding import fed
+from roformer_tf.training.distribution import on_every_device
+from roformer_tf.training.feeding import fed
 
 
 class TokenMetrics(keras.Model):

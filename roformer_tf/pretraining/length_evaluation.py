@@ -26,9 +26,6 @@ from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder, write_text
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
 from roformer_tf.pretraining.windowed_losses import figures, predicted_texts, token_losses
-from roformer_tf.runs.devices import choose_precision
-from roformer_tf.runs.plots import plot_lengths
-from roformer_tf.runs.settings import Precision
 from roformer_tf.terminal import table, terminal_width
 from roformer_tf.tokenizers.tokenizer import (
     SPECIALS,
@@ -36,6 +33,9 @@ from roformer_tf.tokenizers.tokenizer import (
     check_length,
     fitting_tokenizer,
 )
+from roformer_tf.training.devices import choose_precision
+from roformer_tf.training.plots import plot_lengths
+from roformer_tf.training.settings import Precision
 
 DEFAULT_LENGTH = 512
 """Unless the model was trained on shorter sequences."""

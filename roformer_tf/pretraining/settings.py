@@ -13,8 +13,8 @@ from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers
-from roformer_tf.runs.optimizers.settings import OptimizerConfig
-from roformer_tf.runs.settings import DevicesConfig, Precision
+from roformer_tf.training.optimizers.settings import OptimizerConfig
+from roformer_tf.training.settings import DevicesConfig, Precision
 
 # Stages
 

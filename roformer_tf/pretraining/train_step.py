@@ -11,7 +11,7 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.pretraining.settings import StepConfig
-from roformer_tf.runs.training_model import TrainingModel, WeightedMeanLoss
+from roformer_tf.training.training_model import TrainingModel, WeightedMeanLoss
 
 # The loss
 

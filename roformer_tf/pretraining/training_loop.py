@@ -20,27 +20,28 @@ from roformer_tf.pretraining.cost import stage_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
-from roformer_tf.runs.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
-from roformer_tf.runs.checkpointing import (
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
+from roformer_tf.training.checkpointing import (
     CheckpointWriter,
     RunState,
     checkpoints,
     publish,
     take_snapshot,
 )
-from roformer_tf.runs.comparison import best_evaluation
-from roformer_tf.runs.devices import choose_jit
-from roformer_tf.runs.distribution import (
+from roformer_tf.training.comparison import best_evaluation
+from roformer_tf.training.devices import choose_jit
+from roformer_tf.training.distribution import (
     ProcessGroup,
     exit_without_shutdown,
     peak_of_devices,
     replicas,
 )
-from roformer_tf.runs.feeding import fed, prefetched
-from roformer_tf.runs.optimizers.adamw import ema_weights
-from roformer_tf.runs.optimizers.factory import make_optimizer
-from roformer_tf.runs.plots import plot_loss
-from roformer_tf.runs.run_files import (
+from roformer_tf.training.feeding import fed, prefetched
+from roformer_tf.training.optimizers.adamw import ema_weights
+from roformer_tf.training.optimizers.factory import make_optimizer
+from roformer_tf.training.plots import plot_loss
+from roformer_tf.training.run_files import (
     BEST,
     CHECKPOINTS,
     EVALUATIONS_FILE,
@@ -49,8 +50,7 @@ from roformer_tf.runs.run_files import (
     read_metrics,
     read_settings,
 )
-from roformer_tf.runs.tracking import Track
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.tracking import Track
 
 
 @dataclass(frozen=True)

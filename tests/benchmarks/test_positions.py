@@ -9,7 +9,7 @@ import pytest
 from benchmarks import positions
 from benchmarks.positions import seed_interval
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.runs.run_files import read_settings
+from roformer_tf.training.run_files import read_settings
 
 
 class _ThisProcess:

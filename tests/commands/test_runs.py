@@ -1,4 +1,4 @@
-"""`roformer-tf runs`, as it is typed. What it computes is tested in tests/runs."""
+"""`roformer-tf runs`, as it is typed. What it computes is tested in tests/training."""
 
 import json
 import os

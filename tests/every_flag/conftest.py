@@ -311,7 +311,7 @@ def watched(computed, eagerly):
     from roformer_tf.models import generation, rows
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.pretraining import train_step, training_loop
-    from roformer_tf.runs import devices, plots
+    from roformer_tf.training import devices, plots
 
     runner, batches = rows.runner, generation._batches
     save_checkpoint = trial.save_checkpoint

@@ -17,7 +17,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.files import locked
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training.run_files import read_metrics
 
 pytestmark = [
     pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]"),

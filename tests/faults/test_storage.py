@@ -18,7 +18,7 @@ from roformer_tf.cli import main
 from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.corpus import shards
 from roformer_tf.pretraining import training_loop as pretraining
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY = 22, 8  # of `pretrain_flags`

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training.run_files import read_metrics
 
 KILLS, STEPS, SAVE_EVERY = 30, 400, 10
 

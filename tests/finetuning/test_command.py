@@ -24,8 +24,8 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.recipes import FOLDER
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
 
 DEMO = FOLDER / "demo.json"
 

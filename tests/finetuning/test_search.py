@@ -8,10 +8,10 @@ from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.trial import Outcome, Recipe
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
 
 TASK = Classification(labels=("a", "b"))
 

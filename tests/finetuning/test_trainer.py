@@ -10,12 +10,12 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.trainer import Start, Trainer
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
-from roformer_tf.runs.checkpointing import RunState, restore_checkpoint, save_checkpoint
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
 
 SIZES = {
     "hidden_size": 8,

@@ -21,8 +21,8 @@ from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, token_metrics
 from roformer_tf.pretraining.initialization import new_model
 from roformer_tf.pretraining.settings import PretrainConfig
-from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.run_files import read_metrics
 
 CHANCE, ANSWERS = "今天气很好我们去公园学习中国", "经济发展人民生活改革工作北京"
 PAIRS = 15

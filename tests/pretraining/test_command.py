@@ -29,11 +29,11 @@ from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.pretraining.initialization import new_model
 from roformer_tf.pretraining.settings import PretrainConfig
 from roformer_tf.pretraining.train_step import PretrainingModel
-from roformer_tf.runs import devices
-from roformer_tf.runs.callbacks import scalars
-from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from roformer_tf.training import devices
+from roformer_tf.training.callbacks import scalars
+from roformer_tf.training.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY, LOG_EVERY = 22, 8, 3  # of `pretrain_flags`

@@ -18,9 +18,9 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.cost import step_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, token_metrics
 from roformer_tf.pretraining.training_loop import publish_checkpoint
-from roformer_tf.runs import devices
-from roformer_tf.runs.callbacks import StepLog, scalars
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training import devices
+from roformer_tf.training.callbacks import StepLog, scalars
+from roformer_tf.training.run_files import read_metrics
 
 PEAK = 1e9
 CORPORA = {"news": 300, "law": 24}  # documents

@@ -12,10 +12,10 @@ from roformer_tf.machine import PEAKS, peak_flops
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.cost import parameters, stage_flops, step_flops
 from roformer_tf.pretraining.settings import make_stages
-from roformer_tf.runs import distribution as processes
-from roformer_tf.runs.devices import device_name
-from roformer_tf.runs.distribution import peak_of_devices
-from roformer_tf.runs.settings import DevicesConfig
+from roformer_tf.training import distribution as processes
+from roformer_tf.training.devices import device_name
+from roformer_tf.training.distribution import peak_of_devices
+from roformer_tf.training.settings import DevicesConfig
 
 SIZES = {
     "vocab_size": 60,

@@ -13,8 +13,8 @@ from roformer_tf.kernels import forms
 from roformer_tf.pretraining import command
 from roformer_tf.pretraining.initialization import initializer
 from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
-from roformer_tf.runs.run_files import plain
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.run_files import plain
 
 
 @pytest.fixture

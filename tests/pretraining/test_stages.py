@@ -10,8 +10,8 @@ from roformer_tf.corpus.batches import pretraining_batches
 from roformer_tf.errors import InputError
 from roformer_tf.pretraining import training_loop
 from roformer_tf.pretraining.settings import Stage, make_stages, rows_before
-from roformer_tf.runs.comparison import read_run, summary
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training.comparison import read_run, summary
+from roformer_tf.training.run_files import read_metrics
 
 DEFAULTS = {
     "length": 512,

@@ -11,10 +11,10 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining import train_step as steps
 from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
-from roformer_tf.runs.callbacks import MetricsFile, StepLog
-from roformer_tf.runs.optimizers.factory import make_optimizer
-from roformer_tf.runs.optimizers.settings import OptimizerConfig
-from roformer_tf.runs.run_files import read_metrics
+from roformer_tf.training.callbacks import MetricsFile, StepLog
+from roformer_tf.training.optimizers.factory import make_optimizer
+from roformer_tf.training.optimizers.settings import OptimizerConfig
+from roformer_tf.training.run_files import read_metrics
 
 ROWS, LENGTH, PREDICTIONS, VOCABULARY = 8, 12, 3, 40
 SIZES = {

@@ -18,7 +18,6 @@ from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.reading import ColumnsConfig
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.metrics import Measure, Metric, mean
@@ -26,6 +25,7 @@ from roformer_tf.tasks.parts import Decoding, Labelling, SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message
 
 PACKAGE = Path(roformer_tf.__file__).parent

@@ -11,10 +11,10 @@ import yaml
 from roformer_tf.finetuning.report.figures import Report, metric_of
 from roformer_tf.finetuning.report.pages import report_templates, task_name
 from roformer_tf.finetuning.report.warnings import warnings
-from roformer_tf.runs.run_files import MODEL
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.templates import markdown
+from roformer_tf.training.run_files import MODEL
 from roformer_tf.translation import Language, Translator
 
 HUB_METRICS = {

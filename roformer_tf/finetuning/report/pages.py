@@ -23,11 +23,11 @@ from roformer_tf.finetuning.report.figures import (
     spread,
 )
 from roformer_tf.finetuning.report.warnings import warnings
-from roformer_tf.runs import plots
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.templates import cut_font, data_url, environment, markdown
+from roformer_tf.training import plots
 from roformer_tf.translation import Language, Translator
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, ana
 from roformer_tf.finetuning.report.card import front_matter, model_card
 from roformer_tf.finetuning.report.warnings import evaluation_warnings
 from roformer_tf.labelled.splits import duplicates
-from roformer_tf.runs import plots
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.training import plots
 from roformer_tf.translation import LANGUAGES, Translator
 from tests.support.report_run import answer, english_in, make_run
 

@@ -22,11 +22,11 @@ from roformer_tf.finetuning.report.figures import duration, figure
 from roformer_tf.finetuning.report.pages import html_page, markdown_page
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
-from roformer_tf.runs import plots
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.scoring import MISTAKES
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.training import plots
 from roformer_tf.translation import LANGUAGES, Message, Translator
 from tests.support.report_run import answer, english_in, make_run
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.runs.run_files import read_keys, read_metrics, read_settings
+from roformer_tf.training.run_files import read_keys, read_metrics, read_settings
 
 LINES = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
 

@@ -24,8 +24,8 @@ import numpy as np
 from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
 from roformer_tf.internals import jax_coordinator
 from roformer_tf.machine import peak_flops
-from roformer_tf.runs.devices import device_name
-from roformer_tf.runs.settings import DevicesConfig
+from roformer_tf.training.devices import device_name
+from roformer_tf.training.settings import DevicesConfig
 
 DATA_AXIS, MODEL_AXIS = "batch", "model"
 """Axes of the mesh of devices."""

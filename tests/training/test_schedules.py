@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from roformer_tf.runs.schedules import AdjustableDecay, WarmupDecay
+from roformer_tf.training.schedules import AdjustableDecay, WarmupDecay
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from roformer_tf.errors import InputError
 from roformer_tf.finetuning.fgm import trainable
 from roformer_tf.finetuning.losses import TaskLoss
 from roformer_tf.models.heads import RoFormerForSequenceClassification
-from roformer_tf.runs.callbacks import learning_rate
-from roformer_tf.runs.checkpointing import RunState, restore_checkpoint, save_checkpoint
-from roformer_tf.runs.optimizers.adamw import ema_weights
-from roformer_tf.runs.optimizers.factory import layer_scales, make_finetune_optimizer
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig
 from roformer_tf.tasks.losses import LossConfig
+from roformer_tf.training.callbacks import learning_rate
+from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
+from roformer_tf.training.optimizers.adamw import ema_weights
+from roformer_tf.training.optimizers.factory import layer_scales, make_finetune_optimizer
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
 
 SIZES = {
     "vocab_size": 30,

@@ -9,7 +9,8 @@ import yaml
 from matplotlib.figure import Figure
 
 from roformer_tf.errors import InputError
-from roformer_tf.runs.comparison import (
+from roformer_tf.terminal import printable
+from roformer_tf.training.comparison import (
     FINE_TUNING,
     PRETRAINING,
     RunsConfig,
@@ -23,8 +24,7 @@ from roformer_tf.runs.comparison import (
     summary,
     tables,
 )
-from roformer_tf.runs.run_files import METRICS_FILE
-from roformer_tf.terminal import printable
+from roformer_tf.training.run_files import METRICS_FILE
 
 FIGURES = {"accuracy": 0.9, "macro_f1": 0.85}
 
@@ -463,7 +463,7 @@ def test_the_plot_shows_every_run_at_its_steps(tmp_path, drawn, capsys):
 
 
 def test_the_training_loss_is_smoothed_and_nothing_is_lost(tmp_path, drawn):
-    from roformer_tf.runs.plots import plot_runs
+    from roformer_tf.training.plots import plot_runs
 
     (run,) = read(write_run(tmp_path / "run", losses(*range(1050), every=1)))
     plot_runs({"run": curves(run)}, tmp_path / "runs.png")
@@ -474,7 +474,7 @@ def test_the_training_loss_is_smoothed_and_nothing_is_lost(tmp_path, drawn):
 
 
 def test_many_runs_are_told_apart(tmp_path, drawn):
-    from roformer_tf.runs.plots import plot_runs
+    from roformer_tf.training.plots import plot_runs
 
     names = [f"第{number}次：" + "很长的名字" * 12 for number in range(40)]
     with warnings.catch_warnings():
@@ -520,8 +520,8 @@ def test_files_that_cannot_be_are_refused(tmp_path, flag, name, said):
 def test_it_reads_what_the_commands_write(tmp_path):
     from roformer_tf.finetuning.settings import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
-    from roformer_tf.runs import run_files as runs
-    from roformer_tf.runs.callbacks import MetricsFile
+    from roformer_tf.training import run_files as runs
+    from roformer_tf.training.callbacks import MetricsFile
 
     pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"
     runs.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))

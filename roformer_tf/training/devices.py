@@ -10,7 +10,7 @@ import keras
 
 from roformer_tf.kernels.devices import accelerators
 from roformer_tf.machine import usable_cores
-from roformer_tf.runs.settings import Precision
+from roformer_tf.training.settings import Precision
 
 
 def choose_precision(asked: Precision) -> str:

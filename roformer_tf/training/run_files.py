@@ -123,7 +123,7 @@ def settle_precision(config: Settings) -> Settings:
     """
     if config.precision != "auto":
         return config
-    from roformer_tf.runs.devices import choose_precision  # loads Keras
+    from roformer_tf.training.devices import choose_precision  # loads Keras
 
     started = read_settings(Path(config.output)).get("precision", "auto")
     return dataclasses.replace(config, precision=choose_precision(started))

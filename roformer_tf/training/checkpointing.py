@@ -28,9 +28,9 @@ from roformer_tf.checkpoints.huggingface import WEIGHTS
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import file_beside, folder_beside, hash_file, parse_json, remove, write_text
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.distribution import to_numpy
-from roformer_tf.runs.optimizers.factory import SCHEDULE
-from roformer_tf.runs.run_files import MODEL
+from roformer_tf.training.distribution import to_numpy
+from roformer_tf.training.optimizers.factory import SCHEDULE
+from roformer_tf.training.run_files import MODEL
 
 
 @dataclass(frozen=True)

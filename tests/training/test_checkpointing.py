@@ -9,15 +9,15 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
-from roformer_tf.runs.checkpointing import (
+from roformer_tf.training.checkpointing import (
     RunState,
     checkpoints,
     publish,
     restore_checkpoint,
     save_checkpoint,
 )
-from roformer_tf.runs.optimizers.factory import make_optimizer
-from roformer_tf.runs.optimizers.settings import OptimizerConfig
+from roformer_tf.training.optimizers.factory import make_optimizer
+from roformer_tf.training.optimizers.settings import OptimizerConfig
 
 SIZES = {
     "vocab_size": 50,

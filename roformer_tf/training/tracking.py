@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
-from roformer_tf.runs.callbacks import scalars
+from roformer_tf.training.callbacks import scalars
 
 Track: TypeAlias = Callable[[Mapping[str, Any]], None]
 IDENTITY = "wandb-id"

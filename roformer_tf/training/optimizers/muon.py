@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from roformer_tf.internals import moments_of, set_moments
-from roformer_tf.runs.optimizers.adamw import EmaAdamW
+from roformer_tf.training.optimizers.adamw import EmaAdamW
 
 MUON_MOMENTUM = 0.95
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)

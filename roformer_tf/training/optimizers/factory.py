@@ -9,10 +9,10 @@ import keras
 from roformer_tf.errors import InputError
 from roformer_tf.internals import schedule_of
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.runs.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
-from roformer_tf.runs.optimizers.muon import Muon
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
-from roformer_tf.runs.schedules import AdjustableDecay, WarmupDecay
+from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
+from roformer_tf.training.optimizers.muon import Muon
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
+from roformer_tf.training.schedules import AdjustableDecay, WarmupDecay
 
 
 def make_optimizer(

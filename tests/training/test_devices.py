@@ -4,8 +4,8 @@ import keras
 import pytest
 
 from roformer_tf.kernels.forms import attention_form, fast
-from roformer_tf.runs import devices
-from roformer_tf.runs.devices import choose_jit, choose_precision
+from roformer_tf.training import devices
+from roformer_tf.training.devices import choose_jit, choose_precision
 
 
 @pytest.fixture

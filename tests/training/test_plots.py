@@ -6,8 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from roformer_tf.runs import plots
-from roformer_tf.runs.plots import (
+from roformer_tf.training import plots
+from roformer_tf.training.plots import (
     FilledMask,
     Range,
     draw_calibration,

@@ -7,10 +7,10 @@ from roformer_tf.errors import InputError
 from roformer_tf.kernels.adam import AdamW
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForTokenClassification
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
-from roformer_tf.runs.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
-from roformer_tf.runs.optimizers.factory import make_finetune_optimizer, make_optimizer
-from roformer_tf.runs.optimizers.muon import Muon
-from roformer_tf.runs.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
+from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
+from roformer_tf.training.optimizers.factory import make_finetune_optimizer, make_optimizer
+from roformer_tf.training.optimizers.muon import Muon
+from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CONSTANT = OptimizerConfig(learning_rate=0.5, warmup=0.0, weight_decay=0.1, clip_norm=1e9)
 LONG = 10**9  # steps: the learning rate of the first ones is the highest

@@ -5,8 +5,8 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.runs.run_files import read_metrics
-from roformer_tf.runs.tracking import IDENTITY, tracked
+from roformer_tf.training.run_files import read_metrics
+from roformer_tf.training.tracking import IDENTITY, tracked
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,8 @@ import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, parse_json, write_text
-from roformer_tf.runs.run_files import (
+from roformer_tf.terminal import printable, table, terminal_width
+from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     REPORT,
@@ -32,7 +33,6 @@ from roformer_tf.runs.run_files import (
     read_keys,
     read_metrics,
 )
-from roformer_tf.terminal import printable, table, terminal_width
 
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
 COMMANDS = {PRETRAINING: "pretrain", FINE_TUNING: "finetune"}
@@ -105,7 +105,7 @@ def compare(config: RunsConfig) -> None:
         with _file_errors(f"write {config.json}"):
             write_text(config.json, f"{whole}\n")
     if config.plot:
-        from roformer_tf.runs.plots import plot_runs  # matplotlib takes a second to load
+        from roformer_tf.training.plots import plot_runs  # matplotlib takes a second to load
 
         with _file_errors(f"write {config.plot}"):
             plot_runs({run.name: curves(run) for run in runs}, config.plot)

@@ -18,9 +18,9 @@ from tqdm import tqdm
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
 from roformer_tf.internals import learning_rate_at
-from roformer_tf.runs.devices import sync
-from roformer_tf.runs.run_files import read_metrics
 from roformer_tf.terminal import Progress
+from roformer_tf.training.devices import sync
+from roformer_tf.training.run_files import read_metrics
 
 
 class PeriodicCallback(keras.callbacks.Callback):

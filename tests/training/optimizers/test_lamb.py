@@ -1,8 +1,8 @@
 import keras
 import numpy as np
 
-from roformer_tf.runs.optimizers.factory import make_optimizer
-from roformer_tf.runs.optimizers.settings import OptimizerConfig
+from roformer_tf.training.optimizers.factory import make_optimizer
+from roformer_tf.training.optimizers.settings import OptimizerConfig
 
 
 def numpy(variable):

@@ -9,7 +9,7 @@ from keras import ops
 
 from roformer_tf.internals import index_of
 from roformer_tf.kernels.adam import AdamW
-from roformer_tf.runs.devices import sync
+from roformer_tf.training.devices import sync
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
