@@ -136,7 +136,7 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
     assert done.returncode == 0, done.stderr
     code, err, (kept, whole), again, found = json.loads(done.stdout.splitlines()[-1])
     assert code == 1
-    assert "index.sqlite: No space left on device. Nothing that was whole is lost" in err
+    assert "index.sqlite: No space left on device. Completed files are intact" in err
     assert "Traceback" not in err
     assert 0 < kept < whole == 400
     assert again == 0

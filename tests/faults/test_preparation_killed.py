@@ -131,7 +131,7 @@ def test_a_killed_preparation_goes_on(start, uninterrupted, tmp_path, moment, wo
     assert len(done) >= 20 or moment != "after some parts"
     assert len(done) < len(uninterrupted) - 20
 
-    steps = {"looking for duplicates": [*MOMENTS][:1], "counting words": [*MOMENTS][:2]}
+    steps = {"finding duplicates": [*MOMENTS][:1], "counting words": [*MOMENTS][:2]}
     errors = finish(start(output, 3 - workers))[1]
     assert content(output) == uninterrupted
     for step, moments in steps.items():
