@@ -81,11 +81,11 @@ def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
     test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
     _, at_half = task.metrics.baseline(training, test)
     _, chosen = task.metrics.baseline(training, test, valid)
-    assert [one.label for one in at_half] == [task.likely(one.scores) for one in at_half]
+    assert [one.label for one in at_half] == [task.decoding.reread(one).label for one in at_half]
     _, by_valid = task.metrics.baseline(training, valid, valid)
     wanted = task.decoding.with_choices([one.label for one in valid], by_valid)
     assert wanted.thresholds != (0.5, 0.5)
-    assert [one.label for one in chosen] == [wanted.likely(one.scores) for one in chosen]
+    assert [one.label for one in chosen] == [wanted.decoding.reread(one).label for one in chosen]
 
 
 @pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "regression"])
