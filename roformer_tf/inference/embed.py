@@ -28,7 +28,8 @@ from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.padding import SPECIALS, check_length
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 8192

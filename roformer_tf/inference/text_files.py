@@ -5,16 +5,19 @@ A matrix of vectors, for example, needs the number of texts, and a text in every
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.columns import FirstLine
+from roformer_tf.labelled.cells import read_text
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
-from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
+from roformer_tf.labelled.headers import FirstLine
+from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.streams import is_stdin
+from roformer_tf.readers.tables import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,12 @@ class TextRow:
         """How many texts a row has."""
         return (len(self.text_columns),)
 
+    def read_row(
+        self, row: Row, texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The texts of a row, without a label."""
+        return Example(tuple(read_text(row.cells, column) for column in texts), None, row.place)
+
     def check(self, example: Example) -> None:
         """Accept every text."""
 
@@ -105,7 +114,7 @@ def checked_texts(
     name = "stdin" if is_stdin(path) else path
     skipped = SkippedRows(name)
     with tempfile.TemporaryFile("w+", encoding="ascii") as file:
-        checked = CheckedTexts(unanswered.said, file)
+        checked = CheckedTexts(unanswered.report, file)
         for row in unanswered.examples:
             if isinstance(row, BadLine):
                 skipped.add(row)

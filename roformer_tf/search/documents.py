@@ -14,11 +14,13 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.text_files import TextFileConfig, TextRow, checked_texts
 from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import folded
-from roformer_tf.labelled.columns import find_column, find_texts_to_predict, open_named
+from roformer_tf.labelled.columns import find_column, find_texts_to_predict
 from roformer_tf.labelled.examples import BadLine, SkippedRows
+from roformer_tf.labelled.headers import open_named
 from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Row, Table, kind_of
+from roformer_tf.readers.tables import Row, Table
 
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 ID = "id"
@@ -102,7 +104,7 @@ def checked_documents(
     texts, _ = find_texts_to_predict(path, table, names, config.first_line)
     ids = _find_ids(path, table, texts, id_column)
     reading = replace(config, text_columns=texts).columns()
-    description = open_unanswered(path, TextRow(texts), reading).said
+    description = open_unanswered(path, TextRow(texts), reading).report
     skipped = SkippedRows(path)
     with _temporary() as file:
         documents = CheckedDocuments(description, file)
