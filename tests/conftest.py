@@ -112,6 +112,33 @@ def automatic():
         yield as_it_is
 
 
+@pytest.fixture(scope="session", autouse=True)
+def undrawn(pytestconfig):
+    """Runs of the quick tests write empty pictures: drawing one takes as long as a tiny training.
+
+    Gives what saves a picture; tests that look at pictures use the fixture `pictures`.
+    """
+    from matplotlib.figure import Figure
+
+    def save(figure, target, **options):
+        content = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<svg/>"}[options.get("format", "png")]
+        target.write(content) if hasattr(target, "write") else Path(target).write_bytes(content)
+
+    saves = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        if _hurried(pytestconfig):
+            patch.setattr(Figure, "savefig", save)
+        yield saves
+
+
+@pytest.fixture
+def pictures(undrawn, monkeypatch):
+    """Pictures are drawn, as users have them."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", undrawn)
+
+
 @pytest.fixture(scope="session")
 def as_users_have_it():
     """as_users_have_it(): a context whose steps equal a user's process' to the last bit."""

@@ -310,8 +310,8 @@ def watched(computed, eagerly):
     from roformer_tf.inference import fill_mask
     from roformer_tf.models import generation, rows
     from roformer_tf.models.encoder import RoFormerEncoder
-    from roformer_tf.pretraining import train_step, training_loop
-    from roformer_tf.training import devices, plots
+    from roformer_tf.pretraining import train_step
+    from roformer_tf.training import devices
 
     runner, batches = rows.runner, generation._batches
     save_checkpoint = trial.save_checkpoint
@@ -334,11 +334,9 @@ def watched(computed, eagerly):
             patch.setattr(module, "runner", _spied(runner, computed))
         patch.setattr(generation, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(training_loop, "plot_loss", lambda *_, **__: None)  # takes half a second
         patch.setattr(devices, "_faster_in_bfloat16", lambda: False)  # takes a quarter second
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
-        patch.setattr(plots, "_svg", lambda *_: b"<svg/>")  # drawing takes most of a page's time
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         patch.setattr(engines, "usable_cores", lambda: 1)
         patch.setattr(engines, "processes", processes)
