@@ -17,7 +17,7 @@ LENGTH = 32
 
 
 def config(**changes):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     settings = {"vocab_size": 30, "intermediate_size": 24, "hidden_dropout_prob": 0.2}
     return RoFormerConfig(**sizes, **settings, **changes)
 
