@@ -82,7 +82,7 @@ def _writer(folder, seed):
     model.save_pretrained(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def inputs(tmp_path_factory, released):
     """Files and models by the names that the tables have for them."""
     folder = tmp_path_factory.mktemp("inputs")
@@ -244,7 +244,7 @@ def inputs(tmp_path_factory, released):
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def computed():
     """What computes from here on: (engine, precision, shape of the token ids) of each call."""
     return []
@@ -300,9 +300,9 @@ class _Tracker(ModuleType):
         return lambda *_, **__: None
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def watched(computed, eagerly):
-    """Runs commands eagerly, and records what computes."""
+    """Runs commands eagerly, and records what computes; other modules of the process do not."""
     from roformer_tf.conversion import verify
     from roformer_tf.corpus import engines
     from roformer_tf.finetuning import trial
@@ -352,7 +352,7 @@ def watched(computed, eagerly):
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def asked(watched):
     """What a service that `serve` started answered to `ask_all`."""
     from uvicorn import supervisors
@@ -466,7 +466,7 @@ def _end_after_the_steps(patch, command):
         patch.setattr(f"{events}save", end)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def outcome(inputs, computed, asked, tmp_path_factory):
     """outcome(command, words) → part → value; each command runs once."""
     known = {}
