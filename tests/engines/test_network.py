@@ -9,7 +9,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Meaning, Network, rounded, unsupported
+from roformer_tf.engines.network import OutputKind, Network, rounded, unsupported
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
@@ -172,7 +172,7 @@ def answers_of_a_head(family, pooling, rows_of):
 @pytest.mark.parametrize("family", ["causal", "unilm"])
 def test_what_is_written_is_scored_everywhere_as_by_keras(family, engine, rows_of):
     model, arrays = drawn(RoFormerForMaskedLM(config_of(family)))
-    run = graph_model(Network(model.config, arrays, "written"), engine, "float32")
+    run = graph_model(Network(model.config, arrays, "next_token"), engine, "float32")
     rows = rows_of(3, 20, 40)
     seen = real(rows["token_ids"])
     np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
@@ -248,7 +248,7 @@ def test_logits_mean_what_the_task_says(function, want, rows_of, tmp_path):
     from roformer_tf.engines.onnx_graph import onnx_model
 
     model, arrays = drawn(RoFormerForSequenceClassification(config_of("v1"), num_labels=3))
-    network = Network(model.config, arrays, "classifier", Meaning("x", function, 1.5, 3.0))
+    network = Network(model.config, arrays, "classifier", OutputKind("x", function, 1.5, 3.0))
     session = onnxruntime.InferenceSession(onnx_model(network).SerializeToString())
     assert [(item.name, item.shape) for item in session.get_inputs()] == [
         ("token_ids", ["batch", "length"]),

@@ -61,7 +61,7 @@ def test_every_task_is_answered_as_by_keras(name, engine, finetuned):
 WITHOUT = """
 import json, sys
 for name in ("tensorflow", "jax", "grain", "tf2onnx"):
-    sys.modules[name] = None  # each imports them fails
+    sys.modules[name] = None  # importing them fails
 import numpy as np
 import roformer_tf
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
