@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.batches import RowBatches, TrainingData
@@ -393,9 +393,9 @@ class Decoding(Part[TaskT]):
         """
         return {}
 
-    def graph_meaning(self) -> Meaning | None:
+    def graph_meaning(self) -> OutputKind | None:
         """What a graph gives besides its logits; None where logits alone do not define it."""
-        return Meaning("probabilities", "softmax")
+        return OutputKind("probabilities", "softmax")
 
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
         """The same of a Keras model that is exported: by its name, if there is any."""

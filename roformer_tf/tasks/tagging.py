@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.encoding import (
     EncodedTexts,
@@ -264,7 +264,7 @@ class TaggingDecoding(Decoding["Tagging"]):
         names = ("start", "transitions", "end")
         return dict(zip(names, (scores.tolist() for scores in self.task.chain), strict=True))
 
-    def graph_meaning(self) -> Meaning | None:
+    def graph_meaning(self) -> OutputKind | None:
         """Probabilities, except where they depend on more than logits."""
         return None if self.task.crf else super().graph_meaning()
 
