@@ -17,9 +17,9 @@ from roformer_tf.engines.network import (
     Array,
     Graph,
     Linear,
-    OutputKind,
     Network,
     Norm,
+    OutputKind,
     rounded,
     write,
 )

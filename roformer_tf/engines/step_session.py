@@ -23,7 +23,7 @@ SHARED = 1024
 
 
 class StepSession:
-    """A network of the part "next_token", for one new token of each text and cached keys and values.
+    """A network of the part "next_token": one new token of each text, keys and values cached.
 
     In cached keys the dimensions of a pair are separated by K/2, whatever the rotary style.
     """
