@@ -40,8 +40,14 @@ def held_out_loss(rows: Path, output: Path, rate: float, seed: int, steps: int) 
     """Run `pretrain` as the demo does, but for its dropout, and read its last evaluation."""
     evaluations = output / "evaluations.jsonl"
     dropout = {"dropout": HIDDEN, "attention-dropout": rate}
-    given = {"config": Demo.config, "rows": rows, "output": output, "seed": seed, "steps": steps}
-    _run("pretrain", given | dropout | {"precision": "mixed_bfloat16", "save-every": steps})
+    arguments = {
+        "config": Demo.config,
+        "rows": rows,
+        "output": output,
+        "seed": seed,
+        "steps": steps,
+    }
+    _run("pretrain", arguments | dropout | {"precision": "mixed_bfloat16", "save-every": steps})
     return float(list(read_metrics(evaluations))[-1]["held_out_loss"])
 
 

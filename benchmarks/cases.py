@@ -105,11 +105,11 @@ def mlm_step(material: Material) -> Iterator[Measurement]:
     for size, batches in BATCHES.items():
         for length, batch in batches.items():
             for dropout in (0.1, 0.0):
-                given = {"checkpoint": material.checkpoint(size), "dropout": dropout}
+                arguments = {"checkpoint": material.checkpoint(size), "dropout": dropout}
                 yield Measurement(
                     "mlm_step",
                     {"size": size, "length": length, "dropout": dropout},
-                    (*_trainers(given, size, length), _limit(size, length)),
+                    (*_trainers(arguments, size, length), _limit(size, length)),
                     {"batch": batch, "length": length},
                 )
 
@@ -172,24 +172,24 @@ def _limit(size: str, length: int) -> Contender:
 
 def variables(material: Material) -> Iterator[Measurement]:
     """Our small step of 8 × 512 tokens under variables that might have helped."""
-    given = {"checkpoint": material.checkpoint("small"), "dropout": 0.1}
+    arguments = {"checkpoint": material.checkpoint("small"), "dropout": 0.1}
     contenders = (
-        Contender("ours", "ours", "none of them", given),
+        Contender("ours", "ours", "none of them", arguments),
         Contender(
-            "malloc", "ours", "malloc keeps its memory, as for the rival", given, KEEP_MEMORY
+            "malloc", "ours", "malloc keeps its memory, as for the rival", arguments, KEEP_MEMORY
         ),
         Contender(
             "XLA",
             "ours",
             "XLA takes what it can: `--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit`",
-            given,
+            arguments,
             {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"},
         ),
         Contender(
             "one operation at a time",
             "ours",
             "`TF_NUM_INTEROP_THREADS=1`",
-            given,
+            arguments,
             {"TF_NUM_INTEROP_THREADS": "1"},
         ),
     )
@@ -351,8 +351,8 @@ def embed_million(material: Material) -> Iterator[Measurement]:
 def _embedded(
     material: Material, texts: int, contenders: tuple[Contender, ...], rounds: int
 ) -> Measurement:
-    given = {"model": material.embedder(), "texts": material.sentences(texts)}
-    return Measurement("embed", {"texts": texts}, contenders, given, rounds=rounds)
+    arguments = {"model": material.embedder(), "texts": material.sentences(texts)}
+    return Measurement("embed", {"texts": texts}, contenders, arguments, rounds=rounds)
 
 
 def rotary(material: Material) -> Iterator[Measurement]:
@@ -401,15 +401,15 @@ def linear_attention(material: Material) -> Iterator[Measurement]:
 
 def tokenization(material: Material) -> Iterator[Measurement]:
     """10 MB of Chinese text to ids, by tokenizers that have seen no text before."""
-    one, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
+    item, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
     for level, peers in {
         "word": (
             Contender("bert4keras", "bert4keras", "jieba without HMM", {"word": True}),
-            Contender("Hugging Face", "huggingface", "RoFormerTokenizer with rjieba", {}, one),
+            Contender("Hugging Face", "huggingface", "RoFormerTokenizer with rjieba", {}, item),
         ),
         "char": (
             Contender("bert4keras", "bert4keras", "", {"word": False}),
-            Contender("Hugging Face", "huggingface", "fast tokenizer, one core", {}, one),
+            Contender("Hugging Face", "huggingface", "fast tokenizer, one core", {}, item),
             Contender(
                 "Hugging Face, all cores", "huggingface", "fast tokenizer, all cores", {}, all_cores
             ),

@@ -295,7 +295,7 @@ def render(
     }.items():
         lines.append([name, *map(cell, figures)])
     files = sum(path.is_file() for path in output.rglob("*"))
-    found = f"**{len(different)} files differ**: {', '.join(different[:10])}"
+    actual = f"**{len(different)} files differ**: {', '.join(different[:10])}"
     return TEXT.format(
         megabytes=f"{megabytes:,.0f}",
         characters=f"{characters:,}",
@@ -304,7 +304,7 @@ def render(
         freeze=f"{config.freeze:g}",
         machine=", ".join(this_machine().values()),
         table="\n".join(f"| {' | '.join(line)} |" for line in lines),
-        found=found if different else f"All {files:,} files are the same, byte for byte.",
+        found=actual if different else f"All {files:,} files are the same, byte for byte.",
     )
 
 

@@ -131,10 +131,10 @@ def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and documents of a batch, (B, T) int32 each: real rows, or documents by chance."""
     if case.rows:
         with np.load(case.rows) as file:
-            found = [file[f"{name}_{case.length}"] for name in ("token_ids", "sequence_ids")]
-        picked = np.arange(case.batch) % len(found[0])
+            actual = [file[f"{name}_{case.length}"] for name in ("token_ids", "sequence_ids")]
+        picked = np.arange(case.batch) % len(actual[0])
         vocabulary = SIZES[case.size][3]
-        return found[0][picked].astype(np.int32) % vocabulary, found[1][picked].astype(np.int32)
+        return actual[0][picked].astype(np.int32) % vocabulary, actual[1][picked].astype(np.int32)
     rng = np.random.default_rng(0)
     shape = (case.batch, case.length)
     tokens = rng.integers(1, SIZES[case.size][3], shape, np.int32)
@@ -161,11 +161,11 @@ def make_rows(target: Path) -> None:
         corpus = Path(name, "corpus.jsonl")
         write_corpus(corpus)
         for length in LENGTHS:
-            made = str(Path(name, f"rows-{length}"))
-            flags = {"corpus": corpus, "output": made, "vocab-size": 50_000, "length": length}
+            result = str(Path(name, f"rows-{length}"))
+            flags = {"corpus": corpus, "output": result, "vocab-size": 50_000, "length": length}
             words = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
             assert roformer_tf(["prepare", *words]) == 0
-            prepared = PreparedRows.open(made)
+            prepared = PreparedRows.open(result)
             count = min(len(prepared), -(-SAVED_TOKENS // length))
             some = np.stack([prepared[i] for i in range(count)])
             arrays[f"token_ids_{length}"] = some[:, TOKEN].astype(np.uint16)
@@ -299,8 +299,8 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
 def attention_of(kernels: Any) -> str:
     """What attention ran by."""
-    found = [name for name, known in ATTENTION.items() if any(map(known.search, kernels))]
-    return " and ".join(found) or "plain"
+    actual = [name for name, known in ATTENTION.items() if any(map(known.search, kernels))]
+    return " and ".join(actual) or "plain"
 
 
 def isolated(case: Case, steps: int, rounds: int) -> dict[str, Any] | None:

@@ -119,8 +119,8 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
     if "characters" in facts:
         return f"{facts['characters'] / seconds / 1e6:.2f} M characters/s"
     if "batch" in settings or "tokens_a_step" in facts:
-        made = "new" if "new" in settings else "length"  # written, or read
-        tokens = facts.get("tokens_a_step") or settings["batch"] * settings[made]
+        result = "new" if "new" in settings else "length"  # written, or read
+        tokens = facts.get("tokens_a_step") or settings["batch"] * settings[result]
         return f"{tokens / seconds:,.0f} tokens/s" + _stages_of_writing(facts)
     if "vectors" in facts:
         return f"{facts['vectors'] / seconds:,.0f} texts/s"
@@ -140,13 +140,13 @@ def _stages_of_writing(facts: dict[str, Any]) -> str:
     if "early_token" in facts:
         told.append(f"token 10 {_seconds(facts['early_token'])}")
         told.append(f"token 120 {_seconds(facts['late_token'])}")
-    return "".join(f", {one}" for one in told)
+    return "".join(f", {item}" for item in told)
 
 
 def _answer(facts: dict[str, Any]) -> str:
     """What the contender found, by which one sees that all do the same."""
-    found = (facts.get(key) for key in ("first_loss", "mean_of_first_feature", "tokens"))
-    return next((f"{value:,}" if value > 1e3 else f"{value:.4f}" for value in found if value), "")
+    actual = (facts.get(key) for key in ("first_loss", "mean_of_first_feature", "tokens"))
+    return next((f"{value:,}" if value > 1e3 else f"{value:.4f}" for value in actual if value), "")
 
 
 def _goals(records: list[Record]) -> str:
@@ -184,8 +184,8 @@ def _profile(record: Record) -> str:
 
 def _growth(records: list[Record]) -> str:
     """The fitted exponent, over all sizes and over those where starting up weighs little."""
-    found = [(r["shape"]["megabytes"], median(r, "ours")) for r in records]
-    points = [(size, seconds) for size, seconds in found if seconds]
+    actual = [(r["shape"]["megabytes"], median(r, "ours")) for r in records]
+    points = [(size, seconds) for size, seconds in actual if seconds]
     if len(points) < 3:
         return ""
     all_sizes, large = (exponent(*map(list, zip(*p, strict=True))) for p in (points, points[1:]))

@@ -165,8 +165,8 @@ def _write_jsonl(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
 def right_triples(vectors: np.ndarray) -> np.ndarray:
     """Whether A is nearer to B than to C: vectors (3 N, H) of all A, all B, all C → (N,) bool."""
     first, right, wrong = vectors.reshape(3, -1, vectors.shape[-1])
-    found: np.ndarray = (first * right).sum(axis=-1) > (first * wrong).sum(axis=-1)
-    return found
+    actual: np.ndarray = (first * right).sum(axis=-1) > (first * wrong).sum(axis=-1)
+    return actual
 
 
 def others_behind(vectors: np.ndarray) -> np.ndarray:
@@ -196,9 +196,9 @@ def accuracy_table(right: Mapping[int, np.ndarray], others: Mapping[int, np.ndar
         "| rows of | seeds | mean [over triples] | any other article as C |",
         "| --- " * 4 + "|",
     ]
-    for length, found in right.items():
-        seeds = ", ".join(f"{100 * one.mean():.1f}" for one in found)
-        cells = f"{2 * length:,}", seeds, over_triples(found), over_triples(others[length])
+    for length, actual in right.items():
+        seeds = ", ".join(f"{100 * item.mean():.1f}" for item in actual)
+        cells = f"{2 * length:,}", seeds, over_triples(actual), over_triples(others[length])
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

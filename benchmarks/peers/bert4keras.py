@@ -54,9 +54,9 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
         attention_dropout_rate=dropout,
     )
     model.compile(tf_keras.optimizers.AdamW(1e-4, weight_decay=0.01), masked_loss)
-    made = inputs.masked_batch(batch, length, model.output_shape[-1])
-    tokens = made.token_ids.astype("int32")
-    rows = (tokens, tokens * 0), made.labels_everywhere().astype("int32")
+    result = inputs.masked_batch(batch, length, model.output_shape[-1])
+    tokens = result.token_ids.astype("int32")
+    rows = (tokens, tokens * 0), result.labels_everywhere().astype("int32")
     batches = iter(tf.data.Dataset.from_tensors(rows).repeat())
     function = model.make_train_function()
 

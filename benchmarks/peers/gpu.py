@@ -36,11 +36,11 @@ def made_model(case: Case) -> Any:
 
 def loss_of(case: Case, model: Any, device: str) -> Any:
     """The loss of the batch, as a function to be compiled."""
-    made = {key: torch.tensor(x, device=device) for key, x in masked_rows(case).items()}
-    tokens, documents = made["token_ids"].long(), made["sequence_ids"]
+    result = {key: torch.tensor(x, device=device) for key, x in masked_rows(case).items()}
+    tokens, documents = result["token_ids"].long(), result["sequence_ids"]
     rows = case.length * torch.arange(case.batch, device=device)[:, None]
-    places = (made["masked_positions"].long() + rows).flatten()
-    labels = made["labels"].long().flatten()
+    places = (result["masked_positions"].long() + rows).flatten()
+    labels = result["labels"].long().flatten()
     mask = None
     if case.model.endswith("isolated"):
         same = documents[:, :, None] == documents[:, None, :]

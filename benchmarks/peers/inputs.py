@@ -70,8 +70,8 @@ def padded(rows: list[Ints]) -> tuple[Ints, Ints]:
     """Rows → token ids and which of them are real, both (B, T) for the longest T."""
     shape = len(rows), max(map(len, rows))
     ids, real = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for row, one, kept in zip(rows, ids, real, strict=True):
-        one[: len(row)], kept[: len(row)] = row, 1
+    for row, item, kept in zip(rows, ids, real, strict=True):
+        item[: len(row)], kept[: len(row)] = row, 1
     return ids, real
 
 

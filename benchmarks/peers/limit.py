@@ -113,7 +113,7 @@ def one_by_one(steps: list[Product], calls_of_each: int) -> Prepared:
         return [min(pair, key=seconds) for pair in both]
 
     def run(count: int) -> Figures:
-        each = (seconds(one) * step.times for one, step in zip(fastest(), steps, strict=True))
+        each = (seconds(item) * step.times for item, step in zip(fastest(), steps, strict=True))
         return {"seconds": count * sum(each)}
 
     return Prepared(run, {"operations": calls_of_each * sum(step.operations for step in steps)})

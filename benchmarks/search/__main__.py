@@ -123,11 +123,11 @@ def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFi
             ways[f"{way}, {told}, weights averaged"] = [(mean, of_mean, flags, f"{way}-{kind}")]
     queries = recipe.queries(split)
     for title, of_seeds in ways.items():
-        found = []
+        actual = []
         for model, index, flags, name in of_seeds:
             recipe.index(model, index)
-            found.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
-        yield title, judge(found)
+            actual.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
+        yield title, judge(actual)
 
 
 def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
@@ -135,9 +135,9 @@ def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchF
     recipe.train_reranker()
     flags = ("--hybrid", "--rerank", recipe.output / "rerank" / "model")
     model, index = recipe.output / "model", recipe.output / "index"
-    found = recipe.ask(split, model, index, *flags, name="reranked")
+    actual = recipe.ask(split, model, index, *flags, name="reranked")
     title = f"hybrid, its first {RERANKED} reranked by a model of pairs"
-    yield title, judge([ranks(found, recipe.queries(split))])
+    yield title, judge([ranks(actual, recipe.queries(split))])
 
 
 if __name__ == "__main__":

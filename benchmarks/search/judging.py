@@ -56,14 +56,14 @@ def ranks(found: Path, queries: Queries) -> list[int]:
 
 def judge(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
     """The figures of ranks (seeds, queries): means over queries, and over seeds."""
-    each = [query_figures([[rank] for rank in one]) for one in of_seeds]
-    chosen = {name: np.mean([one[name] for one in each], axis=0) for name in SHOWN}
+    each = [query_figures([[rank] for rank in item]) for item in of_seeds]
+    chosen = {name: np.mean([item[name] for item in each], axis=0) for name in SHOWN}
     count = len(chosen[SHOWN[0]])
 
     def measure(weights: np.ndarray) -> dict[str, np.ndarray]:
         return {name: mean(values, weights) for name, values in chosen.items()}
 
-    seeds = {name: [float(one[name].mean()) for one in each] for name in SHOWN}
+    seeds = {name: [float(item[name].mean()) for item in each] for name in SHOWN}
     return SearchFigures(
         {name: float(values.mean()) for name, values in chosen.items()},
         bootstrap(measure, count),
@@ -76,7 +76,7 @@ def table(rows: Mapping[str, SearchFigures]) -> str:
     lines: Iterable[Sequence[str]] = (
         ("", "recall@1", "recall@10 [95 %]", "MRR@10 [95 %]", "seeds apart, recall, MRR"),
         ("---",) * 5,
-        *((name, *_cells(one)) for name, one in rows.items()),
+        *((name, *_cells(item)) for name, item in rows.items()),
     )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -57,22 +57,22 @@ def main(config: ManualConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if config.package is None:
             unpack(PACKAGE, Path(folder))
-        found = list(pages(config.package or Path(folder)))
-    queries = dict(own_queries(found))
+        actual = list(pages(config.package or Path(folder)))
+    queries = dict(own_queries(actual))
     if not queries:
         raise InputError(
             f"there are no pages with titles in {config.package}. Give the folder that "
             f"`dpkg-deb --extract` makes of {PACKAGE}."
         )
     config.output.mkdir(parents=True, exist_ok=True)
-    documents = (json.dumps({"id": x.name, "text": x.text}, ensure_ascii=False) for x in found)
+    documents = (json.dumps({"id": x.name, "text": x.text}, ensure_ascii=False) for x in actual)
     _write(config.output / DOCUMENTS, documents)
     counts = []
     for split in SHARES:
         rows = [f"{query}\t{page}" for query, page in queries.items() if split_of(page) == split]
         _write(config.output / QUERIES.format(split), ["query\tid", *sorted(rows)])
         counts.append(f"{len(rows):,} for {split}")
-    print(f"{config.output}: {len(found):,} pages; queries: {', '.join(counts)}")
+    print(f"{config.output}: {len(actual):,} pages; queries: {', '.join(counts)}")
 
 
 def pages(folder: Path) -> Iterator[Page]:
@@ -127,9 +127,9 @@ class _Entries(html.parser.HTMLParser):
         if tag == "h1":
             self._headings += 1
             self._in_heading = self._headings == 1
-        found = dict(attrs)
-        if tag == "meta" and found.get("itemprop") == "keywords":
-            self.keywords.append(found.get("content") or "")
+        actual = dict(attrs)
+        if tag == "meta" and actual.get("itemprop") == "keywords":
+            self.keywords.append(actual.get("content") or "")
 
     def handle_endtag(self, tag: str) -> None:
         self._in_heading &= tag != "h1"

@@ -95,17 +95,17 @@ class SearchRecipe:
         for split in ("train", "valid"):
             owners = dict(zip(*self.queries(split), strict=True))
             asked = set(owners.values())
-            found: dict[str, list[str]] = {query: [] for query in owners}
+            actual: dict[str, list[str]] = {query: [] for query in owners}
             with self.found(f"candidates-{split}").open(encoding="utf-8") as lines:
                 columns = next(lines).rstrip("\n").split("\t")
                 for line in lines:
                     cells = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
-                    found[cells["query"]].append(cells["id"])
+                    actual[cells["query"]].append(cells["id"])
             rows = []
-            for query, pages in found.items():
-                others = [page for page in pages if page in asked and page != owners[query]]
-                drawn = random.permutation(len(others))[:WRONG]
-                for page in (owners[query], *[others[number] for number in drawn]):
+            for query, pages in actual.items():
+                rest = [page for page in pages if page in asked and page != owners[query]]
+                drawn = random.permutation(len(rest))[:WRONG]
+                for page in (owners[query], *[rest[number] for number in drawn]):
                     label = str(int(page == owners[query]))
                     rows.append({"query": query, "text": texts[page], "label": label})
             _write_jsonl(self._at(f"labelled-{split}.jsonl"), rows)
@@ -133,9 +133,9 @@ class SearchRecipe:
 
     def train(self, kind: str, seed: int, start: Path, *sets: object) -> None:
         """Train a model on the pages, or on the pairs, as the config of that name says."""
-        given = ("--checkpoint", start, "--seed", seed, *sets)
+        arguments = ("--checkpoint", start, "--seed", seed, *sets)
         output = ("--output", self.trained(kind, seed).parent)
-        self.step("finetune", *_config(kind), *given, *output)
+        self.step("finetune", *_config(kind), *arguments, *output)
 
     def average(self, kind: str, model: Path) -> None:
         """Make one model of all trainings of a kind, which began alike: it is better than each."""
@@ -160,14 +160,16 @@ class SearchRecipe:
         self.index(model, index)
         search = ("--model", model, "--index", index, "--hybrid")
         for split in ("train", "valid"):
-            found = self.found(f"candidates-{split}")
+            actual = self.found(f"candidates-{split}")
             asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED)
-            self.step("search", *search, *asked, "--output", found)
+            self.step("search", *search, *asked, "--output", actual)
         self.write_labelled()
         sets = [("--train", "labelled-train.jsonl"), ("--valid", "labelled-valid.jsonl")]
-        given = [x for flag, name in sets for x in (flag, self._at(name))]
+        arguments = [x for flag, name in sets for x in (flag, self._at(name))]
         start = ("--checkpoint", model)
-        self.step("finetune", *_config("reranker"), *start, *given, "--output", self._at("rerank"))
+        self.step(
+            "finetune", *_config("reranker"), *start, *arguments, "--output", self._at("rerank")
+        )
 
     def index(self, model: Path, folder: Path) -> None:
         """Make an index of the pages by a model, which remembers how it is best searched."""
@@ -181,10 +183,10 @@ class SearchRecipe:
 
     def ask(self, split: str, model: Path, index: Path, *flags: object, name: str) -> Path:
         """Ask the queries of a split; the file of what was found."""
-        found = self.found(f"{name}-{split}")
-        asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", found)
+        actual = self.found(f"{name}-{split}")
+        asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", actual)
         self.step("search", "--model", model, "--index", index, *asked, *flags)
-        return found
+        return actual
 
     def found(self, name: str) -> Path:
         """The file of what a search found."""
@@ -221,9 +223,9 @@ class SearchRecipe:
     def _is_newest(self, mark: Path, words: Sequence[object]) -> bool:
         """Whether nothing that a step reads, a folder or the model in it, was made after it."""
         paths = [word for word in words if isinstance(word, Path) and self.output in word.parents]
-        marks = [self._mark(made) for path in paths for made in (path, path.parent)]
-        made = [other.stat().st_mtime_ns for other in marks if other.is_file()]
-        return max(made) <= mark.stat().st_mtime_ns
+        marks = [self._mark(result) for path in paths for result in (path, path.parent)]
+        result = [other.stat().st_mtime_ns for other in marks if other.is_file()]
+        return max(result) <= mark.stat().st_mtime_ns
 
     def texts(self) -> dict[str, str]:
         """The text of each page."""

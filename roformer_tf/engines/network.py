@@ -12,14 +12,16 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.whitening import Whitening
 
 # A graph's name or object for a tensor.
 Node: TypeAlias = Any
@@ -28,7 +30,9 @@ Array: TypeAlias = np.ndarray
 # The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B,
 # D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
 # `masked_positions`, or (B, T, V) everywhere, to generate.
-Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "written"]
+Part = Literal[
+    "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
+]
 # Name of that output.
 OUTPUTS: dict[Part, str] = {
     "hidden": "hidden_states",
@@ -37,7 +41,7 @@ OUTPUTS: dict[Part, str] = {
     "vectors": "vectors",
     "pooled": "vectors",
     "masked": "logits",
-    "written": "logits",
+    "next_token": "logits",
 }
 # Key in the metadata of our ONNX models: float32 or int8.
 PRECISION = "precision"
@@ -47,8 +51,8 @@ PRECISION = "precision"
 BYTE, SEVEN_BITS = 127, 63
 
 
-class Meaning(NamedTuple):
-    """An output of a graph next to the logits: their meaning, one function of them."""
+class OutputKind(NamedTuple):
+    """A second output of a graph: a function of the logits that gives them a meaning."""
 
     name: str
     function: Literal["softmax", "sigmoid", "linear"]
@@ -82,10 +86,10 @@ class Network:
     config: RoFormerConfig
     arrays: Mapping[str, Array]
     part: Part = "hidden"
-    meaning: Meaning | None = None
+    meaning: OutputKind | None = None
     pooling: Pooling = "mean"
     """For vectors."""
-    whitening: Whitening | None = None
+    whitening: "Whitening | None" = None
     dimensions: int | None = None
     """How many numbers of a vector are kept; None for all."""
     source: str = "the checkpoint"
@@ -174,11 +178,11 @@ class Graph(ABC):
         """x (B, P, E) times the transpose of the embedding table (V, E): (B, P, V)."""
 
     @abstractmethod
-    def unit(self, x: Node, whitening: Whitening | None, dimensions: int | None) -> Node:
+    def unit(self, x: Node, whitening: "Whitening | None", dimensions: int | None) -> Node:
         """x (B, H) whitened, cut and normalized: (B, D)."""
 
     @abstractmethod
-    def meaning(self, x: Node, meaning: Meaning) -> Node:
+    def meaning(self, x: Node, meaning: OutputKind) -> Node:
         """Apply the function that gives logits a meaning."""
 
 
@@ -358,7 +362,7 @@ def _masked(network: Network, graph: Graph) -> Node:
     return _vocabulary(network, graph, _hidden(network, graph, graph.input("masked_positions")))
 
 
-def _written(network: Network, graph: Graph) -> Node:
+def _next_token(network: Network, graph: Graph) -> Node:
     """The vocabulary's logits at every position."""
     return _vocabulary(network, graph, _hidden(network, graph))
 
@@ -381,7 +385,7 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "vectors": _vectors,
     "pooled": _pooled,
     "masked": _masked,
-    "written": _written,
+    "next_token": _next_token,
 }
 ROLES = ("query", "key", "value")
 INPUTS = ("token_ids", "segment_ids")
@@ -395,7 +399,7 @@ def _dense(network: Network, name: str, activation: str | None = None) -> Linear
 
 
 def _projection(network: Network, where: str, role: str) -> Linear:
-    """The layer of queries, keys or values, (H, H), with each pair of dimensions K/2 apart.
+    """The layer of queries, keys or values, (H, H), with the dimensions of a pair separated by K/2.
 
     Scores do not depend on the order of dimensions, if queries and keys have the same.
     """

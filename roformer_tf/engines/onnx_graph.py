@@ -7,23 +7,25 @@ call; embeddings, norms and biases stay float32.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.engines.network import (
     PRECISION,
     Array,
     Graph,
     Linear,
-    Meaning,
     Network,
     Norm,
+    OutputKind,
     rounded,
     write,
 )
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.whitening import Whitening
 
 # ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22.
 OPSET, IR_VERSION = 22, 10
@@ -38,7 +40,7 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
-    lengths = dict.fromkeys(("hidden", "token_classifier", "written"), "length")
+    lengths = dict.fromkeys(("hidden", "token_classifier", "next_token"), "length")
     lengths |= {"masked": "positions"}
     shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
     onnx_graph = helper.make_graph(
@@ -274,7 +276,7 @@ class OnnxGraph(Graph):
         y = self.fused("FusedMatMul", x, words, transB=1)
         return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
 
-    def unit(self, x: str, whitening: Whitening | None, dimensions: int | None) -> str:
+    def unit(self, x: str, whitening: "Whitening | None", dimensions: int | None) -> str:
         """Whitening, a slice and one norm."""
         if whitening is not None:
             x = self.node("Sub", x, self.constant("whitening/mean", whitening.mean))
@@ -285,7 +287,7 @@ class OnnxGraph(Graph):
         length = self.node("ReduceL2", x, self.integers(1))
         return self.node("Div", x, self.node("Max", length, self.constant("shortest", 1e-12)))
 
-    def meaning(self, x: str, meaning: Meaning) -> str:
+    def meaning(self, x: str, meaning: OutputKind) -> str:
         """Softmax, Sigmoid, or a linear function."""
         if meaning.function == "softmax":
             return self.node("Softmax", x, axis=-1)

@@ -23,9 +23,9 @@ SHARED = 1024
 
 
 class StepSession:
-    """A network of the part "written", for one new token of each text and cached keys and values.
+    """A network of the part "next_token": one new token of each text, keys and values cached.
 
-    In cached keys each pair of dimensions is K/2 apart, whatever the rotary style.
+    In cached keys the dimensions of a pair are separated by K/2, whatever the rotary style.
     """
 
     def __init__(self, network: Network, threads: int | None = None) -> None:
@@ -164,7 +164,7 @@ def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
         *(value(f"new_{name}", TensorProto.FLOAT, kept) for name in names),
     ]
     constants = list(graph.constants.values())
-    made = helper.make_graph(graph.nodes, "roformer_step", inputs, outputs, constants)
+    step = helper.make_graph(graph.nodes, "roformer_step", inputs, outputs, constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-    model = helper.make_model(made, ir_version=IR_VERSION, opset_imports=opsets)
+    model = helper.make_model(step, ir_version=IR_VERSION, opset_imports=opsets)
     return model, graph.arrays

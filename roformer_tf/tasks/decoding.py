@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
@@ -130,9 +130,9 @@ class Decoding(Part):
         """
         return {}
 
-    def graph_meaning(self) -> Meaning | None:
+    def graph_meaning(self) -> OutputKind | None:
         """The second output of an exported graph; None if it is no function of the logits."""
-        return Meaning("probabilities", "softmax")
+        return OutputKind("probabilities", "softmax")
 
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
         """The second output of an exported Keras model, by its name."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
@@ -90,9 +90,9 @@ class MultilabelDecoding(LabelDecoding):
         """Every label has a probability of its own."""
         return super().config_values() | {"problem_type": "multi_label_classification"}
 
-    def graph_meaning(self) -> Meaning:
+    def graph_meaning(self) -> OutputKind:
         """The probability of each label."""
-        return Meaning("probabilities", "sigmoid")
+        return OutputKind("probabilities", "sigmoid")
 
     def cell_names(self) -> list[str]:
         """labels, p(…) of each label; if only some are listed: labels and their probabilities.

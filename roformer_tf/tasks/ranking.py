@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
@@ -96,9 +96,9 @@ class RankingDecoding(LabelDecoding):
         """The text whose sequence has the higher logit."""
         return Prediction(RANKED[int(np.argmax(logits))], sigmoid(logits))
 
-    def graph_meaning(self) -> Meaning:
+    def graph_meaning(self) -> OutputKind:
         """The probability that the texts of a sequence are near."""
-        return Meaning("probabilities", "sigmoid")
+        return OutputKind("probabilities", "sigmoid")
 
 
 class RankingMetrics(Metrics):

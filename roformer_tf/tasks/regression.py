@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.examples import Example, Label
@@ -102,9 +102,9 @@ class RegressionDecoding(NumberDecoding):
             "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
         }
 
-    def graph_meaning(self) -> Meaning:
+    def graph_meaning(self) -> OutputKind:
         """The number."""
-        return Meaning(self.number_name, "linear", self.task.deviation, self.task.mean)
+        return OutputKind(self.number_name, "linear", self.task.deviation, self.task.mean)
 
 
 class RegressionMetrics(Metrics):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.encoding import (
@@ -245,7 +245,7 @@ class TaggingDecoding(Decoding):
         names = ("start", "transitions", "end")
         return dict(zip(names, (scores.tolist() for scores in self.task.chain), strict=True))
 
-    def graph_meaning(self) -> Meaning | None:
+    def graph_meaning(self) -> OutputKind | None:
         """Probabilities; none with a random field, where they depend on more than logits."""
         return None if self.task.crf else super().graph_meaning()
 

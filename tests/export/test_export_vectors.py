@@ -101,7 +101,7 @@ def test_its_rows_are_ours(name, released, tmp_path, monkeypatch):
     embedder.tokenizer.save_pretrained(tmp_path)
     card = vector_card("onnx", embedder.tokenizer, embedder.config)
     monkeypatch.chdir(tmp_path)
-    found = {"texts": TEXTS}
-    exec(code_of(card).split("import onnxruntime")[0], found)
+    actual = {"texts": TEXTS}
+    exec(code_of(card).split("import onnxruntime")[0], actual)
     want = [embedder.tokenizer.encode(text)[0] for text in TEXTS]
-    assert [row[row != 0].tolist() for row in found["inputs"]["token_ids"]] == want
+    assert [row[row != 0].tolist() for row in actual["inputs"]["token_ids"]] == want

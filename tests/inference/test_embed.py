@@ -34,14 +34,14 @@ pytestmark = pytest.mark.usefixtures("eager_steps")
 @pytest.fixture(scope="module")
 def own(released, tmp_path_factory):
     """own(name) → a released checkpoint in our layout, a copy that a test may change."""
-    made = {}
+    result = {}
 
     def make(name):
         folder = tmp_path_factory.mktemp(name) / "model"
-        if name not in made:
+        if name not in result:
             main(["checkpoints", "convert", str(released(name)), str(folder), "--to", "own"])
-            made[name] = folder
-        return shutil.copytree(made[name], tmp_path_factory.mktemp(name) / "copy")
+            result[name] = folder
+        return shutil.copytree(result[name], tmp_path_factory.mktemp(name) / "copy")
 
     return make
 
@@ -49,13 +49,13 @@ def own(released, tmp_path_factory):
 def alone(folder, texts, pooling, max_length=512, dimensions=None):
     """Each text by itself: a plain call, pooled in float64."""
     encoder = RoFormerEncoder.from_pretrained(folder)
-    found = []
+    actual = []
     for text in texts:
         ids, _ = encoder.tokenizer.encode(text, max_length=max_length)
         hidden = np.asarray(encoder({"token_ids": np.array([ids])}), np.float64)[0]
         vector = (hidden.mean(axis=0) if pooling == "mean" else hidden[0])[:dimensions]
-        found.append(vector / np.linalg.norm(vector))
-    return np.stack(found)
+        actual.append(vector / np.linalg.norm(vector))
+    return np.stack(actual)
 
 
 @pytest.mark.parametrize("name", ["sim_char", "sim_char_ft"])
@@ -113,11 +113,11 @@ def test_whitened_vectors_are_whitened_before_they_are_cut(own):
     noise = rng.normal(size=(160, 32)).astype(np.float32)
     white = whitening_of([block.vectors + noise], "pooler", 12)
     white.save(folder)
-    found = open_embedder(folder, dimensions=5)
+    actual = open_embedder(folder, dimensions=5)
     want = ((block.vectors[:8].astype(np.float64) - white.mean) @ white.matrix)[:, :5]
     want /= np.linalg.norm(want, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.embed(TEXTS), want, rtol=0, atol=1e-5)
-    assert "vectors of 5 numbers (of 12), of its pooler, whitened" in found.described
+    np.testing.assert_allclose(actual.embed(TEXTS), want, rtol=0, atol=1e-5)
+    assert "vectors of 5 numbers (of 12), of its pooler, whitened" in actual.described
     same = open_embedder(folder, whitened=False)
     np.testing.assert_array_equal(same.embed(TEXTS), raw.embed(TEXTS))
     with pytest.raises(InputError, match=r"dimensions is 13, but the vectors .* have 12"):
@@ -133,7 +133,7 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
     assert open_embedder(folder, precision="bfloat16").fingerprint == zipped
     EmbeddingConfig("pooler", 512, (8, 16)).save(folder)  # which cuts nothing
     assert open_embedder(folder).fingerprint == zipped
-    others = [
+    rest = [
         open_embedder(folder, pooling="mean").fingerprint,
         open_embedder(folder, dimensions=8).fingerprint,
         open_embedder(folder, max_length=32).fingerprint,
@@ -142,22 +142,22 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
     config = json.loads((folder / "config.json").read_text("utf-8"))
     for other in ({"layer_norm_eps": 1e-3}, {"rotary_share": 0.5}, {"local_attention": 8}):
         (folder / "config.json").write_text(json.dumps(config | other))
-        others.append(open_embedder(folder).fingerprint)
+        rest.append(open_embedder(folder).fingerprint)
     (folder / "config.json").write_text(json.dumps(config))
     lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
     lines[200], lines[201] = lines[201], lines[200]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", "utf-8")
-    others.append(open_embedder(folder).fingerprint)
+    rest.append(open_embedder(folder).fingerprint)
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     for other in ({"do_lower_case": False}, {"tokenization": "word"}):
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | other))
-        others.append(open_embedder(folder).fingerprint)
+        rest.append(open_embedder(folder).fingerprint)
     for scale in (1.0, 2.0):
         Whitening(np.zeros(32, "float32"), scale * np.eye(32, 8, dtype="float32"), "pooler").save(
             folder
         )
-        others.append(open_embedder(folder).fingerprint)
-    assert len({zipped, *others}) == 13
+        rest.append(open_embedder(folder).fingerprint)
+    assert len({zipped, *rest}) == 13
 
 
 def test_one_weight_changes_the_fingerprint(own):

@@ -66,11 +66,11 @@ def test_search_returns_documents(address, sim, index, ask):
     retriever = Retriever(SearchIndex(index), open_embedder(sim))
     status, answer = ask(address, "/search", {"texts": QUERIES, "top": 2})
     assert status == 200
-    for found, wanted in zip(answer["results"], retriever.answers(QUERIES, 2), strict=True):
-        assert [one["id"] for one in found] == [one.id for one in wanted]
-        assert [one["document"] for one in found] == [one.text for one in wanted]
+    for actual, wanted in zip(answer["results"], retriever.answers(QUERIES, 2), strict=True):
+        assert [item["id"] for item in actual] == [item.id for item in wanted]
+        assert [item["document"] for item in actual] == [item.text for item in wanted]
         np.testing.assert_allclose(
-            [x["score"] for x in found], [one.score for one in wanted], atol=1e-6
+            [x["score"] for x in actual], [item.score for item in wanted], atol=1e-6
         )
     (all_of_them,) = ask(address, "/search", {"text": QUERIES[0]})[1]["results"]
     assert len(all_of_them) == len(DOCUMENTS)
@@ -85,9 +85,9 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
         VectorQuery("怎么打印", 3),
         VectorQuery("公园", 2),
     ]
-    one, vector, three, two = batcher.submit(asked).result()
-    assert [len(found) for found in (one, three, two)] == [1, 3, 2]
-    assert one == two[:1]
+    item, vector, three, two = batcher.submit(asked).result()
+    assert [len(actual) for actual in (item, three, two)] == [1, 3, 2]
+    assert item == two[:1]
     np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
 
 
@@ -132,8 +132,8 @@ def test_a_hybrid_service_searches_by_words(sim, index, running, ask):
     with running(
         create_vector_app(load_served_vectors(ServeConfig(model=sim, index=index, hybrid=True)))
     ) as at:
-        (found,) = ask(at, "/search", {"text": "公园"})[1]["results"]
-    assert found[0]["id"] == "park"
+        (actual,) = ask(at, "/search", {"text": "公园"})[1]["results"]
+    assert actual[0]["id"] == "park"
 
 
 def test_a_sim_model_generates_and_embeds(sim, running, ask):

@@ -55,7 +55,7 @@ def evaluate(name, training, test):
     ],
 )
 def test_a_linear_model_learns_from_words(name, method, metric, least):
-    method, predictions, figures = evaluate(
+    title, predictions, figures = evaluate(
         name, [*examples(name, 200, 0)], [*examples(name, 100, 1)]
     )
     assert title == f"TF-IDF of 1–3 characters + {method} regression (min_df 2, C 10)"
