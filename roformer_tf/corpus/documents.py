@@ -142,6 +142,7 @@ def without_repeated_lines(text: str) -> tuple[str, int]:
     seen: set[str] = set()
     kept = []
     for line in lines:
+        # Blank lines separate paragraphs: they may repeat.
         plain = line.strip()
         if plain not in seen or not plain:
             kept.append(line)
@@ -165,6 +166,7 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
         if not matches:
             raise InputError(_no_match(name, pattern))
         for file in matches:
+            # A file that several patterns of one corpus match counts once.
             known = files.setdefault(file.url, CorpusFile(file.url, file.size, file.stamp, name))
             if known.corpus != name:
                 raise InputError(
@@ -203,6 +205,7 @@ def _read_file(
     file: StoredFile, raw: BinaryIO, config: CorpusConfig, report: CorpusReport
 ) -> Iterator[str]:
     """Yield the documents of one open file, and report on it."""
+    # Position in the compressed file, so that progress is in proportion to the sizes of files.
     before = report.bytes_read
     number = 0
     try:
@@ -263,6 +266,7 @@ def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[
 
 def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
     """Records by the rules of the csv module, which may span lines; the first names the columns."""
+    # Blank rows above the header, and between records, are skipped.
     columns: list[str] = []
     column = 0
     for number, cells, problem in quoted_records(

@@ -144,6 +144,7 @@ def hash_json(value: Mapping[str, Any]) -> str:
 
 def check_begun(output: Path, settings: Mapping[str, Any]) -> None:
     """Raise InputError, without any change, if the folder was begun with other settings."""
+    # A finished folder has its settings in the manifest, an unfinished one in a file of its own.
     unfinished = output / UNFINISHED / "settings.json"
     if (output / MANIFEST).is_file():
         known = read_manifest(output).get("settings", {})
@@ -172,6 +173,7 @@ def is_finished(output: Path) -> bool:
     Raises InputError, without any change, if it holds anything else.
     """
     if (output / MANIFEST).is_file():
+        # The manifest is written last, but a copy of the folder may lack shards.
         for split in SPLITS:
             PreparedRows.open(output, split)  # raises for shards that are missing or cut off
         return True
@@ -213,6 +215,7 @@ def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) 
 def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
     """The first files that differ: "a.txt has changed, b.txt is missing, c.txt is new"."""
     before, after = ({tuple(file) for file in files} for files in (known, now))
+    # By name: a file with another content is in both differences.
     missing = {name for _, name, *_ in before - after}
     new = {name for _, name, *_ in after - before}
     changes = [

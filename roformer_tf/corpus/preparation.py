@@ -294,6 +294,7 @@ def _parts(
     repeated: Sequence[Sequence[int]],
 ) -> Iterator[CorpusPart]:
     """Cut each corpus into parts, without the repeated documents."""
+    # A part never has documents of two corpora: a shard belongs to one.
     chunks = (
         (corpus, texts)
         for corpus, members in groupby(files, attrgetter("corpus"))

@@ -77,6 +77,7 @@ class TrainingData:
             raise InputError("there is no example to train on. Give a file with some.")
         steps = self.steps_per_epoch(batch_size)
 
+        # Seeds are lists of numbers: epochs and items have independent generators.
         @lru_cache(2)  # prefetching needs batches of at most two epochs
         def order(epoch: int) -> list[Ints]:
             return self.order(batch_size, np.random.default_rng([seed, epoch]))

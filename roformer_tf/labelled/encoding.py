@@ -263,6 +263,7 @@ def _unit_rows(
         row = _row(ids[bounds[first] : bounds[last]], tokenizer)
         units_here = np.flatnonzero(window_of[first:last] == number) + first
         first_units = np.full(len(row.token_ids), -1, np.int32)
+        # Units of other windows keep -1: they are context here.
         first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]
         rows.append(row._replace(first_units=first_units))
     return rows, len(ids) + SPECIALS

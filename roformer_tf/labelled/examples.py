@@ -81,6 +81,7 @@ class SkippedRows:
         if line.problem not in self._counts and len(self._counts) == KINDS:
             self._rest += 1
             return
+        # Consecutive lines with the same problem are one range.
         number = int(line.place.rpartition(":")[2])
         self._counts[line.problem] = 1 + self._counts.get(line.problem, 0)
         ranges = self._ranges.setdefault(line.problem, [])

@@ -86,6 +86,7 @@ class ParaphraseBatches(TrainingData):
     @cached_property
     def positives(self) -> Positives:
         """All pairs of texts of a group."""
+        # Each pair once: the first text with the rest, then the rest among themselves.
         pairs = [(group[0], other) for group in self.groups for other in group[1:]]
         pairs += [(a, b) for group in self.groups for a in group[1:] for b in group[1:] if a < b]
         return Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
@@ -118,6 +119,7 @@ class ParaphraseBatches(TrainingData):
         ids = padded([ids for ids, _ in rows], shape)
         segments = padded([segments for _, segments in rows], shape)
         labels = np.zeros_like(ids)
+        # Next tokens; the loss counts only those of the second text.
         labels[:, :-1] = ids[:, 1:]
         inputs = {"token_ids": ids, "segment_ids": segments, "labels": labels}
         weights = first_weights(len(rows), 2 * batch_size)
@@ -149,7 +151,7 @@ class ParaphraseBatches(TrainingData):
             cosines = np.zeros((count, count), np.float32)
             cosines[: len(firsts), : len(firsts)] = vectors @ vectors.T
             return cosines
-        numbers = np.full(count, -1)
+        numbers = np.full(count, -1)  # padding
         numbers[: len(firsts)] = self.numbers[firsts]
         targets = self.positives.negatives(numbers, numbers)
         rows = np.arange(len(firsts))

@@ -94,6 +94,7 @@ class Passages:
 
         The query is a sentence, a clause or a few words of it, with equal probability.
         """
+        # Removing the query from its passage would leave nothing of a passage of one sentence.
         text, room = self.texts[number], self.max_length - 2
         sentences = text.long_sentences()
         if len(sentences) < 2:
@@ -114,9 +115,10 @@ class Passages:
         """
         text = self.texts[number]
         if len(text.long_sentences()) > 1:
+            # Seeded by the text, so every evaluation has the same view.
             rng = np.random.default_rng([len(text.ids), int(text.ids.sum())])
             return self.view(number, rng)
-        ids = text.ids[: self.max_length - 2]
+        ids = text.ids[: self.max_length - 2]  # without [CLS] and [SEP]
         middle = max(1, len(ids) // 2)
         return View(ids[:middle], ids[middle:] if len(ids) > 1 else ids)
 
@@ -157,6 +159,7 @@ class PassageBatches(TrainingData):
         for side in range(2):
             rows = [self.passages.row(view[side]) for view in views]
             inputs[f"side_{side}"] = padded(rows, (batch_size, bucket(max(map(len, rows)))))
+        # As in `Positives.targets`: 1 on the diagonal, IGNORED for padding.
         targets = np.full((batch_size, batch_size), IGNORED, np.int8)
         texts = [self.passages.texts[item].ids.tobytes() for item in items.tolist()]
         for row, view in enumerate(views):
@@ -184,7 +187,7 @@ def _in_clauses(text: str, tokenizer: "RoFormerTokenizer") -> _Text:
 def _query(text: _Text, first: int, last: int, rng: np.random.Generator) -> tuple[int, int]:
     """Tokens [first, last) of a query from the sentence with the clauses [first, last)."""
     whole = int(text.bounds[first]), int(text.bounds[last])
-    kind = rng.integers(3)
+    kind = rng.integers(3)  # 0: the sentence, 1: a clause, 2: a few tokens
     if kind == 1:
         clause = int(rng.integers(first, last))
         begin, end = int(text.bounds[clause]), int(text.bounds[clause + 1])

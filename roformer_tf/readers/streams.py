@@ -55,6 +55,7 @@ class Budget:
 
     def check(self, unpacked: int) -> None:
         """Raise LimitError if a file of this size may not unpack to this many bytes."""
+        # The ratio alone would refuse small files: one line of zeros compresses a thousandfold.
         if unpacked > max(UNSUSPICIOUS, MAX_RATIO * self.packed):
             ratio = max(UNSUSPICIOUS / max(1, self.packed), MAX_RATIO)
             raise LimitError(

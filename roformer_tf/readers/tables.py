@@ -142,6 +142,7 @@ def _find_delimiter(
         rows = quoted_records(lines, "excel", delimiter)
         return [record.cells for record in rows if any(map(str.strip, record.cells))]
 
+    # A first line with the usual delimiter settles it: the others may occur in its texts.
     first = next((line for line in lines if line.strip()), "")
     if usual in first:
         return usual, usual
@@ -310,6 +311,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     else:
         records = json_records(text_lines(path, encoding))
     rows = (Row(f"{path}:{number}", cells, problem) for number, cells, problem in records)
+    # Objects may have different keys: the columns are those of the first rows together.
     start = list(islice(rows, _SEEN_FIRST))
     if not any(row.cells for row in start):
         if kind == "json" and start:

@@ -52,7 +52,9 @@ __all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
 class Task(TaskSettings):
     """The facts, the settings and the four parts of a task."""
 
-    if TYPE_CHECKING:  # every task declares its own
+    # Every task declares its own parts. These lines show type checkers their base classes; at run
+    # time they would hide a forgotten declaration.
+    if TYPE_CHECKING:
         labelling = part(Labelling)
         objective = part(TrainingObjective)
         decoding = part(Decoding)

@@ -167,6 +167,7 @@ def bootstrap(
     strata (examples,) int: examples are drawn within these groups, so each sample has as many of
     each group. None instead of an interval if all samples have the same value.
     """
+    # In parts, so that the weights of a large set fit into memory.
     rng = np.random.default_rng(seed)
     groups = np.zeros(examples, np.int64) if strata is None else strata
     at_once = max(1, NUMBERS_AT_ONCE // examples)
@@ -245,6 +246,7 @@ def roc_auc(second: np.ndarray, likelihood: np.ndarray, weights: np.ndarray) -> 
 
     From the ranks, as Mann and Whitney's U; NaN if a sample lacks one of the labels.
     """
+    # U = sum of the ranks of the positives − n(n + 1)/2; AUC = U / (n · m).
     positive = weights * second
     positives = positive.sum(axis=1)
     pairs = positives * (weights.sum(axis=1) - positives)
@@ -271,6 +273,8 @@ def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     Equal values share the mean of their ranks.
     """
+    # Sorted values form groups of equal ones. A group of weight w after a total weight of c has the
+    # ranks c + 1 … c + w, whose mean is c + (w + 1)/2.
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=np.nan))  # NaN differs from any
     sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (R, distinct values)

@@ -71,6 +71,7 @@ class MultilabelDecoding(LabelDecoding):
 
     def _above(self, probabilities: np.ndarray) -> tuple[str, ...]:
         """The labels whose probabilities (C,) are above the thresholds."""
+        # (C,), or one threshold for all
         thresholds = np.array(self.task.thresholds) if self.task.thresholds else 0.5
         return tuple(self.task.labels[i] for i in np.flatnonzero(probabilities > thresholds))
 
@@ -116,6 +117,7 @@ class MultilabelDecoding(LabelDecoding):
         label, scores = prediction
         probabilities = self.probabilities(scores)
         if self.listed is not None:
+            # A predicted label may be less probable than those listed: thresholds differ.
             kept = {*label, *probabilities}
             order = likeliest(scores, len(scores))
             probabilities = {

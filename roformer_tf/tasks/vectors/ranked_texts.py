@@ -67,8 +67,10 @@ def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     >>> query_figures([[2], [1, 30]])["recall_at_10"].tolist()
     [1.0, 0.5]
     """
+    # The first of the sorted ranks is that of the nearest relevant document.
     sorted_ranks = [np.sort(np.asarray(of_query, np.float64)) for of_query in ranks]
     figures = {
+        # The best possible ranks of n documents are 1 to n.
         NDCG.name: np.array([_gain(x) / _gain(1.0 + np.arange(len(x))) for x in sorted_ranks]),
         MRR.name: np.array([1 / x[0] if x[0] <= LAST else 0.0 for x in sorted_ranks]),
     }
@@ -165,6 +167,7 @@ def scores_of(
     """
     first = encoded.first_rows[texts.examples, texts.sides]
     counts = encoded.counts[texts.examples, texts.sides]
+    # The sequences of each document, one document after the other: `begins` is where each starts.
     begins = np.cumsum([0, *counts[:-1]])
     rows = np.repeat(first - begins, counts) + np.arange(counts.sum())
     documents = vectors[rows]
@@ -175,7 +178,7 @@ def scores_of(
 def best_sides(vectors: np.ndarray, encoded: EncodedSides) -> np.ndarray:
     """One vector of each text: (N, S, H). Of several, the one nearest to the first text."""
     chosen = encoded.first_rows.copy()
-    for example, side in np.argwhere(encoded.counts > 1).tolist():
+    for example, side in np.argwhere(encoded.counts > 1).tolist():  # texts in several windows
         begin, count = int(chosen[example, side]), int(encoded.counts[example, side])
         cosines = vectors[begin : begin + count] @ vectors[chosen[example, 0]]
         chosen[example, side] = begin + int(np.argmax(cosines))

@@ -60,6 +60,7 @@ class RetrievalLabelling(VectorLabelling):
     def learned(cls, training: Examples) -> dict[str, Any]:
         """The kind of examples. Raises InputError if all have the same document."""
         data = data_of(training)
+        # Queries may repeat, documents may not all be one: then nothing is a negative.
         first = 0 if data == "texts" else 1
         if len({text_key([text]) for example in training for text in example.texts[first:]}) < 2:
             which = "text" if data == "texts" else "second text"
@@ -89,6 +90,7 @@ class RetrievalLabelling(VectorLabelling):
         """The texts of the sequences; of single texts the sentences and their passages."""
         if self.task.data != "texts":
             return super().evaluated_texts(examples, tokenizer)
+        # Sentences and passages exist only as tokens; [CLS] and [SEP] are not decoded.
         rows = self.encode(examples, tokenizer).token_ids
         return [tokenizer.decode(row[1:-1].tolist()) for row in rows]
 
@@ -101,6 +103,7 @@ class RetrievalLabelling(VectorLabelling):
         if self.task.data == "texts":
             return PassageBatches(Passages.of(examples, tokenizer, self.task.max_length))
         encoded = self.encode(examples, tokenizer)
+        # Of a document in several windows, the one most similar to the query is trained.
         return SideBatches(encoded, positives=positives(encoded), rows=fitting_rows(encoded))
 
 
@@ -127,6 +130,7 @@ class RetrievalObjective(VectorObjective):
 
     def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
         """The softmax over the second and third texts of the chunk."""
+        # Positives of the whole set: a text that belongs to a query is never its negative.
         known = positives(encoded)
 
         def chunk_losses(sides: np.ndarray, chunk: slice) -> np.ndarray:
@@ -146,6 +150,7 @@ class RetrievalDecoding(VectorDecoding):
 
     def shifted(self, prediction: Prediction, count: int) -> Prediction:
         """The neighbours' numbers count the earlier examples, too."""
+        # Sets are joined into one list, in which this set begins at `count`.
         near = tuple((count + other, side, x) for other, side, x in prediction.label.neighbours)
         return prediction._replace(label=prediction.label._replace(neighbours=near))
 
@@ -190,6 +195,7 @@ class RetrievalMetrics(VectorMetrics):
             for number, (example, prediction) in pairs
             if not self.is_right(example.label, prediction)
         ]
+        # `sorted` is stable: equal ranks stay in the order of the data.
         worst = sorted(wrong, key=lambda mistake: -mistake[0])[:MISTAKES]
         return [
             {"sureness": sureness, **self._with_neighbours(number, examples, predictions)}
@@ -198,6 +204,7 @@ class RetrievalMetrics(VectorMetrics):
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Mistakes, histograms, and some examples with their nearest neighbours."""
+        # Evenly spaced over the set, since neighbouring examples may be alike.
         count = min(NEIGHBOURS_SHOWN, len(examples))
         some = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
         shown = [self._with_neighbours(number, examples, predictions) for number in some]
