@@ -109,6 +109,10 @@ class Network:
 class Graph(ABC):
     """The operations of a network; a node is the output of an earlier one."""
 
+    def __init__(self, config: RoFormerConfig) -> None:
+        self.heads, self.head_size = config.num_attention_heads, config.head_size
+        self.rotary_base = config.rotary_base
+
     @abstractmethod
     def input(self, name: str) -> Node:
         """One of the network's inputs."""
@@ -138,14 +142,7 @@ class Graph(ABC):
 
     @abstractmethod
     def attend(
-        self,
-        query: Node,
-        key: Node,
-        value: Node,
-        heads: int,
-        base: float,
-        visible: Node,
-        positions: Node | None,
+        self, query: Node, key: Node, value: Node, visible: Node, positions: Node | None
     ) -> Node:
         """Rotate query and key, (B, P, H) and (B, T, H), then weigh the values: (B, P, H).
 
@@ -307,9 +304,8 @@ def _layer(
         parts = graph.split(graph.dense(x, _joined("kv", layers[1:])), 2)
         x = graph.gather(x, positions)
         parts = [graph.dense(x, layers[0]), *parts]
-    heads, base = config.num_attention_heads, config.rotary_base
     query, key, value = parts
-    attended = graph.attend(query, key, value, heads, base, visible, positions)
+    attended = graph.attend(query, key, value, visible, positions)
     output = _dense(network, f"{name}/attention/attention_output")
     output = output._replace(kernel=output.kernel.reshape(config.hidden_size, -1))
     norm = f"{name}/attention_norm"

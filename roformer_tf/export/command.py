@@ -16,10 +16,10 @@ from typing import Any
 
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import InputError
-from roformer_tf.export.export_card import ORDER_SCORES, export_card
 from roformer_tf.export.formats import (
     MAX_MEASURED,
     MEGABYTE,
+    ORDER_SCORES,
     Exportable,
     Format,
     check_export,
@@ -122,9 +122,9 @@ def _export_finetuned(
         network,
         finetuned.tokenizer.with_units(task.units),
         task.max_length,
-        export_card(to, finetuned.tokenizer, task),
         save_settings,
         lambda exact, rounded: int8_cost(finetuned, exact, rounded, examples),
+        task,
     )
     write_export(exported, output, to)
 
@@ -138,7 +138,7 @@ def task_outputs(model: Any, task: Task, inputs: Any) -> dict[str, Any]:
 def int8_cost(finetuned: Finetuned, exact: Path, rounded: Path, examples: Sequence[Example]) -> str:
     """Size, time and metrics of a graph in float32 and of one in int8."""
     task = finetuned.task
-    examples = examples[:: -(-len(examples) // MAX_MEASURED)]
+    examples = examples[:: -(-len(examples) // MAX_MEASURED)]  # evenly spaced
     encoded = task.labelling.encode(examples, finetuned.tokenizer)
     labels = [example.label for example in examples if example.label is not None]
     facts, scores = [], []

@@ -77,13 +77,13 @@ def embed_file(config: EmbedConfig) -> None:
     with checked_texts(config.input, config.reading) as texts:
         embedder = config.vectors.open(config.model)
         note, described = embedder.choice.note, f"{embedder.described}."
-        _report(texts.said, described, note, _untrained_cut(embedder))
+        _report(texts.description, described, note, _untrained_cut(embedder))
         began, cut = time.perf_counter(), 0
         with (
             vector_file(config.output, embedder, len(texts)) as write,
             Progress(desc="embed", unit=" texts", total=len(texts)) as bar,
         ):
-            for block in embedder.blocks(texts.texts(), config.vectors.batch_size):
+            for block in embedder.blocks(texts, config.vectors.batch_size):
                 write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
@@ -109,7 +109,7 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         with Progress(desc="whiten", unit=" texts", total=min(len(texts), WHITENING_TEXTS)) as bar:
 
             def vectors() -> Iterator[np.ndarray]:
-                first = islice(texts.texts(), WHITENING_TEXTS)
+                first = islice(texts, WHITENING_TEXTS)
                 for block in embedder.raw_blocks(first, config.vectors.batch_size):
                     yield block.vectors
                     bar.update(len(block.texts))

@@ -19,9 +19,8 @@ from roformer_tf.inference.answer_files import (
     check_format,
     text_names,
 )
-from roformer_tf.inference.embed import chunks
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
-from roformer_tf.inference.text_files import TextFileConfig
+from roformer_tf.inference.text_files import TextFileConfig, chunks
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import open_unanswered

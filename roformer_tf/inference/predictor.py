@@ -176,7 +176,7 @@ def _of_task(
         ]
         predictions = finetuned.predict(examples, batch_size)
         answers = map(task.decoding.as_json, examples, predictions)
-        return [{NAMES.get(key, key): _plain(x) for key, x in one.items()} for one in answers]
+        return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in answers]
 
     counts = text_counts or (len(task.text_columns),)
     return _warm(finetuned.model, Predictor(predict, task.text_columns, counts))

@@ -11,8 +11,8 @@ import tyro
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
-from roformer_tf.inference.embed import CHUNK, TextEmbedder, VectorSettings, chunks
-from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.text_files import CHUNK, TextFileConfig, checked_texts, chunks
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
@@ -64,10 +64,10 @@ def similarity(config: SimilarityConfig) -> None:
         with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
-    with checked_texts(config.input, config.reading, PAIR) as pairs:
+    with checked_texts(config.input, config.reading, PAIR, tuple) as pairs:
         embedder = _opened(config)
-        if pairs.said:
-            print(pairs.said, file=sys.stderr)
+        if pairs.description:
+            print(pairs.description, file=sys.stderr)
         with (
             opened_text(config.output) as out,
             Progress(desc="similarity", unit=" pairs", total=len(pairs)) as bar,

@@ -50,8 +50,8 @@ SCHEMA = (
     # All passages of a document, (passages, size) float32, in a table of their own: filters by
     # metadata do not have to read them
     "CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, passages BLOB NOT NULL)",
-    # Our own words, separated by spaces; of ASCII, FTS5 takes letters and digits as parts of
-    # words, and has to be told what else occurs in ours
+    # Our own words, separated by spaces. Of ASCII, FTS5 accepts only letters and digits in a word,
+    # unless other characters are listed; these occur in ours
     """CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
         beginning, text, tokenize="ascii tokenchars '+#&._%-*^='")""",
     "CREATE VIRTUAL TABLE IF NOT EXISTS frequencies USING fts5vocab(words, row)",

@@ -122,7 +122,7 @@ class GenerateRequest(TextsRequest[Text]):
         0, ge=0, description="Of a sim model: number of paraphrases, the nearest first."
     )
     stream: StrictBool = Field(
-        False, description="For one text: send it in pieces, as server-sent events."
+        False, description="For one text: send it as it is generated, as server-sent events."
     )
 
 

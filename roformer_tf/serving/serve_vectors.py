@@ -17,12 +17,12 @@ import numpy as np
 from fastapi import Body, FastAPI, HTTPException, Response
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder, open_embedder
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import Result, SearchIndex
 from roformer_tf.search.reranking import report_reranking
-from roformer_tf.search.retrieval import Retriever, load_reranker
+from roformer_tf.search.retrieval import Retriever, open_reranker
 from roformer_tf.serving.application import (
     FAILURES,
     check_texts,
@@ -82,31 +82,24 @@ def load_served_vectors(config: ServeConfig) -> ServedVectors:
     Raises InputError where either cannot be opened, and for an index of another model.
     """
     name, precision = model_name(config.model), config.precision or "float32"
+    vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
     if config.index is None:
-        embedder = open_embedder(
-            config.model, config.pooling, precision=precision, engine=config.engine
-        )
+        embedder = vectors.open(config.model)
         embedder.embed(WARM_UP)  # so that the first request is not slow
         return ServedVectors(name, embedder)
     index = SearchIndex(config.index)
-    manifest = index.manifest
-    embedder = open_embedder(
-        config.model,
-        config.pooling or manifest.pooling,
-        manifest.dimensions,
-        precision,
-        manifest.max_length,
-        engine=config.engine,
-    )
+    embedder = index.manifest.settings(vectors).open(config.model)
     index.check_model(embedder)
-    reranker = None if config.rerank is None else load_reranker(config.rerank, precision)
+    reranker = None
+    if config.rerank is not None:
+        reranker = open_reranker(config.rerank, config.engine, precision)
     retriever = Retriever(
         index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
     )
     if config.rerank is not None:
         for line in report_reranking(config.rerank, retriever):
             print(line, file=sys.stderr)
-    list(retriever.answers(WARM_UP, 1))
+    list(retriever.results(WARM_UP, 1))
     return ServedVectors(name, embedder, retriever)
 
 
@@ -152,9 +145,9 @@ def vector_batcher(
                     if query.top and query.where == where
                 ]
                 top = max(top for _, _, top in asked)
-                answers = served.retriever.answers([text for _, text, _ in asked], top, where)
-                for (i, _, top), documents in zip(asked, answers, strict=True):
-                    results[i] = documents[:top]
+                all_hits = served.retriever.hits([text for _, text, _ in asked], top, where)
+                for (i, _, top), hits in zip(asked, all_hits, strict=True):
+                    results[i] = hits[:top]
         return results
 
     return Batcher(deliver_all(run), batch_size, limits.max_waiting, metrics)
@@ -202,7 +195,8 @@ def _add_search(
             except InputError as error:
                 raise HTTPException(422, str(error)) from None
         queries = [VectorQuery(text, body.top, body.where) for text in body.items]
-        answers = await submit(batcher, queries)
-        # Converted query by query, so that a too large response ends early.
-        results = map(_as_json, answers)
+        all_hits = await submit(batcher, queries)
+        # Texts are read query by query while the response is written, so that its size limit also
+        # limits memory: 128 queries may find 13,000 documents of any length.
+        results = (_as_json(index.read(hits)) for hits in all_hits)
         return await asyncio.to_thread(json_response, "results", results, limits)

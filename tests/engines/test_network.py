@@ -9,7 +9,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import OutputKind, Network, rounded, unsupported
+from roformer_tf.engines.network import Network, OutputKind, rounded, unsupported
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
