@@ -33,16 +33,8 @@ Array: TypeAlias = np.ndarray
 Part = Literal[
     "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
 ]
-# Name of that output.
-OUTPUTS: dict[Part, str] = {
-    "hidden": "hidden_states",
-    "classifier": "logits",
-    "token_classifier": "logits",
-    "vectors": "vectors",
-    "pooled": "vectors",
-    "masked": "logits",
-    "next_token": "logits",
-}
+# Name of that output; of all others "logits".
+OUTPUTS: dict[Part, str] = {"hidden": "hidden_states", "vectors": "vectors", "pooled": "vectors"}
 # Key in the metadata of our ONNX models: float32 or int8.
 PRECISION = "precision"
 
@@ -103,7 +95,7 @@ class Network:
     @property
     def output(self) -> str:
         """Name of its output."""
-        return OUTPUTS[self.part]
+        return OUTPUTS.get(self.part, "logits")
 
 
 class Graph(ABC):

@@ -87,7 +87,8 @@ def read_labelled(path: str, task: Task) -> list[Example]:
         label_column=task.label_column,
         label_separator=task.label_separator,
     )
-    if task.label_column is None:  # of CoNLL
+    # A CoNLL file has no names of columns, so they are detected again.
+    if task.label_column is None:
         return read_examples(path, find_layout(path, columns, task.name, TASKS), columns)
     layout = Layout(task, task.text_columns, task.label_column, "")
     return read_examples(path, layout, columns)
@@ -107,6 +108,7 @@ def _export_finetuned(
     # Decoding needs some weights that a graph does not hold.
     task = finetuned.task.decoding.with_weights(model)
 
+    # Only a graph needs the network: a SavedModel may have an architecture that it lacks.
     def network() -> Any:
         check_supported(opened.checkpoint.config, opened.name)
         return opened.network(task.decoding.graph_part, meaning=task.decoding.graph_meaning())

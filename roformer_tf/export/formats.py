@@ -194,7 +194,7 @@ def largest_difference(first: Forward, second: Forward, vocabulary_size: int) ->
             "token_ids": random.integers(1, vocabulary_size, shape, "int32"),
             "segment_ids": random.integers(0, 2, shape, "int32"),
         }
-        rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last row
+        rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last sequence
         ours, theirs = (np.asarray(model(rows)) for model in (first, second))
         real = rows["token_ids"] != 0 if ours.ndim == 3 else ...  # outputs at padding are arbitrary
         differences.append(np.abs(ours[real] - theirs[real]).max())

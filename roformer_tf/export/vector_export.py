@@ -80,7 +80,7 @@ def vectors_of(
 def _int8_cost(embedder: TextEmbedder, exact: Path, rounded: Path, data: str) -> str:
     """How int8 changes vectors: the cosine of both vectors of a text, and its nearest neighbor."""
     with checked_texts(data, TextFileConfig()) as texts:
-        step = -(-len(texts) // MAX_MEASURED)
+        step = -(-len(texts) // MAX_MEASURED)  # evenly spaced
         chosen = [text for number, text in enumerate(texts) if number % step == 0]
     length = embedder.config.max_length
     ids = [embedder.tokenizer.encode(text, None, length)[0] for text in chosen]

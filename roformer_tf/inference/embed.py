@@ -82,6 +82,7 @@ class VectorModel:
 
     def finished(self, vectors: np.ndarray) -> np.ndarray:
         """Pooled hidden states (N, H) → vectors (N, D) of length 1."""
+        # Whitening sorts dimensions by variance, so it is before the cut.
         if self.whitening is not None:
             vectors = (vectors - self.whitening.mean) @ self.whitening.matrix
         vectors = vectors[:, : self.size]
@@ -174,19 +175,21 @@ class TextEmbedder:
             pooled = self._pooled(list(chain.from_iterable(rows)), batch_size)
             vectors = self.model.finished(pooled)
             counts = list(map(len, rows))
-            owners = np.repeat(np.arange(len(chunk)), counts)
+            owners = np.repeat(np.arange(len(chunk)), counts)  # (passages,) index of the text
             self._check(vectors, [chunk[owner] for owner in owners], 0)
             yield Block(chunk, vectors, 0), counts
 
     def _pooled(self, ids: list[list[int]], batch_size: int) -> np.ndarray:
         """Pooled hidden states of rows of ids without special tokens: (rows, H)."""
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
+        # Special tokens are added here, so that each passage of a text has its own.
         rows = [[first, *row, last] for row in ids]
         return np.stack(run_rows(self.model.pooled, rows, None, batch_size))
 
     def _check(self, vectors: np.ndarray, texts: Sequence[str], done: int) -> None:
         """Raise InputError, with its text, for a bad vector; `done` texts came before."""
-        bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)  # true for NaN, too
+        # Vectors have length 1, except zero ones; a comparison with NaN is false.
+        bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)
         if bad.any():
             number = int(bad.argmax())
             finite = np.isfinite(vectors[number]).all()
@@ -273,6 +276,8 @@ def embedder_from(
 
 def vector_attention(opened: OpenedModel) -> str:
     """The attention mask for a model's vectors."""
+    # A released gpt model says nothing about its mask. Bidirectional vectors of one would be those
+    # of another model, without an error.
     is_gpt = opened.attention == "bidirectional" and opened.may_be_gpt
     return "causal" if is_gpt else opened.attention
 
@@ -291,6 +296,7 @@ def fingerprint(
     model: VectorModel,
 ) -> str:
     """A hash of 128 bits, in hexadecimal, of everything that vectors depend on."""
+    # Only the parts that the pooling uses: a head that is trained later changes no vector.
     digest = hashlib.blake2b(digest_size=16)
     arrays = checkpoint.arrays.of_parts(*_parts(config.pooling))
     white = model.whitening

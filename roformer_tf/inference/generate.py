@@ -1,6 +1,5 @@
 """The body of `generate`: prompts → texts from a causal or a UniLM language model."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +12,15 @@ import tyro
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answer_files import opened_text, tsv_line
+from roformer_tf.inference.answer_files import check_output, opened_text, tsv_line
 from roformer_tf.inference.opening import open_model
-from roformer_tf.inference.text_files import TextFileConfig, checked_texts, chunks
+from roformer_tf.inference.text_files import (
+    TextFileConfig,
+    check_not_blank,
+    checked_texts,
+    chunks,
+    report,
+)
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
@@ -80,11 +84,7 @@ class GenerateConfig:
             raise InputError("give prompts, or --input with a file of them, but not both.")
         if self.input is not None and self.output is None:
             raise InputError(f"--input {self.input} needs --output: a file to write.")
-        if self.output is not None and is_folder(self.output):
-            raise InputError(f"--output {self.output} is a folder. Name a file.")
-        for number, text in enumerate(self.text, 1):
-            if not text.strip():
-                raise InputError(f"text {number} is blank. Give a prompt.")
+        check_not_blank("text", self.text)
         check_numbers(self, "batch_size", at_least=1)
         check_numbers(self, "paraphrases", at_least=0)
         if self.paraphrases and self.writing.beams > 1:
@@ -99,8 +99,7 @@ class GenerateConfig:
 
 def generate(config: GenerateConfig) -> None:
     """Generate for every prompt, in their order, and report the time on stderr."""
-    if config.output is not None:
-        check_writable(config.output)
+    check_output(config.output)
     texts = _prompts(config)
     model = open_generator(config.model, config.attention_type, config.precision)
     if config.paraphrases and getattr(model, "pooler", None) is None:
@@ -111,8 +110,9 @@ def generate(config: GenerateConfig) -> None:
     unknown = check_prompts(model, texts, "--input line" if config.input is not None else "text")
     if unknown:
         shown = " ".join(unknown[:10]) + (" …" if len(unknown) > 10 else "")
-        print(f"not in the vocabulary, and read as [UNK]: {shown}", file=sys.stderr)
+        report(f"not in the vocabulary, and read as [UNK]: {shown}")
     began = time.perf_counter()
+    # A bar would be printed between the chunks of a streamed text.
     is_short = config.stream or len(texts) == 1
     with Progress(desc="generate", unit=" texts", total=len(texts), disable=is_short) as bar:
         if config.output is not None:
@@ -128,7 +128,7 @@ def generate(config: GenerateConfig) -> None:
                 for output in outputs:
                     print(output.text)
     seconds = time.perf_counter() - began
-    print(f"{len(texts):,} prompts in {seconds:.1f} s, without loading.", file=sys.stderr)
+    report(f"{len(texts):,} prompts in {seconds:.1f} s, without loading.")
 
 
 def _prompts(config: GenerateConfig) -> list[str]:
@@ -136,8 +136,6 @@ def _prompts(config: GenerateConfig) -> list[str]:
     if config.input is None:
         return list(config.text)
     with checked_texts(config.input, config.reading) as texts:
-        if texts.description:
-            print(texts.description, file=sys.stderr)
         return list(texts)
 
 
@@ -165,6 +163,7 @@ def open_generator(
                 "cannot generate. If it was trained to generate, give --attention-type causal or "
                 "unilm; else give a gpt or a sim model."
             )
+        # Only a sim model has a pooler, whose vectors choose among paraphrases.
         is_sim = attention == "unilm" and "pooler" in opened.parts
         kind = RoFormerForSentenceSimilarity if is_sim else RoFormerForCausalLM
         return opened.keras_model(kind, opened.choice().precision, attention_type=attention)
@@ -184,6 +183,7 @@ def check_prompts(model: "CausalModel", texts: Sequence[str], name: str = "text"
                 f"{name} {number} has {len(ids):,} tokens, but the model was made for texts of "
                 f"{positions:,}, with the text that it generates. Shorten it."
             )
+        # A prompt of unknown tokens alone, such as in another language, would give random text.
         own = [i for i in ids if i not in (tokenizer.cls_id, tokenizer.sep_id)]
         if all(i == tokenizer.unk_id for i in own):
             raise InputError(
@@ -240,6 +240,7 @@ def nearest_paraphrases(
     for text, each in zip(texts, candidates, strict=True):
         itself = tokenizer.decode(tokenizer.ids(text))  # as the model would generate it
         different.append([x for x in dict.fromkeys(each) if x and x not in (text, itself)])
+    # All vectors are computed together: each text, followed by its candidates.
     rows = [x for text, each in zip(texts, different, strict=True) for x in (text, *each)]
     vectors = np.stack(model.embed_rows([tokenizer.encode(x)[0] for x in rows]))
     chosen, start = [], 0

@@ -4,8 +4,9 @@ A matrix of vectors, for example, needs the number of texts, and a text in every
 """
 
 import json
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar
@@ -80,10 +81,8 @@ class TextRow:
 class CheckedRows(Generic[Row]):
     """The rows of a file, none of them bad; they can be read several times."""
 
-    def __init__(self, file: IO[str], make: Callable[[Any], Row], description: str) -> None:
+    def __init__(self, file: IO[str], make: Callable[[Any], Row]) -> None:
         self._file, self._make = file, make
-        self.description = description
-        """For the user: the columns that were detected; or ""."""
         self.count = 0
 
     def __len__(self) -> int:
@@ -101,11 +100,12 @@ def checked_rows(
     """Rows of a file by its name, bad ones as `BadLine`; `make` restores a row from its JSON.
 
     They are stored in a temporary file: memory holds one at a time, and a pipe is read once.
-    Raises InputError, naming all of them, for bad rows, and for a file without any row.
+    description: printed on stderr, such as which columns are read. Raises InputError, naming all of
+    them, for bad rows, and for a file without any row.
     """
     skipped = SkippedRows(name)
     with tempfile.TemporaryFile("w+", encoding="ascii") as file:
-        checked = CheckedRows(file, make, description)
+        checked = CheckedRows(file, make)
         for row in rows:
             if isinstance(row, BadLine):
                 skipped.add(row)
@@ -119,6 +119,7 @@ def checked_rows(
             raise InputError(f"{which} no text:\n{bad}\nFix or remove them.")
         if not checked.count:
             raise InputError(f"{name} holds no text. Give a file with one in each line.")
+        report(description)
         yield checked
 
 
@@ -135,6 +136,19 @@ def checked_texts(
     unanswered = open_unanswered(path, TextRow(columns), config.columns())
     rows = (row if isinstance(row, BadLine) else row.texts for row in unanswered.examples)
     return checked_rows("stdin" if is_stdin(path) else path, rows, make, unanswered.said)
+
+
+def check_not_blank(name: str, texts: Sequence[str]) -> None:
+    """Raise InputError for a text of the command line that is blank."""
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise InputError(f"{name} {number} is blank. Give a text.")
+
+
+def report(*lines: str) -> None:
+    """Print lines on stderr, except empty ones: the standard output holds predictions alone."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr)
 
 
 def chunks(

@@ -1,6 +1,5 @@
 """The body of `search`: build an index, and find the documents that answer queries."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
+from roformer_tf.files import check_writable
+from roformer_tf.inference.answer_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
-from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.search.database import is_index
 from roformer_tf.search.documents import checked_documents
@@ -104,19 +103,14 @@ class SearchConfig:
             raise InputError("--id-column is a column of --documents: give them, too.")
         if self.where is not None:
             parse_filter(self.where)
-        for number, query in enumerate(self.queries, 1):
-            if not query.strip():
-                raise InputError(f"query {number} is blank: there is nothing to search for.")
-        if is_folder(self.output):
-            raise InputError(f"--output {self.output} is a folder. Name a file.")
+        check_not_blank("query", self.queries)
         if self.documents is not None and is_stdin(self.documents) and self.queries == (STANDARD,):
             raise InputError("documents and queries cannot both be the standard input.")
 
 
 def search(config: SearchConfig) -> None:
     """Change or create the index, search it, and report on stderr."""
-    if config.output != STANDARD:
-        check_writable(config.output)
+    check_output(config.output)
     if config.index is not None and (config.documents is not None or config.delete):
         check_writable(config.index)
     if config.index is not None and config.delete:
@@ -133,7 +127,7 @@ def search(config: SearchConfig) -> None:
             with SearchIndex(folder) as index:
                 vectors = index.manifest.settings(vectors)
         embedder = vectors.open(config.model)
-        print(f"{embedder.described}.", file=sys.stderr)
+        report(f"{embedder.described}.")
         if config.documents is not None:
             _add(config, folder, embedder, config.documents)
         if not config.queries:
@@ -152,8 +146,7 @@ def search(config: SearchConfig) -> None:
             vectors.batch_size,
         )
         if config.rerank is not None:
-            for line in report_reranking(config.rerank, retriever):
-                print(line, file=sys.stderr)
+            report(*report_reranking(config.rerank, retriever))
         _search(retriever, queries, config)
 
 
@@ -173,10 +166,9 @@ def _search(retriever: Retriever, queries: Sequence[str], config: SearchConfig) 
                 out.write(tsv_line((query, rank, f"{result.score:.6f}", result.text, *ids)))
             bar.update()
     seconds = time.perf_counter() - start
-    print(
+    report(
         f"{len(queries):,} queries among {len(retriever.index):,} documents in {seconds:.1f} s, "
-        f"{1e3 * seconds / len(queries):.1f} ms each.",
-        file=sys.stderr,
+        f"{1e3 * seconds / len(queries):.1f} ms each."
     )
 
 
@@ -190,8 +182,6 @@ def _queries(config: SearchConfig) -> Iterator[Sequence[str]]:
     both = config.documents is not None
     reading = replace(config.reading, text_columns=()) if both else config.reading
     with checked_texts(config.queries[0], reading) as texts:
-        if texts.description:
-            print(texts.description, file=sys.stderr)
         yield list(texts)
 
 
@@ -208,8 +198,6 @@ def _is_file(query: str) -> bool:
 def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:
     """Add the documents of a file to the index."""
     with checked_documents(path, config.reading, config.id_column) as documents:
-        if documents.description:
-            print(documents.description, file=sys.stderr)
         added = add_documents(
             folder,
             embedder,
@@ -224,15 +212,15 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
     counts = [f"{added.new:,} new"]
     counts += [f"{added.updated:,} updated"] if added.updated else []
     counts += [f"{added.unchanged:,} unchanged"] if added.unchanged else []
-    print(f"{folder} has {added.total:,} documents: {', '.join(counts)}.", file=sys.stderr)
+    report(f"{folder} has {added.total:,} documents: {', '.join(counts)}.")
 
 
 def _delete(folder: Path, ids: Sequence[str]) -> None:
     """Delete documents from the index, and name those that it does not have."""
     missing = delete_documents(folder, ids)
-    print(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.", file=sys.stderr)
+    report(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.")
     if missing:
-        print(f"warning: no document has the id {', '.join(missing)}.", file=sys.stderr)
+        report(f"warning: no document has the id {', '.join(missing)}.")
 
 
 def _scratch() -> "TemporaryDirectory[str]":

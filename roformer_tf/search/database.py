@@ -29,14 +29,12 @@ finally:
 Connection = sqlite3.Connection
 
 FILE = "index.sqlite"
+# Version of the tables.
 VERSION = 2
-"""Of the tables. Version 1 was a folder of Arrow and NumPy files."""
-FORMER = "index.json"
-"""What version 1 had in its folder."""
+# Seconds to wait while another process writes; it commits every few thousand documents.
 PATIENCE = 60
-"""Seconds to wait while another process writes; it commits every few thousand documents."""
+# Bytes per page: a vector of 768 numbers has 3,072, of which a page of 4,096 would hold one.
 PAGE = 16_384
-"""Bytes per page: a vector of 768 numbers has 3,072, of which a page of 4,096 would hold one."""
 
 SCHEMA = (
     # The model, how texts are embedded, and a counter of changes to documents
@@ -64,11 +62,6 @@ def is_index(folder: Path) -> bool:
     """Whether a folder holds an index. Raises InputError if it holds something else."""
     if (folder / FILE).is_file():
         return True
-    if (folder / FORMER).is_file():
-        raise InputError(
-            f"{folder} was made by an earlier version of roformer-tf. Remove it, and make the "
-            "index again from its documents."
-        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists, and is not an index. Choose another --index.")
     return False

@@ -138,8 +138,7 @@ class SearchIndex:
             self._neighbours = Neighbours.find(self.folder, self.manifest.key)
 
     def __len__(self) -> int:
-        with explained(self.folder):
-            return int(self._connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+        return int(self._values("SELECT count(*) FROM documents")[0])
 
     def __enter__(self) -> "SearchIndex":
         return self
@@ -156,15 +155,17 @@ class SearchIndex:
     @property
     def has_ids(self) -> bool:
         """Whether any document has an id."""
-        query = "SELECT EXISTS (SELECT 1 FROM documents WHERE id IS NOT NULL)"
-        with explained(self.folder):
-            return bool(self._connection.execute(query).fetchone()[0])
+        return bool(self._values("SELECT 1 FROM documents WHERE id IS NOT NULL LIMIT 1"))
 
     @property
     def fields(self) -> list[str]:
         """Names of the metadata that any document has had."""
+        return self._values("SELECT name FROM fields")
+
+    def _values(self, query: str) -> list[Any]:
+        """The only column of a query."""
         with explained(self.folder):
-            return [name for (name,) in self._connection.execute("SELECT name FROM fields")]
+            return [value for (value,) in self._connection.execute(query)]
 
     def check_model(self, embedder: "TextEmbedder") -> None:
         """Raise InputError unless the model gives the vectors that the index holds."""

@@ -82,22 +82,22 @@ class Retriever:
     def results(
         self, queries: Sequence[str], top: int, where: str | None = None
     ) -> Iterator[list[Result]]:
-        """The texts of the best documents of each query, in the order of the queries."""
-        return map(self.index.read, self.hits(queries, top, where))
-
-    def hits(
-        self, queries: Sequence[str], top: int, where: str | None = None
-    ) -> Iterator[list[Hit]]:
-        """The best documents of each query without their texts; `index.read` gives these."""
-        wanted = top if self.reranker is None else max(top, self.reranked)
+        """The best documents of each query, in the order of the queries."""
         for start in range(0, len(queries), QUERIES):
             texts = queries[start : start + QUERIES]
             vectors = self.embedder.embed(texts, self.batch_size)
-            all_hits = self.index.search(
-                texts, vectors, wanted, hybrid=self.hybrid, weight=self.weight, where=where
-            )
-            for query, hits in zip(texts, all_hits, strict=True):
-                yield self._reranked(query, hits)[:top]
+            yield from map(self.index.read, self.hits(texts, vectors, top, where))
+
+    def hits(
+        self, queries: Sequence[str], vectors: np.ndarray, top: int, where: str | None = None
+    ) -> Iterator[list[Hit]]:
+        """The best documents of each query, without their texts; vectors: (Q, D) of the queries."""
+        wanted = top if self.reranker is None else max(top, self.reranked)
+        all_hits = self.index.search(
+            queries, vectors, wanted, hybrid=self.hybrid, weight=self.weight, where=where
+        )
+        for query, hits in zip(queries, all_hits, strict=True):
+            yield self._reranked(query, hits)[:top]
 
     def _reranked(self, query: str, hits: list[Hit]) -> list[Hit]:
         """The first of the hits in the reranker's order; those after them are dropped."""

@@ -244,9 +244,9 @@ def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> N
     if vectors * size < LARGE:
         file_of(folder, manifest.key).unlink(missing_ok=True)
         return
-    graph = Neighbours.find(folder, manifest.key) or Neighbours(size)
+    graph = Neighbours.find(folder, manifest.key) or Neighbours.empty(size)
     if len(graph) > 1.5 * vectors:  # a third was deleted, which slows each walk down
-        graph = Neighbours(size)
+        graph = Neighbours.empty(size)
     (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
     if last <= graph.last:
         return

@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from roformer_tf.inference.generate import CausalModel
 
 TITLE = "文本生成 · Text generation"
+# Status in /metrics of a request whose client disconnected; nginx's number.
 CLIENT_CLOSED = 499
-"""Status in /metrics of a request whose client disconnected; nginx's number."""
 EXAMPLE = {"text": SAMPLE, "max_tokens": 16, "seed": 1}
+# Headers of a stream: neither caches nor proxies (nginx reads the second) may collect it.
 NO_BUFFERING = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Headers of a stream: neither caches nor proxies (nginx reads the second) may collect it."""
 
 
 class ServedGenerator(NamedTuple):
@@ -99,10 +99,6 @@ def load_served_generator(
     name = model_name(source)
     embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
     served = ServedGenerator(name, model, embedder)
-    try:
-        check_prompts(model, [SAMPLE])
-    except InputError:  # a vocabulary without these characters: the first request warms up
-        return served
     if embedder is not None:
         nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     config = GenerationConfig(max_tokens=16)

@@ -8,7 +8,6 @@ A model that generates text and has sentence vectors, such as a sim model, has /
 """
 
 import asyncio
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple
@@ -18,6 +17,7 @@ from fastapi import Body, FastAPI, HTTPException, Response
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.text_files import report
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import Result, SearchIndex
@@ -43,10 +43,10 @@ from roformer_tf.serving.serve_predictions import model_name
 from roformer_tf.serving.settings import Limits, ServeConfig
 
 TITLE, SEARCH_TITLE = "句向量 · Sentence vectors", "检索 · Search"
+# Of a vector's numbers, all below 1: more than float32 has.
 DECIMALS = 8
-"""Of a vector's numbers, all below 1: more than float32 has."""
+# Two lengths: TensorFlow's plan for the second serves all later ones.
 WARM_UP = ["好" * 20, "好" * 40]
-"""Two lengths: TensorFlow's plan for the second serves all later ones."""
 
 
 def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -97,8 +97,7 @@ def load_served_vectors(config: ServeConfig) -> ServedVectors:
         index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
     )
     if config.rerank is not None:
-        for line in report_reranking(config.rerank, retriever):
-            print(line, file=sys.stderr)
+        report(*report_reranking(config.rerank, retriever))
     list(retriever.results(WARM_UP, 1))
     return ServedVectors(name, embedder, retriever)
 
@@ -131,23 +130,17 @@ def vector_batcher(
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery]) -> list[Any]:
-        # /embed and /search share the model, and so its batches.
-        results: list[Any] = [None] * len(batch)
-        plain = [i for i, query in enumerate(batch) if query.top is None]
-        vectors = served.embedder.embed((batch[i].text for i in plain), batch_size)
-        for i, vector in zip(plain, vectors, strict=True):
-            results[i] = vector
-        if served.retriever is not None:
-            for where in {query.where for query in batch if query.top}:
-                asked = [
-                    (i, query.text, query.top)
-                    for i, query in enumerate(batch)
-                    if query.top and query.where == where
-                ]
-                top = max(top for _, _, top in asked)
-                all_hits = served.retriever.hits([text for _, text, _ in asked], top, where)
-                for (i, _, top), hits in zip(asked, all_hits, strict=True):
-                    results[i] = hits[:top]
+        vectors = served.embedder.embed((query.text for query in batch), batch_size)
+        results: list[Any] = list(vectors)
+        if served.retriever is None:
+            return results
+        # A condition is evaluated once for all queries that have it.
+        for top, where in {(query.top, query.where) for query in batch if query.top}:
+            chosen = [i for i, x in enumerate(batch) if (x.top, x.where) == (top, where)]
+            texts = [batch[i].text for i in chosen]
+            all_hits = served.retriever.hits(texts, vectors[chosen], top, where)
+            for i, hits in zip(chosen, all_hits, strict=True):
+                results[i] = hits
         return results
 
     return Batcher(deliver_all(run), batch_size, limits.max_waiting, metrics)

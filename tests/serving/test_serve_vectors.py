@@ -161,7 +161,7 @@ class LongDocuments:
     def __len__(self):
         return 100
 
-    def hits(self, queries, top, where=None):
+    def hits(self, queries, vectors, top, where=None):
         return [[Hit(1, 1.0)] * top for _ in queries]
 
     def read(self, hits):
@@ -195,7 +195,7 @@ class FilteredDocuments:
 
     index = Index()
 
-    def hits(self, queries, top, where=None):
+    def hits(self, queries, vectors, top, where=None):
         return [[Hit(where, 1.0)] for _ in queries]
 
 
