@@ -43,6 +43,7 @@ def typed(write_corpus, tmp_path):
     return flags.split()
 
 
+@pytest.mark.usefixtures("pictures")
 def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkeypatch, eagerly):
     monkeypatch.setattr(positions, "ProcessPoolExecutor", _ThisProcess)
     with eagerly():

@@ -68,7 +68,7 @@ def step(name, pieces, dropout=0.0, **changes):
     return {v.path: keras.ops.convert_to_numpy(v) for v in training.variables}, float(loss)
 
 
-@pytest.mark.quick_cases("softmax", "classifier")
+@pytest.mark.quick_cases("softmax")
 @pytest.mark.parametrize("name", TASKS)
 def test_eight_pieces_are_one_batch(name, eager_steps):
     whole, loss = step(name, 1)

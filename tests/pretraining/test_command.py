@@ -214,6 +214,7 @@ def has_learnt(run):
     return True
 
 
+@pytest.mark.slow
 def test_a_pattern_is_learnt(pattern_flags, tmp_path):
     quicker = {"steps": 150, "learning_rate": 1e-2, "optimizer": "muon"}
     assert main(["pretrain", *pattern_flags(tmp_path / "run", **quicker)]) == 0
