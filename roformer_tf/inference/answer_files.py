@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import check_writable, file_beside, is_folder
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
 
@@ -70,18 +70,31 @@ def tsv_line(cells: Iterable[Any], between: str = ",") -> str:
 
 
 class AnswerFile:
-    """A file of predictions, written row by row."""
+    """A file of predictions, written row by row; here a TSV, or JSON lines."""
+
+    def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
+        self._out, self._line = out, line
 
     def write(self, cells: Mapping[str, Any]) -> None:
         """Write a row, by column."""
-        raise NotImplementedError
+        self._out.write(self._line(cells))
 
     def flush(self) -> None:
         """Write what is buffered, for readers of an unfinished file."""
+        self._out.flush()
 
     def notes(self) -> list[str]:
         """For the user: cells that had to be changed."""
         return []
+
+
+def check_output(output: str | None) -> None:
+    """Raise InputError for an --output that is a folder, or cannot be written."""
+    if output is None or output == STANDARD:
+        return
+    if is_folder(output):
+        raise InputError(f"--output {output} is a folder. Name a file.")
+    check_writable(output)
 
 
 def check_format(output: str) -> None:
@@ -113,24 +126,11 @@ def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[Answe
             yield _Csv(out, names, between)
     elif kind == ".jsonl":
         with opened_text(output) as out:
-            yield _Lines(out, _json_line)
+            yield AnswerFile(out, _json_line)
     else:
         with opened_text(output) as out:
             out.write(tsv_line(names))
-            yield _Lines(out, lambda cells: tsv_line(cells.values(), between))
-
-
-class _Lines(AnswerFile):
-    """A TSV, or JSON lines."""
-
-    def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
-        self._out, self._line = out, line
-
-    def write(self, cells: Mapping[str, Any]) -> None:
-        self._out.write(self._line(cells))
-
-    def flush(self) -> None:
-        self._out.flush()
+            yield AnswerFile(out, lambda cells: tsv_line(cells.values(), between))
 
 
 class _Csv(AnswerFile):
@@ -144,9 +144,6 @@ class _Csv(AnswerFile):
 
     def write(self, cells: Mapping[str, Any]) -> None:
         self._writer.writerow([self._safe(_value(cell, self._between)) for cell in cells.values()])
-
-    def flush(self) -> None:
-        self._out.flush()
 
     def notes(self) -> list[str]:
         notes = []
@@ -191,6 +188,9 @@ class _Sheet(AnswerFile):
                 "a .csv file."
             )
         self._append([_value(cell, self._between) for cell in cells.values()])
+
+    def flush(self) -> None:
+        """Nothing is on the disk before the whole sheet."""
 
     def notes(self) -> list[str]:
         if not self._cut:

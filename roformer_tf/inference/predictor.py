@@ -68,6 +68,8 @@ class Predictor:
 
     def _examples(self, texts: Any, is_single: bool) -> list[Texts]:
         """The argument of a call as a list of tuples of texts."""
+        # Iterating a dictionary or a data frame gives its keys, whose predictions would be wrong
+        # without an error; a set has no order.
         is_unordered = isinstance(texts, bytes | Mapping | Set) or hasattr(texts, "columns")
         if is_unordered or not isinstance(texts, Iterable):
             raise InputError(
@@ -137,6 +139,7 @@ def load(
         # A head trained elsewhere does not say whether it takes one text or a pair.
         if opened.is_finetuned:
             return _of_task(opened, opened.finetuned(), None, batch_size, top)
+        # A model that was trained for vectors may still have the head of its pretraining.
         if opened.has_embedding_file:
             return _of_vectors(embedder_from(opened), batch_size)
         if (task := opened.classifier_task) is not None:
@@ -176,7 +179,7 @@ def _of_task(
         ]
         predictions = finetuned.predict(examples, batch_size)
         answers = map(task.decoding.as_json, examples, predictions)
-        return [{NAMES.get(key, key): _plain(x) for key, x in one.items()} for one in answers]
+        return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in answers]
 
     counts = text_counts or (len(task.text_columns),)
     return _warm(finetuned.model, Predictor(predict, task.text_columns, counts))
@@ -219,9 +222,9 @@ def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:
 def _warm(model: Any, predictor: Predictor, with_mask: str = "") -> Predictor:
     """Predict twice before the first call, so that this is not the slow one.
 
-    The two batches differ in size and length: TensorFlow's plan for the second serves all shapes.
-    Where every shape is compiled, these two would hardly be the ones that follow.
+    The two batches differ in size and length: TensorFlow's trace of the second serves all shapes.
     """
+    # XLA compiles every shape separately, so there a warm-up would not help.
     if not runner(model).compiled:
         for count in (1, 2):
             text = "好" * 20 * count + with_mask * count

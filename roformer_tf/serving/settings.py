@@ -1,24 +1,18 @@
 """Settings of `serve`, and the limits of a request."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.models.rows import BATCH_SIZE
 
+# Time limit for the body of a request.
 BODY_SECONDS = 30
-"""Time limit for the body of a request."""
+# Time that running requests have to finish when the service stops.
 SHUTDOWN_SECONDS = 30
-"""Time that running requests have to finish when the service stops."""
-
-
-def _check_positive(limits: Any) -> None:
-    for name, value in asdict(limits).items():
-        if value < 1:
-            raise InputError(f"{name} is {value}, but must be at least 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +33,7 @@ class Limits:
     """Maximum number of open connections; requests on further ones get status 503."""
 
     def __post_init__(self) -> None:
-        _check_positive(self)
+        check_numbers(self, *(x.name for x in fields(self)), at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +49,7 @@ class GenerationLimits:
     """Maximum number of samples of a text, of candidates for its paraphrases, or of beams."""
 
     def __post_init__(self) -> None:
-        _check_positive(self)
+        check_numbers(self, *(x.name for x in fields(self)), at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +97,6 @@ class ServeConfig:
     generation_limits: GenerationLimits = field(default_factory=GenerationLimits)
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise InputError(f"--workers is {self.workers}, but must be at least 1.")
+        check_numbers(self, "workers", "batch_size", at_least=1)
         if self.index is None and (self.hybrid or self.rerank):
             raise InputError("--hybrid and --rerank require --index.")
