@@ -17,8 +17,8 @@ from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, file_beside
-from roformer_tf.inference.answer_files import check_output
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts, report
 from roformer_tf.terminal import Progress
 

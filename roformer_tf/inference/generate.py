@@ -12,8 +12,8 @@ import tyro
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.inference.answer_files import check_output, opened_text, tsv_line
 from roformer_tf.inference.opening import open_model
+from roformer_tf.inference.prediction_files import check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import (
     TextFileConfig,
     check_not_blank,

@@ -8,17 +8,17 @@ from typing import Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.inference.answer_files import (
+from roformer_tf.inference.opening import open_finetuned, predict_encoded
+from roformer_tf.inference.prediction_files import (
     STANDARD,
-    answer_file,
     bad_cells,
     cell_names,
     cells,
     check_format,
     check_output,
+    prediction_file,
     text_names,
 )
-from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.inference.text_files import TextFileConfig, chunks, report
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
@@ -149,7 +149,7 @@ def predict_file(config: PredictConfig) -> None:
     tally = Tally(config.input, task, is_marked)
     table = _Table(task, config.with_text, is_marked)
     with (
-        answer_file(config.output, table.names, task) as out,
+        prediction_file(config.output, table.names, task) as out,
         Progress(desc="predict", unit=" texts") as bar,
     ):
         for chunk in chain([first], parts):

@@ -33,7 +33,7 @@ from roformer_tf.tasks.probabilities import shortest
 
 logger = logging.getLogger(__name__)
 
-Answer: TypeAlias = dict[str, Any]
+Prediction: TypeAlias = dict[str, Any]
 # The texts of one example: one, a pair, or A, B and C.
 Texts: TypeAlias = tuple[str, ...]
 
@@ -48,7 +48,7 @@ MAX_SHOWN = 60  # characters of a bad text in an error
 class Predictor:
     """A loaded model as a function of texts; `load` makes it."""
 
-    predict: Callable[[Sequence[Texts]], list[Answer]]
+    predict: Callable[[Sequence[Texts]], list[Prediction]]
     """Examples, each a tuple of its texts → the prediction of each."""
     text_columns: Texts
     """Names of the texts of an example, as in training."""
@@ -172,14 +172,14 @@ def _of_task(
     task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         examples = [
             task.labelling.for_prediction(Example(example, None, f"text {number}"))
             for number, example in enumerate(texts)
         ]
         predictions = finetuned.predict(examples, batch_size)
-        answers = map(task.decoding.as_json, examples, predictions)
-        return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in answers]
+        as_json = map(task.decoding.as_json, examples, predictions)
+        return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in as_json]
 
     counts = text_counts or (len(task.text_columns),)
     return _warm(finetuned.model, Predictor(predict, task.text_columns, counts))
@@ -189,7 +189,7 @@ def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
     """The likeliest tokens of each mask, and the text with the likeliest of all."""
     _warn(opened, [model.choice.note])
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         return [
             {
                 "filled": filled(text, masks, "{}"),
@@ -206,7 +206,7 @@ def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
 def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
     """A vector of each text."""
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         vectors = embedder.embed((text for (text,) in texts), batch_size)
         return [{"vector": vector} for vector in vectors]
 

@@ -8,8 +8,8 @@ import numpy as np
 import tyro
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.answer_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import (
     CHUNK,
     TextFileConfig,

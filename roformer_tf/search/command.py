@@ -1,4 +1,4 @@
-"""The body of `search`: build an index, and find the documents that answer queries."""
+"""The body of `search`: build an index, and find the documents that match queries."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable
-from roformer_tf.inference.answer_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.search.database import is_index
@@ -29,7 +29,7 @@ ID_COLUMN = "id"
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """Find the documents that answer queries, by the cosine of their vectors.
+    """Find the documents that match queries, by the cosine of their vectors.
 
     The output is a TSV with the columns query, rank, score, document, and id if the documents have
     ids. A document longer than the model's maximum length is split into passages. Its score is that
@@ -63,7 +63,7 @@ class SearchConfig:
     weight, reciprocal rank fusion."""
     hybrid_weight: float | None = None
     """Weight of the cosine relative to max-normalized BM25, such as 1, chosen on queries whose
-    answers are known. Implies --hybrid; stored in an index that is created."""
+    documents are known. Implies --hybrid; stored in an index that is created."""
     beginning_weight: float | None = None
     """Weight of a document's first passage relative to its nearest one, such as 0.3: the beginning
     of a manual page or a news article says what the rest is about. Stored in an index that is

@@ -169,6 +169,6 @@ class Generations(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a request got no answer."""
+    """Why a request failed."""
 
     error: str

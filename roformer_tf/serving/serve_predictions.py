@@ -106,7 +106,7 @@ def create_task_app(
         metrics,
         width=lambda example: max(_characters(example), BATCH_TOKENS // batch_size),
     )
-    # What the page needs to draw its form and the answer.
+    # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
     health = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
@@ -129,11 +129,11 @@ def create_task_app(
         texts = [[item] if isinstance(item, str) else item for item in items]
         examples = [as_example(each, task) for each in texts]
         predictions = await submit(batcher, examples)
-        answers = map(task.decoding.as_json, examples, predictions)
+        as_json = map(task.decoding.as_json, examples, predictions)
         if sum(map(_characters, examples)) <= SHORT:
-            return json_response("predictions", answers, limits)
+            return json_response("predictions", as_json, limits)
         # The tags of long texts take seconds to encode; meanwhile the loop serves others.
-        return await asyncio.to_thread(json_response, "predictions", answers, limits)
+        return await asyncio.to_thread(json_response, "predictions", as_json, limits)
 
     return app
 
