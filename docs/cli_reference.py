@@ -1,92 +1,77 @@
-"""MkDocs hook: fill in the pages that are generated or stored outside docs/.
+"""MkDocs hook: `<!-- cli-reference -->` becomes tables of all flags of all commands."""
 
-`<!-- cli-reference -->` becomes tables of all flags, read from the settings classes of the
-commands. `<!-- include: FILE -->`, with the line after it, becomes a
-Markdown file of the repository.
-"""
-
+import ast
 import dataclasses
-import re
+import inspect
+import textwrap
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
+from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
-
-import griffe
 
 from roformer_tf.cli import COMMANDS, load_settings
 
-ROOT = Path(__file__).resolve().parent.parent
-# Links of included files to other pages of the site. Other files are not in the site: only their
-# name is shown.
-PAGES = {
-    "LOG.md": "../LOG.md",
-    "RESULTS.md": "results.md",
-    "PAPER.md": "paper.md",
-    "SEARCH.md": "search.md",
-}
-LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
+KINDS = {int: "N", float: "X", str: "TEXT", bool: "yes or no"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the two markers of a page (called by MkDocs)."""
-    markdown = re.sub(r"<!-- include: (\S+) -->\n.*", lambda match: included(match[1]), markdown)
-    if "<!-- cli-reference -->" in markdown:
-        markdown = markdown.replace("<!-- cli-reference -->", "\n".join(cli_reference()))
-    return markdown
+    """Replace the marker of a page (called by MkDocs)."""
+    marker = "<!-- cli-reference -->"
+    return markdown.replace(marker, reference()) if marker in markdown else markdown
 
 
-def included(file: str) -> str:
-    """A Markdown file of the repository, its links adapted to the site and without figures."""
-    text = (ROOT / file).read_text(encoding="utf-8")
-    text = re.sub(r"^!\[.*\n", "", text, flags=re.MULTILINE)
-    return LINK.sub(lambda match: adapted_link(*match.groups()), text)
+@cache
+def reference() -> str:
+    """A section with a table of flags for each command."""
+    return "\n".join(line for name in COMMANDS for line in section(name))
 
 
-def adapted_link(text: str, target: str, anchor: str | None) -> str:
-    """A link to a page of the site, or the text alone if the site lacks the file."""
-    page = PAGES.get(Path(target).name)
-    return f"[{text}]({page}{anchor or ''})" if page else text
+def section(name: str) -> Iterator[str]:
+    """Yield the lines of the section of a command."""
+    command = COMMANDS[name]
+    yield f"## {name}\n\n{command.help[0].upper()}{command.help[1:]}.\n"
+    if command.alone:
+        yield f"`--{command.alone}` may be omitted: its value can be the first argument.\n"
+    yield from table(load_settings(name))
+    for flag in command.variants:
+        yield f"\nWith `--{flag}`:\n"
+        yield from table(load_settings(name, [f"--{flag}"]))
+    yield ""
 
 
-def cli_reference() -> Iterator[str]:
-    """Yield the lines of the reference: a section and a table of flags for each command."""
-    for name, command in COMMANDS.items():
-        yield f"## {name}\n\n{command.help.capitalize()}.\n"
-        if command.alone:
-            yield f"`--{command.alone}` may be omitted: its value can be the first argument.\n"
-        yield from flag_table(load_settings(name))
-        for flag in command.variants:
-            yield f"\nWith `--{flag}`:\n"
-            yield from flag_table(load_settings(name, [f"--{flag}"]))
-        yield ""
-
-
-def flag_table(settings: type) -> Iterator[str]:
+def table(settings: type) -> Iterator[str]:
     """Yield the lines of a table of the flags of a settings class."""
     yield "| flag | values | default | meaning |\n| --- | --- | --- | --- |"
-    for flag, values, default, meaning in flags(settings):
-        yield f"| `--{flag}` | {values} | {default} | {meaning} |"
+    yield from rows(settings)
 
 
-def flags(settings: type) -> Iterator[tuple[str, str, str, str]]:
-    """Yield flag, values, default and docstring of every field; nested settings are flattened."""
-    hints = get_type_hints(settings)
-    documented = griffe.load(settings.__module__, search_paths=[str(ROOT)]).all_members
-    members = documented[settings.__name__].all_members
+def rows(settings: type) -> Iterator[str]:
+    """Yield a row for every field; nested settings are flattened, as on the command line."""
+    hints, meanings = get_type_hints(settings), docstrings(settings)
     for field in dataclasses.fields(settings):
         if dataclasses.is_dataclass(hints[field.name]):
-            yield from flags(hints[field.name])
+            yield from rows(hints[field.name])
             continue
-        docstring = members[field.name].docstring if field.name in members else None
-        meaning = escaped(" ".join(docstring.value.split())) if docstring else ""
-        yield field.name.replace("_", "-"), values_of(hints[field.name]), default_of(field), meaning
+        meaning = meanings.get(field.name, "").replace("|", "\\|").replace("<", "&lt;")
+        flag, values = field.name.replace("_", "-"), values_of(hints[field.name])
+        yield f"| `--{flag}` | {values} | {default_of(field)} | {meaning} |"
+
+
+def docstrings(settings: type) -> dict[str, str]:
+    """Field → the string after it in the class, or in a class that it inherits from."""
+    texts = {}
+    for base in reversed(settings.__mro__[:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return texts
 
 
 def values_of(hint: Any) -> str:
-    """The values that a flag takes, such as "zh, en" or "N …"."""
-    kinds = {int: "N", float: "X", str: "TEXT", bool: "yes or no"}
-    if hint in kinds:
-        return kinds[hint]
+    """The values that a flag takes, such as "N" or "TEXT …"."""
+    if hint in KINDS:
+        return KINDS[hint]
     arguments = [x for x in get_args(hint) if x not in (type(None), Ellipsis)]
     if arguments and not isinstance(arguments[0], type) and not get_args(arguments[0]):
         return ", ".join(f"`{x}`" for x in arguments)
@@ -94,8 +79,8 @@ def values_of(hint: Any) -> str:
     return f"{inner} …" if get_origin(hint) in (tuple, dict) else inner
 
 
-def default_of(field: Any) -> str:
-    """The default of a field, as it is typed."""
+def default_of(field: dataclasses.Field) -> str:
+    """The default of a field as it is typed, "" if it has none."""
     value = field.default
     if field.default_factory is not dataclasses.MISSING:
         value = field.default_factory()
@@ -103,12 +88,5 @@ def default_of(field: Any) -> str:
         return "required"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if value is None or value in ((), {}):
-        return ""
     items = value if isinstance(value, tuple) else (value,)
-    return f"`{' '.join(map(str, items))}`"
-
-
-def escaped(text: str) -> str:
-    """A docstring as the text of a table cell."""
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return f"`{' '.join(map(str, items))}`" if value not in (None, (), {}) else ""
