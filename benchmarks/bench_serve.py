@@ -198,7 +198,7 @@ def summary(seconds: np.ndarray) -> str:
 
 
 def first_answer(at: tuple[str, int], text: str) -> None:
-    """Ask until there is somebody: uvicorn listens a little after a plain service says so."""
+    """Ask until the service responds: uvicorn listens a little after it prints its address."""
     while True:
         try:
             waits(at, [text])

@@ -36,12 +36,12 @@ class Measurement:
 
     case: str
     shape: Mapping[str, Any]
-    """What tells it from the case's other measurements."""
+    """What distinguishes it from the case's other measurements."""
     contenders: tuple[Contender, ...]
     settings: Mapping[str, Any]
     """What all contenders are given."""
     work: str = ""
-    """The function of the peers that does it; unset, the case's name."""
+    """The function of the peers that does it. Default: the case's name."""
     rounds: int | None = None
     """Unset: as many as asked for."""
     at_least: float = 1.0
@@ -88,7 +88,7 @@ class Material:
         return str(make_embedder(self.folder / "embedder", characters))
 
     def _sentences(self, count: int) -> str:
-        """A file of so many pieces of the corpus, of 20 tokens on average with [CLS] and [SEP]."""
+        """A file of so many chunks of the corpus, of 20 tokens on average with [CLS] and [SEP]."""
         text = "".join("".join(texts_of(self.corpus(10))).split())
         random = np.random.default_rng(5)
         starts = random.integers(0, len(text) - 30, count).tolist()
@@ -114,50 +114,50 @@ def mlm_step(material: Material) -> Iterator[Measurement]:
                 )
 
 
-def _trainers(given: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
+def _trainers(settings: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
     """Who trains.
 
     To spare time, base models without dropout meet only the best rival, bert4keras takes part
     with the small model and dropout and at 512 tokens, and other settings at one shape.
     """
-    yield Contender("ours", "ours", AUTO, given)
+    yield Contender("ours", "ours", AUTO, settings)
     settings = "bf16 autocast, fused AdamW, gradients clipped"
-    if given["dropout"] or size == "small":
+    if settings["dropout"] or size == "small":
         yield Contender(
             "Hugging Face, stock",
             "huggingface",
             f"torch.compile, every position projected, {settings}",
-            given | {"variant": "stock"},
+            settings | {"variant": "stock"},
         )
     yield Contender(
         "Hugging Face, tuned",
         "huggingface",
         f"torch.compile, masked positions projected, {settings}, inductor's fallback_random, "
         "malloc keeps its memory",
-        given | {"variant": "tuned"},
+        settings | {"variant": "tuned"},
         KEEP_MEMORY,
     )
-    fully = (size, length, given["dropout"]) == ("small", 512, 0.1)
+    fully = (size, length, settings["dropout"]) == ("small", 512, 0.1)
     if fully:
         yield Contender(
             "Hugging Face, eager",
             "huggingface",
             f"not compiled, every position projected, {settings}",
-            given | {"variant": "eager"},
+            settings | {"variant": "eager"},
         )
-    if (size == "small") + (given["dropout"] > 0) + (length == 512) >= 2:
+    if (size == "small") + (settings["dropout"] > 0) + (length == 512) >= 2:
         yield Contender(
             "bert4keras",
             "bert4keras",
             "TensorFlow graph, float32, every position projected, AdamW",
-            given | {"variant": "stock"},
+            settings | {"variant": "stock"},
         )
     if fully:
         yield Contender(
             "bert4keras, tuned",
             "bert4keras",
             "the same with TensorFlow's auto_mixed_precision_onednn_bfloat16",
-            given | {"variant": "tuned"},
+            settings | {"variant": "tuned"},
         )
 
 
@@ -308,7 +308,7 @@ def paraphrase(material: Material) -> Iterator[Measurement]:
             Contender(
                 "bert4keras",
                 "bert4keras",
-                "the released script's way: one by one, its vectors apart",
+                "the released script's way: one by one, its vectors computed separately",
             ),
         ),
         {"checkpoint": material.checkpoint("base"), "samples": 20, "new": 24},
@@ -340,7 +340,7 @@ def embed(material: Material) -> Iterator[Measurement]:
 
 
 def embed_million(material: Material) -> Iterator[Measurement]:
-    """The same beside each other on 200,000, and a million alone: half an hour, so by name alone.
+    """Ours and a peer on 200,000 texts, and ours on a million: half an hour, so by name alone.
 
     Sentence-transformers would take another hour for its million, at the same rate.
     """
@@ -441,8 +441,8 @@ def preparation(material: Material) -> Iterator[Measurement]:
             Contender(
                 "Hugging Face",
                 "huggingface",
-                "the tokenizing and grouping of transformers' run_mlm.py, without its cache; no "
-                "document is kept apart, held out or masked by words",
+                "the tokenizing and grouping of transformers' run_mlm.py, without its cache; "
+                "documents are not separated, held out or masked by words",
                 {"tokenizer": folder},
             ),
         ),

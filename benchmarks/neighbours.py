@@ -113,7 +113,7 @@ def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
 
 
 def _graph(blocks: Iterable[tuple[np.ndarray, np.ndarray]], vectors: int, size: int) -> Neighbours:
-    graph = Neighbours(size)
+    graph = Neighbours.empty(size)
     with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
         for block, ids in blocks:
             graph.add(block, ids)

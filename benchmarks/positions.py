@@ -302,18 +302,18 @@ def _write_report(output: Path, report: dict[str, Any]) -> None:
     )
 
 
-def _cells(name: str, one: Mapping[str, Any]) -> list[str]:
+def _cells(name: str, figures: Mapping[str, Any]) -> list[str]:
     """A table row of one kind of positions."""
-    interval, memory = one.get("interval"), one["peak_memory"]
+    interval, memory = figures.get("interval"), figures["peak_memory"]
     return [
         name,
-        f"{one['held_out_loss']:.4f}",
-        f"{one['held_out_accuracy']:.2%}",
-        f"{one['difference']:+.4f}" if "difference" in one else "",
+        f"{figures['held_out_loss']:.4f}",
+        f"{figures['held_out_accuracy']:.2%}",
+        f"{figures['difference']:+.4f}" if "difference" in figures else "",
         "{:+.4f} to {:+.4f}".format(*interval) if interval else "",
-        f"{1000 * one['seconds_per_step']:,.0f}",
+        f"{1000 * figures['seconds_per_step']:,.0f}",
         f"{memory / 2**20:,.0f}" if memory else "",
-        f"{one['parameters']:,}",
+        f"{figures['parameters']:,}",
     ]
 
 

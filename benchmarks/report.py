@@ -59,7 +59,7 @@ def write_report(results: Results) -> None:
 
 def render(results: Results) -> str:
     """The whole text."""
-    parts = ["# How fast it is, beside what one could use instead", HOW, _machine(results)]
+    parts = ["# How fast it is, compared with the alternatives", HOW, _machine(results)]
     for case, make in CASES.items():
         records = results.of(case)
         if records:
@@ -75,7 +75,7 @@ def summary(record: Record) -> str:
 
 
 def _body(case: str, records: list[Record]) -> Iterator[str]:
-    """What stands under a case's heading."""
+    """What is written under a case's heading."""
     if case == "mlm_step":
         yield _goals(records)
     if case == "profile":
@@ -134,13 +134,13 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
 
 def _stages_of_writing(facts: dict[str, Any]) -> str:
     """The first call, which compiles; and one token early in a text and one at its end."""
-    told = []
+    facts_shown = []
     if "first_call" in facts:
-        told.append(f"first call {_seconds(facts['first_call'])}")
+        facts_shown.append(f"first call {_seconds(facts['first_call'])}")
     if "early_token" in facts:
-        told.append(f"token 10 {_seconds(facts['early_token'])}")
-        told.append(f"token 120 {_seconds(facts['late_token'])}")
-    return "".join(f", {item}" for item in told)
+        facts_shown.append(f"token 10 {_seconds(facts['early_token'])}")
+        facts_shown.append(f"token 120 {_seconds(facts['late_token'])}")
+    return "".join(f", {item}" for item in facts_shown)
 
 
 def _answer(facts: dict[str, Any]) -> str:
@@ -150,7 +150,7 @@ def _answer(facts: dict[str, Any]) -> str:
 
 
 def _goals(records: list[Record]) -> str:
-    """Ratios beside what was aimed at, by shape."""
+    """Ratios next to their goals, by shape."""
     names = list(GOALS)
     rows = []
     for record in records:
@@ -214,7 +214,7 @@ def _machine(results: Results) -> str:
 
 
 def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table; what a line repeats of the one above is left out of its first cell."""
+    """A Markdown table; a first cell that repeats the one above is empty."""
     lines = [heads, ["---"] * len(heads)]
     first = ""
     for row in rows:

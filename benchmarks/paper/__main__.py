@@ -76,7 +76,7 @@ class PaperConfig:
 
 
 def loss(config: PaperConfig) -> None:
-    """(a) The figure of the MLM loss: RoFormer beside BERT, equal otherwise."""
+    """(a) The figure of the MLM loss: RoFormer and BERT, equal otherwise."""
     _compare(config, "rotary", "learned")
 
 
@@ -111,7 +111,7 @@ def stages(config: PaperConfig) -> None:
 
 
 def _staged(config: PaperConfig, name: str, seed: int) -> float:
-    """Train in these stages, and judge at 512."""
+    """Train in these stages, and evaluate at 512."""
     run = stage_run(config, name, seed)
     command(
         *("pretrain", *RECIPE, "--corpus", corpus(config), "--output", run, "--seed", seed),
@@ -132,7 +132,7 @@ def stage_run(config: PaperConfig, name: str, seed: int) -> Path:
 
 
 def long_texts(config: PaperConfig) -> None:
-    """(c) Which text belongs to which, where the evidence lies beyond token 512 of a row."""
+    """(c) Which text belongs to which, where the evidence is beyond token 512 of a row."""
     data = config.output / "long_texts"
     model = _start_of_long_texts(config, data)
     if not (data / "train.jsonl").exists():  # the last of its files
@@ -151,7 +151,7 @@ def long_texts(config: PaperConfig) -> None:
 
 
 def _start_of_long_texts(config: PaperConfig, data: Path) -> Path:
-    """A model pretrained on all but what `long_texts` judges by."""
+    """A model pretrained on everything except the articles that `long_texts` tests with."""
     text, run = data / "start.jsonl", data / "start"
     if not text.exists():
         data.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ def _vectors(config: PaperConfig, data: Path, start: Path, length: int) -> Itera
 
 
 def overhead(config: PaperConfig) -> None:
-    """(e) What rotation costs a training step, beside added positions and none."""
+    """(e) What rotation costs a training step, compared with added positions and none."""
     print("\n".join(overhead_table()))
 
 

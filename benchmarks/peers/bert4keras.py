@@ -100,10 +100,10 @@ class Writer(AutoRegressiveDecoder):
         self.model, self.unilm = model, unilm
 
     @AutoRegressiveDecoder.wraps(default_rtype="logits")
-    def predict(self, given: Any, output_ids: Any, states: Any) -> Any:
+    def predict(self, inputs: Any, output_ids: Any, states: Any) -> Any:
         """Logits of the next token of each row."""
-        token_ids = np.concatenate([given[0], output_ids], 1)
-        segment_ids = np.concatenate([0 * given[0], 0 * output_ids + self.unilm], 1)
+        token_ids = np.concatenate([inputs[0], output_ids], 1)
+        segment_ids = np.concatenate([0 * inputs[0], 0 * output_ids + self.unilm], 1)
         return self.last_token(self.model).predict([token_ids, segment_ids], verbose=0)
 
 

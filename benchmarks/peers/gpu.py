@@ -57,7 +57,7 @@ def loss_of(case: Case, model: Any, device: str) -> Any:
 
 
 def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
-    """Train a while; give what the table tells of it."""
+    """Train some steps: the figures of the table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = made_model(case).train().to(device)
     loss = loss_of(case, model, device)
@@ -104,5 +104,5 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    given, steps, rounds = sys.argv[1:]
-    print(json.dumps(measure(Case(**json.loads(given)), int(steps), int(rounds))))
+    case, steps, rounds = sys.argv[1:]
+    print(json.dumps(measure(Case(**json.loads(case)), int(steps), int(rounds))))

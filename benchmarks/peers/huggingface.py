@@ -64,20 +64,20 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
     return Prepared(timed(step), {"first_loss": step(), "precision": "bf16 autocast"})
 
 
-def stock_loss(model: Any, made: inputs.MaskedBatch) -> Callable[[], Any]:
+def stock_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
     """The model's own loss: every position is projected, those not masked have the label −100."""
-    tokens, labels = torch.tensor(made.token_ids), torch.tensor(made.labels_everywhere())
+    tokens, labels = torch.tensor(batch.token_ids), torch.tensor(batch.labels_everywhere())
     real = torch.ones_like(tokens)
     return lambda: model(input_ids=tokens, attention_mask=real, labels=labels).loss
 
 
-def gathered_loss(model: Any, made: inputs.MaskedBatch) -> Callable[[], Any]:
+def gathered_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
     """The same loss of the masked positions alone: the vocabulary's product is done only there."""
-    tokens = torch.tensor(made.token_ids)
+    tokens = torch.tensor(batch.token_ids)
     real = torch.ones_like(tokens)
     rows, length = tokens.shape
-    places = (torch.tensor(made.positions) + length * torch.arange(rows)[:, None]).flatten()
-    labels = torch.tensor(made.labels).flatten()
+    places = (torch.tensor(batch.positions) + length * torch.arange(rows)[:, None]).flatten()
+    labels = torch.tensor(batch.labels).flatten()
 
     def loss() -> Any:
         hidden = model.roformer(input_ids=tokens, attention_mask=real)[0]

@@ -245,7 +245,7 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     """Sentences of the same meaning, as the command makes them; a unit of work is a sentence."""
     from roformer_tf import RoFormerForSentenceSimilarity
-    from roformer_tf.inference.generate import GenerateConfig, written
+    from roformer_tf.inference.generate import GenerateConfig, generate_texts
     from roformer_tf.models.generation_config import GenerationConfig
 
     together = 8
@@ -260,21 +260,21 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
         paraphrases=samples,
         batch_size=together * samples,
     )
-    written(model, texts, config)
+    generate_texts(model, texts, config)
 
     def run(count: int) -> Figures:
-        told = timed(lambda: written(model, texts, config))(count)
+        told = timed(lambda: generate_texts(model, texts, config))(count)
         return {"seconds": told["seconds"] / together}
 
     return Prepared(run, {})
 
 
 def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> Prepared:
-    """Vectors of all lines of a file, written as the command writes them, its checks apart."""
-    from roformer_tf.inference.embed import open_embedder
+    """Vectors of all lines of a file, written as the command writes them, without its checks."""
+    from roformer_tf.inference.embed import VectorSettings
     from roformer_tf.inference.embed_file import vector_file
 
-    embedder = open_embedder(model, precision=dtype)
+    embedder = VectorSettings(precision=dtype).open(model)
     folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
 
     def work() -> None:

@@ -38,7 +38,7 @@ class ManualConfig:
     output: Path
     """Folder for documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
     package: Path | None = None
-    """A folder with the package's files, if it is unpacked already; unset, apt fetches it."""
+    """A folder with the package's files, if it is unpacked already. Default: apt downloads it."""
 
 
 class Page(NamedTuple):
@@ -86,10 +86,10 @@ def pages(folder: Path) -> Iterator[Page]:
             yield Page(name, text, _entries(page))
 
 
-def own_queries(found: Iterable[Page]) -> Iterator[tuple[str, str]]:
+def own_queries(pages: Iterable[Page]) -> Iterator[tuple[str, str]]:
     """Each title or index entry that belongs to one page alone, and that page's name."""
     owners: dict[str, set[str]] = {}
-    for page in found:
+    for page in pages:
         for query in page.queries:
             owners.setdefault(query, set()).add(page.name)
     return ((query, names.pop()) for query, names in owners.items() if len(names) == 1)
@@ -106,7 +106,7 @@ def split_of(name: str) -> str:
 
 
 def _entries(page: str) -> tuple[str, ...]:
-    """A page's title and index entries, each once, but for those that were not translated."""
+    """A page's title and index entries, each once, except those that were not translated."""
     reader = _Entries()
     reader.feed(page)
     plain = (" ".join(entry.split()) for entry in ("".join(reader.title), *reader.keywords))
@@ -114,7 +114,7 @@ def _entries(page: str) -> tuple[str, ...]:
 
 
 class _Entries(html.parser.HTMLParser):
-    """Collects the first heading, and what stands in the index."""
+    """Collects the first heading, and the entries of the index."""
 
     def __init__(self) -> None:
         super().__init__()

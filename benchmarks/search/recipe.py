@@ -1,7 +1,7 @@
 """The commands that a search in a manual is made of, in their order, as a user types them.
 
-A step is done when its mark stands in the folder `steps`, with the very command in it. Killed, the
-next run goes on with the step that was under way, which itself goes on where it stood.
+A step is done when its mark is in the folder `steps`, with exactly its command. After a kill, the
+next run continues with the step that was running, which itself resumes where it stopped.
 """
 
 import gzip
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.search.judging import Queries
 from benchmarks.search.manual import DOCUMENTS, QUERIES
+from benchmarks.search.search_figures import Queries
 from benchmarks.search.translations import TranslationConfig
 from benchmarks.search.translations import main as write_translations
 from pretrain.demo.corpus import write_corpus
@@ -28,12 +28,12 @@ CONFIGS = Path("benchmarks/search")
 PASSAGE_LENGTH = 112
 """Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less."""
 HYBRID_WEIGHT = 1.0
-"""Of a cosine beside BM25 in parts of a query's largest; chosen on the valid queries."""
+"""Of a cosine relative to max-normalized BM25; chosen on the valid queries."""
 BEGINNING_WEIGHT = 0.5
-"""Of a page's first passage beside its nearest; chosen on the valid queries, too."""
+"""Of a page's first passage relative to its nearest; chosen on the valid queries, too."""
 RERANKED = 50
 WRONG = 4
-"""Pages held against each query where the reranker is trained."""
+"""Wrong pages for each query in the training of the reranker."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class SearchRecipe:
             _write_jsonl(self._at(f"{split}.jsonl"), rows)
 
     def write_labelled(self) -> None:
-        """Queries beside their own page, and beside others that were found for them: 1 and 0.
+        """Queries with their own page, 1, and with other pages that were found for them, 0.
 
         The others are drawn from all that a reranker reads, of pages that queries of the same split
         ask for: each page is right for some and wrong for others. A page that was only ever wrong,
-        as all of valid's and test's would be in training, is learnt by heart as wrong.
+        as all of valid's and test's would be in training, would be memorized as wrong.
         """
         texts, random = self.texts(), np.random.default_rng(0)
         for split in ("train", "valid"):
@@ -153,8 +153,8 @@ class SearchRecipe:
     def train_reranker(self) -> None:
         """Train a model of pairs on what a search finds for train's queries.
 
-        It is a search that has not seen them. The other one knows their pages by heart: beside them
-        it has wrong pages that are little alike, and beside those of new queries very like ones.
+        It is a search that has not seen them. The other one was trained on their pages: the wrong
+        pages that it finds for them differ much, and those for new queries little.
         """
         model, index = self._at("pages") / "model", self._at("indexes") / "pages"
         self.index(model, index)
@@ -217,7 +217,7 @@ class SearchRecipe:
         write_text(mark, typed + "\n")
 
     def _mark(self, output: Path) -> Path:
-        """What stands where the step that makes a file or folder was run to its end."""
+        """The mark of the finished step that makes a file or folder."""
         return self._at("steps") / "-".join(output.relative_to(self.output).parts)
 
     def _is_newest(self, mark: Path, words: Sequence[object]) -> bool:

@@ -36,7 +36,7 @@ class TranslationConfig:
     output: Path
     """The file of pairs: {"chinese": …, "english": …} a line."""
     package: Path | None = None
-    """A folder with the package's files, if it is unpacked already; unset, apt fetches it."""
+    """A folder with the package's files, if it is unpacked already. Default: apt downloads it."""
 
 
 def main(config: TranslationConfig) -> None:

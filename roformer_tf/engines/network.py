@@ -33,16 +33,8 @@ Array: TypeAlias = np.ndarray
 Part = Literal[
     "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
 ]
-# Name of that output.
-OUTPUTS: dict[Part, str] = {
-    "hidden": "hidden_states",
-    "classifier": "logits",
-    "token_classifier": "logits",
-    "vectors": "vectors",
-    "pooled": "vectors",
-    "masked": "logits",
-    "next_token": "logits",
-}
+# Name of that output; of all others "logits".
+OUTPUTS: dict[Part, str] = {"hidden": "hidden_states", "vectors": "vectors", "pooled": "vectors"}
 # Key in the metadata of our ONNX models: float32 or int8.
 PRECISION = "precision"
 
@@ -103,11 +95,15 @@ class Network:
     @property
     def output(self) -> str:
         """Name of its output."""
-        return OUTPUTS[self.part]
+        return OUTPUTS.get(self.part, "logits")
 
 
 class Graph(ABC):
     """The operations of a network; a node is the output of an earlier one."""
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        self.heads, self.head_size = config.num_attention_heads, config.head_size
+        self.rotary_base = config.rotary_base
 
     @abstractmethod
     def input(self, name: str) -> Node:
@@ -138,14 +134,7 @@ class Graph(ABC):
 
     @abstractmethod
     def attend(
-        self,
-        query: Node,
-        key: Node,
-        value: Node,
-        heads: int,
-        base: float,
-        visible: Node,
-        positions: Node | None,
+        self, query: Node, key: Node, value: Node, visible: Node, positions: Node | None
     ) -> Node:
         """Rotate query and key, (B, P, H) and (B, T, H), then weigh the values: (B, P, H).
 
@@ -307,9 +296,8 @@ def _layer(
         parts = graph.split(graph.dense(x, _joined("kv", layers[1:])), 2)
         x = graph.gather(x, positions)
         parts = [graph.dense(x, layers[0]), *parts]
-    heads, base = config.num_attention_heads, config.rotary_base
     query, key, value = parts
-    attended = graph.attend(query, key, value, heads, base, visible, positions)
+    attended = graph.attend(query, key, value, visible, positions)
     output = _dense(network, f"{name}/attention/attention_output")
     output = output._replace(kernel=output.kernel.reshape(config.hidden_size, -1))
     norm = f"{name}/attention_norm"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
     PRECISION,
     Array,
@@ -36,7 +37,7 @@ UNSEEN = -10_000.0
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
-    graph = OnnxGraph(network.config.head_size, largest)
+    graph = OnnxGraph(network.config, largest)
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
@@ -69,8 +70,9 @@ def _value(name: str, kind: int, shape: Sequence[str | None]) -> ValueInfoProto:
 class OnnxGraph(Graph):
     """Nodes and constants of an ONNX graph; a tensor is its name."""
 
-    def __init__(self, head_size: int, largest: int | None = None) -> None:
-        self.head_size, self.largest = head_size, largest
+    def __init__(self, config: RoFormerConfig, largest: int | None = None) -> None:
+        super().__init__(config)
+        self.largest = largest
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self._tables: tuple[str, ...] = ()
@@ -198,17 +200,10 @@ class OnnxGraph(Graph):
         return self.constant(f"ones_{size}", np.ones(size))
 
     def attend(
-        self,
-        query: str,
-        key: str,
-        value: str,
-        heads: int,
-        base: float,
-        visible: "SeenKeys",
-        positions: str | None,
+        self, query: str, key: str, value: str, visible: "SeenKeys", positions: str | None
     ) -> str:
         """RotaryEmbedding twice, and MultiHeadAttention."""
-        tables = self._rotation(base)
+        heads, tables = self.heads, self._rotation()
         zero = self.integers(0)
         key = self.fused("RotaryEmbedding", key, zero, *tables, num_heads=heads)
         if positions is None:
@@ -228,12 +223,12 @@ class OnnxGraph(Graph):
         inputs = [query, key, value, "", visible.keys, bias]
         return self.fused("MultiHeadAttention", *inputs, num_heads=heads)
 
-    def _rotation(self, base: float) -> tuple[str, ...]:
+    def _rotation(self) -> tuple[str, ...]:
         """Cosines and sines of all angles (T, K/2), computed for any length."""
         if not self._tables:
             places = self.node("Cast", self._places("token_ids"), to=TensorProto.FLOAT)
             pairs = np.arange(0, self.head_size, 2) / self.head_size
-            frequencies = self.constant("frequencies", base**-pairs)
+            frequencies = self.constant("frequencies", self.rotary_base**-pairs)
             places = self.node("Unsqueeze", places, self.integers(1))
             angles = self.node("Mul", places, frequencies)
             self._tables = self.node("Cos", angles), self.node("Sin", angles)

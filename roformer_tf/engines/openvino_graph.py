@@ -66,12 +66,11 @@ class OpenVinoGraph(Graph):
     """Nodes of an OpenVINO model."""
 
     def __init__(self, network: Network, largest: int | None = None) -> None:
+        super().__init__(network.config)
         self.largest = largest
-        head = network.config.head_size
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
         for name in (COSINES, SINES):
-            self.inputs[name] = _parameter(name, [1, 1, -1, head], ov.Type.f32)
-        self.head_size = head
+            self.inputs[name] = _parameter(name, [1, 1, -1, self.head_size], ov.Type.f32)
         self._constants: dict[str, Any] = {}
 
     def constant(self, name: str, values: Any, dtype: Any = np.float32) -> Any:
@@ -163,17 +162,10 @@ class OpenVinoGraph(Graph):
         return ops.add(x, self.constant(f"{name}/beta", norm.beta))
 
     def attend(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        heads: int,
-        base: float,
-        visible: ScoreBias,
-        positions: Any | None,
+        self, query: Any, key: Any, value: Any, visible: ScoreBias, positions: Any | None
     ) -> Any:
         """Rotate, and scaled_dot_product_attention."""
-        query, key, value = (self._heads(x, heads) for x in (query, key, value))
+        query, key, value = (self._split_heads(x) for x in (query, key, value))
         bias = visible.bias
         if positions is not None and visible.of_queries:
             bias = self.gather(bias, positions)
@@ -185,9 +177,9 @@ class OpenVinoGraph(Graph):
         joined = ops.transpose(attended, self.integers(0, 2, 1, 3))
         return ops.reshape(joined, self.integers(0, 0, -1), True)
 
-    def _heads(self, x: Any, heads: int) -> Any:
+    def _split_heads(self, x: Any) -> Any:
         """(B, T, H) → (B, N, T, K)."""
-        x = ops.reshape(x, self.integers(0, 0, heads, self.head_size), True)
+        x = ops.reshape(x, self.integers(0, 0, self.heads, self.head_size), True)
         return ops.transpose(x, self.integers(0, 2, 1, 3))
 
     def _rotated(self, x: Any, positions: Any | None) -> Any:

@@ -81,7 +81,7 @@ class StepGraph(OnnxGraph):
     """A graph of one new token of each text, and cached keys and values."""
 
     def __init__(self, config: RoFormerConfig) -> None:
-        super().__init__(config.head_size)
+        super().__init__(config)
         self.arrays: dict[str, Array] = {}
         self.layers = 0
 
@@ -105,18 +105,11 @@ class StepGraph(OnnxGraph):
         return SeenKeys(bias="bias")
 
     def attend(
-        self,
-        query: str,
-        key: str,
-        value: str,
-        heads: int,
-        base: float,
-        visible: SeenKeys,
-        positions: str | None,
+        self, query: str, key: str, value: str, visible: SeenKeys, positions: str | None
     ) -> str:
         """RotaryEmbedding twice, with a table of one row for each text; GroupQueryAttention."""
         query, key = (
-            self.fused("RotaryEmbedding", x, "places", "cos", "sin", num_heads=heads)
+            self.fused("RotaryEmbedding", x, "places", "cos", "sin", num_heads=self.heads)
             for x in (query, key)
         )
         kept = [f"{kind}_{self.layers}" for kind in ("key", "value")]
@@ -129,8 +122,8 @@ class StepGraph(OnnxGraph):
                 outputs,
                 domain=MICROSOFT,
                 name=outputs[0],
-                num_heads=heads,
-                kv_num_heads=heads,
+                num_heads=self.heads,
+                kv_num_heads=self.heads,
             )
         )
         self.layers += 1

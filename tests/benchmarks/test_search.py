@@ -9,8 +9,8 @@ import pytest
 from benchmarks.search import __main__ as command
 from benchmarks.search import recipe as recipes
 from benchmarks.search.__main__ import SearchBenchmark, by_words
-from benchmarks.search.judging import NEVER, Queries, judge, ranks, table
 from benchmarks.search.recipe import SearchRecipe
+from benchmarks.search.search_figures import NEVER, Queries, evaluate, ranks, table
 from roformer_tf import cli
 from roformer_tf.errors import InputError
 
@@ -69,7 +69,7 @@ def test_ranks_are_those_of_what_belongs(tmp_path):
 
 
 def test_figures_are_means_over_seeds_and_queries():
-    item = judge([[1, 2, 11, NEVER], [1, 1, 10, 4]])
+    item = evaluate([[1, 2, 11, NEVER], [1, 1, 10, 4]])
     assert item.figures["recall_at_1"] == pytest.approx((0.25 + 0.5) / 2)
     assert item.figures["recall_at_10"] == pytest.approx((0.5 + 1) / 2)
     assert item.figures["mrr_at_10"] == pytest.approx((1.5 + 2.35) / 8)
@@ -81,7 +81,7 @@ def test_figures_are_means_over_seeds_and_queries():
 def test_an_interval_is_that_of_drawn_queries():
     rng = np.random.default_rng(0)
     drawn = rng.integers(1, 30, 400)
-    low, high = judge([drawn.tolist()]).intervals["recall_at_10"]
+    low, high = evaluate([drawn.tolist()]).intervals["recall_at_10"]
     share = np.mean(drawn <= 10)
     error = 1.96 * np.sqrt(share * (1 - share) / 400)
     assert low == pytest.approx(share - error, abs=0.01)
@@ -89,7 +89,7 @@ def test_an_interval_is_that_of_drawn_queries():
 
 
 def test_a_table_has_a_line_for_each_way():
-    lines = table({"BM25": judge([[1, 2]]), "hybrid": judge([[1, 1]])}).splitlines()
+    lines = table({"BM25": evaluate([[1, 2]]), "hybrid": evaluate([[1, 1]])}).splitlines()
     assert lines[2].startswith("| BM25 | 0.500 | 1.000 — | 0.750 [")
     assert len({line.count("|") for line in lines}) == 1
 

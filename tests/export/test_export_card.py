@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.export.command import export
-from roformer_tf.export.export_card import export_card
+from roformer_tf.export.formats import export_card
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.tagging import Tagging
@@ -38,7 +38,9 @@ def test_its_rows_are_ours(name, tokenization, tmp_path, monkeypatch):
     vocabulary = {token: i for i, token in enumerate(TOKENS)}
     tokenizer = RoFormerTokenizer(vocabulary, tokenization, units=task.units)
     tokenizer.save_pretrained(tmp_path)
-    rows, run = code_of(export_card("onnx", tokenizer, task)).split("import onnxruntime")
+    rows, run = code_of(export_card("onnx", tokenizer, task.max_length, task)).split(
+        "import onnxruntime"
+    )
     assert "roformer_tf" not in rows + run
     texts = [(text, text[:9]) for text in TEXTS] if name == "pair" else TEXTS
     monkeypatch.chdir(tmp_path)
@@ -83,7 +85,7 @@ def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
 def test_words_that_are_units_have_no_lines(released):
     task = Tagging(labels=("O", "B-LOC"), spaced_units=True)
     tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
-    card = export_card("onnx", tokenizer, task)
+    card = export_card("onnx", tokenizer, task.max_length, task)
     assert "import onnxruntime" in card
     assert "Tokenizer.from_file" not in card
     assert "use `roformer_tf`" in card

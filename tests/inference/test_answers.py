@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.answer_files import (
+from roformer_tf.inference.prediction_files import (
     bad_cells,
     cell_names,
     cells,

@@ -12,7 +12,7 @@ import roformer_tf
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.engines.choice import MODULES
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import (
     int8_cost,
     open_finetuned,
@@ -66,9 +66,9 @@ import numpy as np
 import roformer_tf
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from pathlib import Path
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 finetuned, char = sys.argv[1:]
-vector = open_embedder(char).embed(["今天天气很好"])[0]
+vector = VectorSettings(char).embed(["今天天气很好"])[0]
 served = load_served_task(Path(finetuned), precision="float32")
 found = {
     "load": roformer_tf.load(finetuned, precision="float32")(["今天天气很好"])[0]["scores"],
@@ -92,7 +92,7 @@ def test_answers_need_neither_tensorflow_nor_keras(finetuned, released):
     kept = {"engine": "keras", "precision": "float32"}
     want = roformer_tf.load(arguments[0], **kept)(["今天天气很好"])[0]["scores"]
     assert actual["load"] == pytest.approx(want, abs=1e-5)
-    vector = open_embedder(arguments[1], engine="keras").embed(["今天天气很好"])[0]
+    vector = VectorSettings(engine="keras").open(arguments[1]).embed(["今天天气很好"])[0]
     np.testing.assert_allclose(actual["vector"], vector, atol=1e-5)
     filled = roformer_tf.load(arguments[1], **kept)(["今天天气很[MASK]"])[0]["scores"]
     assert actual["filled"][0] == pytest.approx(filled[0], abs=1e-5)

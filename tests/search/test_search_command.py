@@ -12,13 +12,13 @@ import pytest
 from roformer_tf import cli
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search import retrieval, writing
 from roformer_tf.search.documents import Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.reranking import report_reranking, write_validation_pairs
-from roformer_tf.search.retrieval import Reranker, Retriever, load_reranker
+from roformer_tf.search.retrieval import Reranker, Retriever, open_reranker
 
 DOCUMENTS = {
     "print": "打印文档：选择文件菜单中的打印。",
@@ -40,7 +40,7 @@ def sim(released):
 def order(sim, eagerly):
     """For each query its documents, the nearest first, and their cosines."""
     with eagerly():
-        embedder = open_embedder(sim)
+        embedder = VectorSettings().open(sim)
         cosines = embedder.embed(QUERIES) @ embedder.embed(DOCUMENTS.values()).T
     places = np.argsort(-cosines, axis=1)
     return [
@@ -192,7 +192,7 @@ def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
     flags = ("--model", sim, "--documents", documents, "--rerank", model, "--rerank-top", 4)
     _, rows, err = run(*flags, "--queries", "公园")
     assert len(rows) == 5
-    assert "what it does to the order could not be measured" in err
+    assert "its effect on the order could not be measured" in err
     assert "MRR" not in err
     examples = [
         Example((query, DOCUMENTS[name]), str(int(name != "park" or query == "公园")), "")
@@ -265,7 +265,7 @@ def test_a_reranker_that_makes_the_order_worse_is_warned_of(sign, warned, sim, t
     examples = [Example(texts, label, "") for texts, label in pairs.items()]
     write_validation_pairs(tmp_path, examples)
     with eagerly():
-        embedder = open_embedder(sim)
+        embedder = VectorSettings().open(sim)
         writing.add_documents(tmp_path / "index", embedder, [Document("文件")])
         index = SearchIndex(tmp_path / "index")
         retriever = Retriever(index, embedder, reranker=Scorer(), reranked=4)
@@ -334,7 +334,7 @@ def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
         written = [separator.join(row) for row in [("title", "text"), *rows]]
     path.write_text("".join(f"{line}\n" for line in written), "utf-8")
     joined = [" ".join(row) for row in rows]
-    embedder = open_embedder(sim)
+    embedder = VectorSettings().open(sim)
     cosines = (embedder.embed(["怎么打印"]) @ embedder.embed(joined).T)[0]
     order = np.argsort(-cosines)
     columns = ("--text-columns", "title", "text", "--queries", "怎么打印")
@@ -381,9 +381,9 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
 def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
     if name == "regression":  # of one text
         with pytest.raises(InputError, match="needs a model of pairs"):
-            load_reranker(finetuned(name))
+            open_reranker(finetuned(name))
         return
-    model = load_reranker(finetuned("pair"))
+    model = open_reranker(finetuned("pair"))
     assert isinstance(model, Reranker)
     assert model.label == 1
     scores = model.scores("今天", ["好", "北京", "好"], 2)
@@ -391,12 +391,12 @@ def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
     assert scores[0] == scores[2] != scores[1]
     monkeypatch.setattr(retrieval, "RELATED", ("是",))
     with pytest.raises(InputError, match="has the labels 0, 1, and none is known"):
-        load_reranker(finetuned("pair"))
+        open_reranker(finetuned("pair"))
 
 
 def test_a_converted_model_opens_the_index_of_its_zip(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     assert run("--model", sim, "--documents", documents, "--index", index)[0] == 0
     assert cli.main(["checkpoints", "convert", sim, str(tmp_path / "x"), "--to", "own"]) == 0
-    assert open_embedder(tmp_path / "x").config == EmbeddingConfig("pooler", 512)
+    assert VectorSettings().open(tmp_path / "x").config == EmbeddingConfig("pooler", 512)
     assert run("--model", tmp_path / "x", "--index", index, "--queries", "甲")[0] == 0

@@ -15,7 +15,8 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.inference.generate import drawing, embedder_of, nearest_of
+from roformer_tf.inference.embed import embedder_of
+from roformer_tf.inference.generate import nearest_paraphrases, sampling_settings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.incremental import IncrementalDecoder
@@ -48,7 +49,7 @@ def sim():
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size, attention_type="unilm")
     result = RoFormerForSentenceSimilarity(config)
     result.tokenizer = tokenizer
-    return ServedGenerator("sim", result, embedder_of(result))
+    return ServedGenerator("sim", result, embedder_of(result, "sim"))
 
 
 @pytest.fixture(scope="module")
@@ -419,9 +420,9 @@ def test_paraphrases_are_the_nearest_candidates(sim, running):
             assert status == 422
             assert "paraphrases" in refused["error"]
     same(plain["generations"], written(sim.model, texts, max_tokens=6))
-    config = drawing(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
+    config = sampling_settings(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
     drawn = sim.model.generate_ids([sim.model.encode_prompt(text) for text in texts], config)
-    want = nearest_of(sim.model, texts, [[x.text for x in each] for each in drawn], 3)
+    want = nearest_paraphrases(sim.model, texts, [[x.text for x in each] for each in drawn], 3)
     same(answer["generations"], [[item._asdict() for item in each] for each in want])
     assert [len(each) for each in answer["generations"]] == [3, 3]
     cosines = [item["score"] for item in answer["generations"][0]]
@@ -470,7 +471,7 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
 def test_a_model_of_another_language_is_served(model, monkeypatch):
     """Its vocabulary lacks the text with which a service warms up."""
     monkeypatch.setattr(
-        "roformer_tf.serving.serve_generation.load_writer", lambda *_: other_language(model)
+        "roformer_tf.serving.serve_generation.open_generator", lambda *_: other_language(model)
     )
     assert create_generation_app(load_served_generator("x"))
 
