@@ -9,13 +9,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.readers.arrow_tables import ParquetRecords
-from roformer_tf.readers.lines import (
-    NOT_ENCODED,
-    DamagedLine,
-    TextLines,
-    check_encoding,
-    damage,
-)
+from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, TextLines, check_encoding, damage
 from roformer_tf.readers.records import BLANK, json_records, quoted_records
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,

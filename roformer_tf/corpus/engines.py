@@ -21,13 +21,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from roformer_tf.corpus.workers import (
-    EngineError,
-    Workers,
-    WorkerTask,
-    in_this_process,
-    processes,
-)
+from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask, in_this_process, processes
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.files import parse_json
 from roformer_tf.machine import usable_cores

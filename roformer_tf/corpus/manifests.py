@@ -16,15 +16,7 @@ from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.corpus.documents import CorpusReport
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import InputError
-from roformer_tf.files import (
-    LOCK,
-    folder_beside,
-    leftovers,
-    read_json,
-    remove,
-    sweep,
-    write_text,
-)
+from roformer_tf.files import LOCK, folder_beside, leftovers, read_json, remove, sweep, write_text
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")

@@ -64,11 +64,7 @@ from roformer_tf.readers.streams import ReadError
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import (
-    Tokenization,
-    build_vocabulary,
-    count_pieces,
-)
+from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_pieces
 
 FORMAT = 4  # of the folder
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences

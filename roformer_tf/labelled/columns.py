@@ -24,14 +24,10 @@ from roformer_tf.labelled.column_names import (
     TRIPLES,
     folded,
 )
-from roformer_tf.labelled.headers import FirstLine, TableSample, open_named
+from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, open_named
 from roformer_tf.readers.lines import check_encoding
-from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.spreadsheets import UncomputedFormula
 from roformer_tf.readers.tables import Table
-
-SAMPLE = 10_000
-"""Rows from which columns and task are inferred."""
 
 FEW_LABELS = 50
 """Values are labels if there are at most this many different ones, even if none repeats."""
@@ -302,16 +298,6 @@ def find_texts_to_predict(
     asked = "" if table.has_header else ", and --first-line header or --first-line example"
     reason = str(missing).split(". Give --text")[0]
     raise InputError(f"{reason}. {sample.shown()} Give {flags}{asked}.{_sheet_hint(table)}")
-
-
-def sample_of(path: str | Path, table: Table) -> TableSample:
-    """The first rows of a table. Raises InputError if none can be read."""
-    rows = list(islice(table.rows, SAMPLE))
-    cells = [row.cells for row in rows if not row.problem]
-    if not cells:
-        problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
-        raise InputError(f"{problem or f'{path} has a header, but no example'}. Add examples.")
-    return TableSample(path, table, cells)
 
 
 # Messages

@@ -5,17 +5,21 @@ InputError shows the first lines and asks for --first-line.
 """
 
 from collections.abc import Collection, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
+from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.tables import Table, Top, open_table
 
 FirstLine: TypeAlias = Literal["auto", "header", "example"]
 """The meaning of the first line of a tsv, csv or xlsx."""
 
+SAMPLE = 10_000
+"""Rows from which columns and task are inferred."""
 _MAX_TITLES = 5  # rows above a header
 _CELL, _CELLS = 20, 12  # characters of a cell, and cells of a line, in a message
 
@@ -103,6 +107,16 @@ class TableSample(NamedTuple):
             return f"Its first line, which names no column, is: {example}."
         names = " | ".join(map(_shown_cell, columns)) + more
         return f"Its first line is: {names}." + f" Below it: {example}." * bool(self.rows)
+
+
+def sample_of(path: str | Path, table: Table) -> TableSample:
+    """The first rows of a table. Raises InputError if none can be read."""
+    rows = list(islice(table.rows, SAMPLE))
+    cells = [row.cells for row in rows if not row.problem]
+    if not cells:
+        problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
+        raise InputError(f"{problem or f'{path} has a header, but no example'}. Add examples.")
+    return TableSample(path, table, cells)
 
 
 def _shown_cell(value: Any) -> str:

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.batches import (
-    Generators,
-    LabelledBatch,
-    TrainingData,
-    first_weights,
-)
+from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded

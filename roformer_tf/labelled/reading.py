@@ -23,14 +23,9 @@ from roformer_tf.labelled.columns import (
     find_several_texts,
     find_texts,
     find_texts_to_predict,
-    sample_of,
 )
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
-from roformer_tf.labelled.headers import (
-    TableSample,
-    check_header,
-    check_no_header,
-)
+from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_units, plain_examples
 from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, find_units
 from roformer_tf.readers.kinds import kind_of

@@ -10,8 +10,9 @@ from typing import Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError
-from roformer_tf.labelled.columns import ColumnsConfig, find_column, sample_of
+from roformer_tf.labelled.columns import ColumnsConfig, find_column
 from roformer_tf.labelled.examples import BadLine, Example
+from roformer_tf.labelled.headers import sample_of
 from roformer_tf.labelled.token_labels import find_unit_columns, read_units
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import text_lines

@@ -26,12 +26,7 @@ from roformer_tf.readers.records import (
     tag_pattern,
 )
 from roformer_tf.readers.spreadsheets import open_sheet
-from roformer_tf.readers.streams import (
-    DamagedError,
-    StoredFile,
-    opened_as_stored,
-    within_limits,
-)
+from roformer_tf.readers.streams import DamagedError, StoredFile, opened_as_stored, within_limits
 
 _SEEN_FIRST = 100
 """Rows from which the header of a table, and the columns of a .jsonl file, are detected."""

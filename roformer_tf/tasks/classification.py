@@ -93,10 +93,6 @@ class ClassificationMetrics(Metrics):
 
         return measure
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example is right or wrong."""
-        return {metrics.ACCURACY.name: len(gold)}
-
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 and ROC AUC need an example of every label."""
         return self._without_missing(gold, metrics.MACRO_F1, metrics.ROC_AUC)

@@ -48,6 +48,8 @@ class Metric(NamedTuple):
     """An explanation for the report."""
     undefined: Message | None = None
     """Why these predictions may have no value, although the labels allow one."""
+    by_example: bool = False
+    """Whether it is the fraction of examples that are right, independent trials."""
 
     def goodness(self, scores: Mapping[str, Any]) -> float:
         """The metric's value, negated if less is better; −∞ without a value."""
@@ -61,6 +63,7 @@ ACCURACY = Metric(
     "accuracy",
     Message("accuracy"),
     meaning=Message("fraction of correct predictions"),
+    by_example=True,
 )
 MACRO_F1 = Metric(
     "macro_f1",
@@ -85,6 +88,7 @@ EXACT_MATCH = Metric(
     "exact_match",
     Message("exact match"),
     meaning=Message("fraction of texts with exactly the right set of labels"),
+    by_example=True,
 )
 F1 = Metric(
     "f1",

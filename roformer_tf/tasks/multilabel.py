@@ -145,10 +145,6 @@ class MultilabelMetrics(Metrics):
 
         return measure
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example has exactly the right labels or not."""
-        return {metrics.EXACT_MATCH.name: len(gold)}
-
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 needs an example of every label, micro F1 one of any."""
         without_any = {} if any(gold) else self._without_missing(gold, metrics.MICRO_F1)

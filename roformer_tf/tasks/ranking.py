@@ -113,10 +113,6 @@ class RankingMetrics(Metrics):
         right = self.right(gold, predictions)
         return lambda weights: {ACCURACY.name: mean(right, weights)}
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each triple is right or wrong."""
-        return {ACCURACY.name: len(gold)}
-
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the label is predicted; equal scores are wrong, whatever the label."""
         # A model that scores all texts alike would otherwise be right for every B.

@@ -118,7 +118,7 @@ class Metrics(Part):
 
     def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
         """The metrics that are fractions of independent trials, and the number of trials."""
-        return {}
+        return {metric.name: len(gold) for metric in self.usable() if metric.by_example}
 
     def _rarest(self, gold: Gold) -> np.ndarray:
         """The stratum (N,) int64 of each example for the bootstrap: its rarest label.

@@ -31,6 +31,7 @@ RECALLS = tuple(
         meaning=Message(
             "fraction of the relevant documents that are among the first {cut}", cut=cut
         ),
+        by_example=True,  # the examples of a fine-tuned model have one relevant document each
     )
     for cut in CUTS
 )

@@ -22,7 +22,6 @@ from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject, shortened
 from roformer_tf.tasks.vectors.ranked_texts import (
-    RECALLS,
     RETRIEVAL,
     DifferentTexts,
     positives,
@@ -171,11 +170,6 @@ class RetrievalMetrics(VectorMetrics):
             return measure
         ahead = np.array([prediction.label.ahead for prediction in predictions])
         return lambda weights: {ACCURACY.name: mean(ahead, weights), **measure(weights)}
-
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example is right or wrong, and its second text is among the first ranks or not."""
-        shares = (ACCURACY, *RECALLS) if self.task.data == "triples" else RECALLS
-        return {metric.name: len(gold) for metric in shares}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the second text has rank 1; of triples, whether it is nearer than the third."""

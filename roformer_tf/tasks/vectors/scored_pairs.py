@@ -176,10 +176,6 @@ class ScoredMetrics(VectorMetrics):
 
         return measure
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each pair is right or wrong, if there are two scores."""
-        return {metrics.ACCURACY.name: len(gold)} if self.task.is_binary else {}
-
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with equal scores."""
         names = (metrics.ROC_AUC.name, metrics.SPEARMAN.name, metrics.PEARSON.name)
