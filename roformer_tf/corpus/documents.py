@@ -97,8 +97,8 @@ class CorpusReport:
         return "\n".join(lines)
 
 
+# Number and text of a line, record or row, and its problem, or "".
 _Text: TypeAlias = tuple[int, str, str]
-"""Number and text of a line, record or row, and its problem, or ""."""
 
 
 class Filtered(NamedTuple):
@@ -304,6 +304,7 @@ def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
     return list(columns).index(field)
 
 
+# Readers of lines of text, by the file's kind.
 _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]] = {
     ".txt": _plain_texts,
     ".jsonl": _json_texts,
@@ -311,7 +312,6 @@ _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]]
     ".json": _json_texts,
     ".csv": _csv_texts,
 }
-"""Readers of lines of text, by the file's kind."""
 KINDS = (*_READERS, ".parquet")
 
 

@@ -20,8 +20,8 @@ from roformer_tf.files import LOCK, folder_beside, leftovers, read_json, remove,
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
+# Folder of the settings and the records of parts, until the manifest is written.
 UNFINISHED = "unfinished"
-"""Folder of the settings and the records of parts, until the manifest is written."""
 PREPARE_AGAIN = "Remove the output folder, and prepare again."
 SHOWN_FILES = 5  # changed files that a message lists
 

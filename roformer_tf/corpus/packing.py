@@ -99,8 +99,8 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     return sorted(sorted(members) for members in rows)
 
 
+# Tokens [start, stop) of a document.
 Chunk: TypeAlias = tuple[int, int]
-"""Tokens [start, stop) of a document."""
 
 
 def refill(

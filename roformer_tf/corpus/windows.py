@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.packing import Documents
 
+# The word number of tokens that are no text, such as the [SEP] between two documents.
 NO_WORD = 0
-"""The word number of tokens that are no text, such as the [SEP] between two documents."""
 
 
 class WordedText(NamedTuple):

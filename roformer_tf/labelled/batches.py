@@ -20,10 +20,10 @@ from roformer_tf.tokenizers.padding import Ints, bucket, padded
 if TYPE_CHECKING:
     import grain
 
+# Inputs, targets, weights.
 LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
-"""Inputs, targets, weights."""
+# The random generator of an item: a function of seed, epoch and the item's index.
 Generators: TypeAlias = Callable[[int], np.random.Generator]
-"""The random generator of an item: a function of seed, epoch and the item's index."""
 
 _POOL = 50  # batches among which items are sorted by length: larger pools are less random
 

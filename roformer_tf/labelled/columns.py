@@ -29,8 +29,8 @@ from roformer_tf.readers.lines import check_encoding
 from roformer_tf.readers.spreadsheets import UncomputedFormula
 from roformer_tf.readers.tables import Table
 
+# Values are labels if there are at most this many different ones, even if none repeats.
 FEW_LABELS = 50
-"""Values are labels if there are at most this many different ones, even if none repeats."""
 
 _CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
 _BY_CONTENT = "by its content"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example, LongTexts
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# An array for each row; one array where all have the same shape.
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
-"""An array for each row; one array where all have the same shape."""
 
 OVERLAP = 4  # a window shares a quarter of its tokens with the next one
 HEAD = 4  # "head-tail" keeps a quarter from the beginning, the best fraction in Sun et al. (2019)

@@ -15,11 +15,11 @@ from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
 from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.tables import Table, Top, open_table
 
+# The meaning of the first line of a tsv, csv or xlsx.
 FirstLine: TypeAlias = Literal["auto", "header", "example"]
-"""The meaning of the first line of a tsv, csv or xlsx."""
 
+# Rows from which columns and task are inferred.
 SAMPLE = 10_000
-"""Rows from which columns and task are inferred."""
 _MAX_TITLES = 5  # rows above a header
 _CELL, _CELLS = 20, 12  # characters of a cell, and cells of a line, in a message
 

@@ -22,11 +22,11 @@ from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length,
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Fraction of the sequences whose first text is masked.
 MASKED_ROWS = 0.5
-"""Fraction of the sequences whose first text is masked."""
+# Fraction of the words of such a text that are selected. As in BERT, four fifths of them become
+# [MASK], a tenth becomes other tokens, and a tenth stays.
 MASKED_WORDS = 0.15
-"""Fraction of the words of such a text that are selected. As in BERT, four fifths of them become
-[MASK], a tenth becomes other tokens, and a tenth stays."""
 
 
 class _Tokens(NamedTuple):

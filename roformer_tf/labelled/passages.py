@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 _CLAUSE = re.compile(r"[^。！？!?；;…\n，,、：:]*[。！？!?；;…\n，,、：:]*")
+# Characters that end a sentence; a clause also ends with a comma or a colon.
 _ENDS = frozenset("。！？!?；;…\n")
-"""Characters that end a sentence; a clause also ends with a comma or a colon."""
+# Minimum tokens of a query: shorter sentences occur in many texts.
 MIN_QUERY = 3
-"""Minimum tokens of a query: shorter sentences occur in many texts."""
+# Minimum and maximum tokens of a short query.
 SPAN = (2, 8)
-"""Minimum and maximum tokens of a short query."""
+# Probability that the query is removed from the passage, so that equal words are not enough.
 REMOVED = 0.5
-"""Probability that the query is removed from the passage, so that equal words are not enough."""
 
 
 class View(NamedTuple):

@@ -21,13 +21,13 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.readers.records import text_key
 
+# Number of quantiles by which regression examples are stratified.
 QUANTILES = 10
-"""Number of quantiles by which regression examples are stratified."""
+# Minimum of different texts for a label to be in the training, validation and test set.
 EVERYWHERE = 3
-"""Minimum of different texts for a label to be in the training, validation and test set."""
 
+# An example's input and label: equal inputs should have equal labels.
 Question: TypeAlias = tuple[bytes, Label | None]
-"""An example's input and label: equal inputs should have equal labels."""
 
 
 def text_question(example: Example) -> Question:

@@ -26,8 +26,8 @@ from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length,
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Target of a candidate that is neither a positive nor a negative of an anchor.
 IGNORED = -1
-"""Target of a candidate that is neither a positive nor a negative of an anchor."""
 _EIGHT = 8  # the number of shared texts is padded to a multiple: few batch shapes are compiled
 _FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from single ones
 

@@ -18,8 +18,8 @@ from roformer_tf.readers.lines import damage
 from roformer_tf.readers.records import TYPED, tag_pattern, tag_problem
 from roformer_tf.readers.tables import Row, Table
 
+# Well-known names of a column of units, normalized by `folded`.
 UNITS = tuple(map(folded, ("tokens", "words", "chars", "characters", "units", "字", "词", "分词")))
-"""Well-known names of a column of units, normalized by `folded`."""
 
 
 class UnitColumns(NamedTuple):

@@ -15,15 +15,15 @@ import numpy as np
 from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import LONGEST, Budget, DamagedError, LimitError, check_row
 
+# Rows that are converted to Python objects at a time; fewer if they are large.
 _ROWS_DECODED = 256
-"""Rows that are converted to Python objects at a time; fewer if they are large."""
+# Rows to read from Parquet at a time. With fewer, dictionaries are copied too often.
 _ROWS_READ = 4096
-"""Rows to read from Parquet at a time. With fewer, dictionaries are copied too often."""
+# Minimum bytes of a value: its reference in a list.
 _REFERENCE = 8
-"""Minimum bytes of a value: its reference in a list."""
 
+# The first bytes of a file in Arrow's file format; a stream follows, and then an index.
 _FILE_MARK = b"ARROW1\0\0"
-"""The first bytes of a file in Arrow's file format; a stream follows, and then an index."""
 _DICTIONARY, _BATCH = 2, 3  # types of messages
 
 

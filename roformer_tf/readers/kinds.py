@@ -18,12 +18,12 @@ KINDS = {  # by the suffix of the name, without that of a compression
     ".bio": "conll",
     ".txt": "txt",
 }
+# Kinds that cannot be read; their programs can save .xlsx or .csv.
 SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
-"""Kinds that cannot be read; their programs can save .xlsx or .csv."""
 
 _ZIP = b"PK\x03\x04"
+# First bytes of an .xlsx and of an .xls file.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""First bytes of an .xlsx and of an .xls file."""
 
 
 def kind_of(path: str | Path, sheet: str | None = None) -> str:

@@ -25,19 +25,19 @@ from roformer_tf.readers.streams import (
     within_limits,
 )
 
+# Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters.
 MAX_BYTES = 1 << 29
-"""Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters."""
+# Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
 UNSUSPICIOUS = 1 << 22
-"""Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory."""
+# Maximum XML elements of a member: three columns of all rows of a sheet have 7 million.
 MAX_ELEMENTS = 12_000_000
-"""Maximum XML elements of a member: three columns of all rows of a sheet have 7 million."""
+# Maximum elements between the ends of two rows or texts: a row of all 16,384 cells has 50,000.
 MAX_UNFINISHED = 500_000
-"""Maximum elements between the ends of two rows or texts: a row of all 16,384 cells has 50,000."""
+# Rows of a sheet; Excel has no more.
 MAX_ROWS = 1 << 20
-"""Rows of a sheet; Excel has no more."""
 
+# First bytes of Office files that are encrypted, or older than .xlsx.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""First bytes of Office files that are encrypted, or older than .xlsx."""
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")

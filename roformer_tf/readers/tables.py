@@ -28,18 +28,18 @@ from roformer_tf.readers.records import (
 from roformer_tf.readers.spreadsheets import open_sheet
 from roformer_tf.readers.streams import DamagedError, StoredFile, opened_as_stored, within_limits
 
+# Rows from which the header of a table, and the columns of a .jsonl file, are detected.
 _SEEN_FIRST = 100
-"""Rows from which the header of a table, and the columns of a .jsonl file, are detected."""
+# Sentences from which the pattern of tags is detected.
 _SENTENCES = 10_000
-"""Sentences from which the pattern of tags is detected."""
+# Minimum fraction of rows with the same length, for another delimiter than the usual one.
 _ALIKE = 0.9
-"""Minimum fraction of rows with the same length, for another delimiter than the usual one."""
 _DELIMITERS = {  # of each kind: the usual one, then others that occur
     "csv": (",", "\t", ";", "，"),
     "tsv": ("\t", ",", ";", "，"),
 }
+# Delimiters that also occur in texts: they need a header of known names.
 _IN_TEXTS = (",", "，")
-"""Delimiters that also occur in texts: they need a header of known names."""
 _CALLED = {",": "commas", "\t": "tabs", ";": "semicolons", "，": "full-width commas"}
 
 
@@ -78,8 +78,8 @@ class Top(NamedTuple):
     """Whether the next row names the columns."""
 
 
+# Detects the rows above the examples from the first rows that are not blank.
 FindTop: TypeAlias = Callable[[list[list[str]]], Top]
-"""Detects the rows above the examples from the first rows that are not blank."""
 
 
 def open_table(

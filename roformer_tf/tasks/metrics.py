@@ -17,19 +17,19 @@ import numpy as np
 
 from roformer_tf.translation import Message
 
+# By metric, its value (R,) in each of R samples.
 Figures: TypeAlias = dict[str, np.ndarray]
-"""By metric, its value (R,) in each of R samples."""
+# By metric, its value; None if it is undefined for the data.
 Scores: TypeAlias = dict[str, float | None]
-"""By metric, its value; None if it is undefined for the data."""
+# Lower and upper end of an interval.
 Ends: TypeAlias = tuple[float, float]
-"""Lower and upper end of an interval."""
+# A task's metrics as a function of weights (R, N).
 Measure: TypeAlias = Callable[[np.ndarray], Figures]
-"""A task's metrics as a function of weights (R, N)."""
+# What can be right or wrong on its own in a prediction; its first element is its kind.
 LabelItem: TypeAlias = tuple[Any, ...]
-"""What can be right or wrong on its own in a prediction; its first element is its kind."""
 
+# A relative width of an interval up to this is the rounding error of equal values.
 ROUNDING = 1e-9
-"""A relative width of an interval up to this is the rounding error of equal values."""
 NUMBERS_AT_ONCE = 2_000_000  # of the weights, float64: 16 MB
 
 

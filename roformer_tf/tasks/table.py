@@ -15,6 +15,7 @@ from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
 
+# If the columns of a file suit several tasks, the first one is chosen.
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
@@ -28,14 +29,13 @@ TASKS: dict[str, type[Task]] = {
         Paraphrase,
     )
 }
-"""If the columns of a file suit several tasks, the first one is chosen."""
 
+# The task of a model from transformers, by the `problem_type` of its config.
 PROBLEMS: dict[str, type[Task]] = {
     "regression": Regression,
     "single_label_classification": Classification,
     "multi_label_classification": Multilabel,
 }
-"""The task of a model from transformers, by the `problem_type` of its config."""
 
 if TYPE_CHECKING:
     TaskName: TypeAlias = str

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.huggingface import Units
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
+# in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682).
 ILLEGAL = -100.0
-"""Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
-in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682)."""
 
+# Names of its weights in a checkpoint, as in `checkpoints.names`.
 CRF_WEIGHTS = ("crf/start_transitions", "crf/transitions", "crf/end_transitions")
-"""Names of its weights in a checkpoint, as in `checkpoints.names`."""
 
 
 class TaggingLabelling(Labelling):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.huggingface import Units
 
 Examples: TypeAlias = Sequence[Example]
+# The labels in the data.
 Gold: TypeAlias = Sequence[Label]
-"""The labels in the data."""
 
 
 class Prediction(NamedTuple):

@@ -16,8 +16,8 @@ from roformer_tf.translation import Message
 
 NO_ENTITY = Message("the data have no entity")
 LONGEST_MATCH = Message("longest match with the entities of the training set")
+# Units of a sentence that a report shows before its first mistake.
 BEFORE = 60
-"""Units of a sentence that a report shows before its first mistake."""
 
 
 class TaggingMetrics(Metrics):

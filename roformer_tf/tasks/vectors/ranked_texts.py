@@ -17,12 +17,12 @@ from roformer_tf.tasks.task_settings import Prediction
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
+# Nearest texts that a prediction keeps.
 NEAREST = 3
-"""Nearest texts that a prediction keeps."""
+# Ranks at which recall is computed.
 CUTS = (1, 5, 10)
-"""Ranks at which recall is computed."""
+# The last rank that counts for MRR and nDCG.
 LAST = 10
-"""The last rank that counts for MRR and nDCG."""
 
 RECALLS = tuple(
     Metric(

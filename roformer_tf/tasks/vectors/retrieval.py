@@ -40,8 +40,9 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Examples that a report shows with their nearest neighbours.
 NEIGHBOURS_SHOWN = 5
-"""Examples that a report shows with their nearest neighbours."""
+# The meaning of the examples, to be printed.
 NOTES = {
     "pairs": "pairs of texts that belong together; all others of a batch are negatives",
     "triples": "a text, one that belongs to it and one that does not; all others of a batch are "
@@ -49,7 +50,6 @@ NOTES = {
     "texts": "texts without labels: a sentence belongs to the passage that it was taken from, and "
     "a text of one sentence to itself under other dropout",
 }
-"""The meaning of the examples, to be printed."""
 
 
 class RetrievalLabelling(VectorLabelling):

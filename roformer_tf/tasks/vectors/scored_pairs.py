@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Each score may be a class of a classifier, if there are at most this many.
 MAX_CLASSES = 50
-"""Each score may be a class of a classifier, if there are at most this many."""
 
 
 class ScoredLabelling(VectorLabelling):

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and a
+# third that does not; single texts.
 Data = Literal["scores", "pairs", "triples", "texts"]
-"""What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and
-a third that does not; single texts."""
 Loss = Literal["softmax", "cosent", "classifier"]
+# Losses of some examples of a set, which are each other's negatives.
 ChunkLosses: TypeAlias = Callable[[np.ndarray, slice], np.ndarray]
-"""Losses of some examples of a set, which are each other's negatives."""
 
+# The label of texts that belong together.
 BELONGS = "belongs"
-"""The label of texts that belong together."""
+# Examples that are compared with each other in an evaluation's loss, as in a training batch.
 LOSS_CHUNK = 64
-"""Examples that are compared with each other in an evaluation's loss, as in a training batch."""
 SAME_TEXT = "has the same text twice, from which nothing can be learnt"
 
 
