@@ -21,8 +21,9 @@ import numpy as np
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, onnx_session
-from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network, unsupported
+from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
 from roformer_tf.models.rows import Forward
@@ -140,7 +141,7 @@ def check_export(to: Format, output: Path) -> None:
 
 def check_supported(config: "RoFormerConfig", name: str) -> None:
     """Raise InputError for an architecture that cannot be written as an ONNX graph."""
-    if reason := unsupported(config):
+    if reason := unsupported_reason(config):
         raise InputError(f"{name} cannot be written as ONNX: {reason}. Export it as a SavedModel.")
 
 

@@ -29,7 +29,7 @@ from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import chunks
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForSentenceSimilarity
@@ -158,15 +158,13 @@ class TextEmbedder:
             yield Block(chunk, vectors, sum(len(row) > room for row in ids))
 
     def passages(
-        self, texts: Iterable[str], length: int | None = None, batch_size: int = BATCH_SIZE
+        self, texts: Iterable[str], length: int, batch_size: int = BATCH_SIZE
     ) -> Iterator[tuple[Block, list[int]]]:
         """Texts with the vectors of all of their passages, and the number of passages of each.
 
-        A text of more than `length` tokens (default: the model's `max_length`) is read in windows
-        that overlap by about a quarter. Raises InputError as `blocks` does.
+        A text of more than `length` tokens is read in windows that overlap by about a quarter.
+        Raises InputError as `blocks` does.
         """
-        length = min(length or self.config.max_length, self.config.max_length)
-        check_length(length)
         for chunk in chunks(texts):
             rows = []
             for ids in map(self.tokenizer.ids, chunk):

@@ -28,9 +28,9 @@ from roformer_tf.checkpoints.detection import (
     parts,
 )
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.engines.choice import Choice, Engine, Precision, choose
+from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
 from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
-from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, write_text
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -166,7 +166,7 @@ class OpenedModel:
         lossy: whether bfloat16 may be taken unasked, as for labels; vectors and probabilities of
         tokens are float32 unless the user asks for less.
         """
-        reason = unsupported(self.checkpoint.config)
+        reason = unsupported_reason(self.checkpoint.config)
         return choose(self.engine, self.precision, unsupported=reason, lossy=lossy)
 
     def keras_model(self, kind: "type[Model]", dtype: str, *needed: str, **changes: Any) -> "Model":

@@ -28,7 +28,6 @@ from roformer_tf.serving.application import (
     check_texts,
     create_app,
     json_response,
-    submit,
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -159,7 +158,7 @@ def add_embed(app: FastAPI, batcher: Batcher[VectorQuery, Any], limits: Limits) 
         body: Annotated[TextRequest, Body(examples=[{"text": SAMPLE}])],
     ) -> Response:
         check_texts(body.items, limits)
-        vectors = await submit(batcher, list(map(VectorQuery, body.items)))
+        vectors = await asyncio.wrap_future(batcher.submit(list(map(VectorQuery, body.items))))
         return await asyncio.to_thread(json_response, "vectors", _numbers(vectors), limits)
 
 
@@ -188,7 +187,7 @@ def _add_search(
             except InputError as error:
                 raise HTTPException(422, str(error)) from None
         queries = [VectorQuery(text, body.top, body.where) for text in body.items]
-        all_hits = await submit(batcher, queries)
+        all_hits = await asyncio.wrap_future(batcher.submit(queries))
         # Texts are read query by query while the response is written, so that its size limit also
         # limits memory: 128 queries may find 13,000 documents of any length.
         results = (_as_json(index.read(hits)) for hits in all_hits)
