@@ -29,8 +29,9 @@ from roformer_tf.export.formats import (
 from roformer_tf.export.vector_export import vectors_of
 from roformer_tf.files import check_writable, write_text
 from roformer_tf.inference.opening import Finetuned, OpenedModel, open_model, predict_encoded
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.table import TASKS
 

@@ -29,7 +29,8 @@ from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import chunks
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
+from roformer_tf.tokenizers.padding import SPECIALS
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForSentenceSimilarity

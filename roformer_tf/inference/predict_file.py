@@ -144,7 +144,7 @@ def predict_file(config: PredictConfig) -> None:
     rows = _all_good(unanswered.examples, config, task) if config.strict else unanswered.examples
     parts = chunks(rows, CHUNK, CHUNK_CHARACTERS, _characters)
     first = next(parts, [])  # an unreadable input is reported before a line is written
-    report(unanswered.said)
+    report(unanswered.report)
     is_marked = config.with_text or config.output.lower().endswith((".csv", ".xlsx"))
     tally = Tally(config.input, task, is_marked)
     table = _Table(task, config.with_text, is_marked)

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.columns import FirstLine
+from roformer_tf.labelled.cells import read_text
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
-from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
+from roformer_tf.labelled.headers import FirstLine
+from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.streams import is_stdin
+from roformer_tf.readers.tables import Row
 
 # Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 8192
@@ -23,7 +26,7 @@ CHUNK = 8192
 CHUNK_CHARACTERS = 1_000_000
 
 Item = TypeVar("Item")
-Row = TypeVar("Row")
+CheckedRow = TypeVar("CheckedRow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,12 @@ class TextRow:
         """How many texts a row has."""
         return (len(self.text_columns),)
 
+    def read_row(
+        self, row: Row, texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The texts of a row, without a label."""
+        return Example(tuple(read_text(row.cells, column) for column in texts), None, row.place)
+
     def check(self, example: Example) -> None:
         """Accept every text."""
 
@@ -73,25 +82,25 @@ class TextRow:
         return example
 
 
-class CheckedRows(Generic[Row]):
+class CheckedRows(Generic[CheckedRow]):
     """The rows of a file, none of them bad; they can be read several times."""
 
-    def __init__(self, file: IO[str], make: Callable[[Any], Row]) -> None:
+    def __init__(self, file: IO[str], make: Callable[[Any], CheckedRow]) -> None:
         self._file, self._make = file, make
         self.count = 0
 
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[CheckedRow]:
         self._file.seek(0)
         return (self._make(json.loads(line)) for line in self._file)
 
 
 @contextmanager
 def checked_rows(
-    name: str, rows: Iterable[Any], make: Callable[[Any], Row], description: str
-) -> Iterator[CheckedRows[Row]]:
+    name: str, rows: Iterable[Any], make: Callable[[Any], CheckedRow], description: str
+) -> Iterator[CheckedRows[CheckedRow]]:
     """Rows of a file by its name, bad ones as `BadLine`; `make` restores a row from its JSON.
 
     They are stored in a temporary file: memory holds one at a time, and a pipe is read once.
@@ -130,7 +139,7 @@ def checked_texts(
     """
     unanswered = open_unanswered(path, TextRow(columns), config.columns())
     rows = (row if isinstance(row, BadLine) else row.texts for row in unanswered.examples)
-    return checked_rows("stdin" if is_stdin(path) else path, rows, make, unanswered.said)
+    return checked_rows("stdin" if is_stdin(path) else path, rows, make, unanswered.report)
 
 
 def check_not_blank(name: str, texts: Sequence[str]) -> None:

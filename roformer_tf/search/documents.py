@@ -19,11 +19,13 @@ from roformer_tf.inference.text_files import (
 )
 from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import folded
-from roformer_tf.labelled.columns import find_column, find_texts_to_predict, open_named
+from roformer_tf.labelled.columns import find_column, find_texts_to_predict
 from roformer_tf.labelled.examples import BadLine
+from roformer_tf.labelled.headers import open_named
 from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Row, Table, kind_of
+from roformer_tf.readers.tables import Row, Table
 
 # Characters that JSON always escapes.
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
@@ -77,7 +79,7 @@ def checked_documents(
     texts, _ = find_texts_to_predict(path, table, names, config.first_line)
     ids = _find_ids(path, table, texts, id_column)
     reading = replace(config, text_columns=texts).columns()
-    description = open_unanswered(path, TextRow(texts), reading).said
+    description = open_unanswered(path, TextRow(texts), reading).report
     # The search for columns has read from `table`, so the rows are read anew.
     rows = (_document(row, texts, ids) for row in opened().rows)
     return checked_rows(path, rows, lambda values: Document(*values), description)

@@ -98,7 +98,7 @@ READERS = ("Hugging Face, compiled", "Hugging Face, tuned", "bert4keras")
 
 
 def measured(label):
-    """(case, shape, the contenders of the row's cells) of a row of a README's tables of speed."""
+    """(case, shape, the contenders of the row's cells) of a row of the tables of speed."""
     size = {"size": "small" if "L6 H384" in label else "base"}
     if step := re.search(r"\d × ([\d,]+) .*dropout ([\d.]+)", label):
         length, dropout = int(step[1].replace(",", "")), float(step[2])
@@ -107,8 +107,8 @@ def measured(label):
     return "inference", size | {"texts": texts}, READERS
 
 
-@pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
-def test_the_speeds_in_the_readmes_are_those_that_were_measured(name):
+@pytest.mark.parametrize("name", ["docs/research/speed.md", "docs/zh/research/speed.md"])
+def test_the_speeds_in_the_documentation_are_those_that_were_measured(name):
     kept = Results(HERE, json.loads(FILE.read_text(encoding="utf-8"))["measurements"])
     text = (PLOTS.parents[1] / name).read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*L(?:6 H384|12 H768)[^|]*) \| (.*) \|$", text, flags=re.MULTILINE)

@@ -15,7 +15,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.vectors import VectorTraining, check_pieces
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 
 SIZES = {

@@ -18,7 +18,7 @@ from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
 )
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tasks.tags import spans
+from roformer_tf.tasks.tags.schemes import spans
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.finetuned import load_finetuned

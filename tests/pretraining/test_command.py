@@ -20,7 +20,7 @@ from roformer_tf.corpus import preparation
 from roformer_tf.corpus.batches import held_out_batches
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
