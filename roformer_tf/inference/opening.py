@@ -27,6 +27,7 @@ from roformer_tf.checkpoints.detection import (
     is_language_model,
     parts,
 )
+from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
 from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
@@ -184,6 +185,19 @@ class OpenedModel:
         """The network that a graph is written from."""
         config = settings.pop("config", self.checkpoint.config)
         return Network(config, self.checkpoint.arrays, part, source=self.name, **settings)
+
+    @property
+    def vector_attention(self) -> str:
+        """The attention mask for vectors."""
+        # A released gpt model says nothing about its mask. Bidirectional vectors of one would be
+        # those of another model, without an error.
+        is_gpt = self.attention == "bidirectional" and self.may_be_gpt
+        return "causal" if is_gpt else self.attention
+
+    def vector_network(self, pooling: Pooling, part: str, **settings: Any) -> Network:
+        """The network of vectors: "pooled" hidden states, or finished "vectors"."""
+        config = self.checkpoint.config.replace(attention_type=self.vector_attention)
+        return self.network(part, config=config, pooling=pooling, **settings)
 
     def finetuned(self, threads: int | None = None, shared: Path | None = None) -> Finetuned:
         """The model that `finetune` or `export` wrote.
