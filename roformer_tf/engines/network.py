@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Node: TypeAlias = Any
 Array: TypeAlias = np.ndarray
 
-# The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B,
-# D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
-# `masked_positions`, or (B, T, V) everywhere, to generate.
+# The output of a network: "hidden" states (B, T, H); logits of a "classifier" (B, C) or of a
+# "token_classifier" (B, T, C); "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The
+# vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the "next_token".
 Part = Literal[
     "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
 ]

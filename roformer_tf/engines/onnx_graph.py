@@ -2,7 +2,7 @@
 
 RotaryEmbedding, MultiHeadAttention, SkipLayerNormalization and BiasGelu (domain com.microsoft) are
 one pass each, where a traced graph has dozens of nodes. In int8 the kernels of dense layers have 8
-bits and a scale for each column, and activations are quantized dynamically, with one scale for each
+bits and a scale for each column. Activations are quantized dynamically, with one scale for each
 call; embeddings, norms and biases stay float32.
 """
 

@@ -93,6 +93,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
         exported.save_settings(folder)
         card = export_card(to, exported.tokenizer, exported.max_length, exported.task)
         write_text(folder / MODEL_CARD, card)
+    # With the tokenizer's files, as somebody copies the folder.
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     print(f"{output} is written: {to}, {size / MEGABYTE:.1f} MB.")
 
@@ -131,6 +132,7 @@ def check_export(to: Format, output: Path) -> None:
             f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
             "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
+    # `onnx` writes the graph, `onnxruntime` compares it with the model.
     needed = () if to == "savedmodel" else ("onnx", "onnxruntime")
     if missing := [name for name in needed if find_spec(name) is None]:
         raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")

@@ -81,6 +81,7 @@ def _int8_cost(embedder: "TextEmbedder", exact: Path, rounded: Path, data: str) 
     length = embedder.config.max_length
     ids = [embedder.tokenizer.encode(text, None, length)[0] for text in chosen]
     first, second = (np.stack(run_rows(onnx_session(x, VECTORS), ids)) for x in (exact, rounded))
+    # (texts,) each; both vectors of a text have length 1.
     cosines = np.einsum("nd,nd->n", first, second)
     sizes = [file.stat().st_size / MEGABYTE for file in (exact, rounded)]
     text = (

@@ -231,8 +231,8 @@ def embedder_from(
     """Use any model for its vectors, fine-tuned or not.
 
     settings: those that are None are read from its embedding.json. whitened: whether to use the
-    whitening that the folder may keep. Raises InputError for a damaged model or one without its
-    vocabulary, for a pooling that it has no weights for, and for more dimensions than it has.
+    whitening that the folder may keep. Raises InputError for a damaged model, and for one without
+    a vocabulary, the weights of the pooling, or so many dimensions.
     """
     settings = settings or VectorSettings()
     pooling, dimensions, max_length = settings.pooling, settings.dimensions, settings.max_length

@@ -203,8 +203,8 @@ class OpenedModel:
         """The model that `finetune` or `export` wrote.
 
         threads: of a graph; default: one for each core. shared: the graph, if `share_weights` has
-        written it. Raises InputError for a model that was not fine-tuned, for files that do not
-        belong together, and for an engine or a precision that the model cannot have.
+        written it. Raises InputError for a model that was not fine-tuned, or whose files do not
+        belong together. Also raised for an engine or a precision that it does not support.
         """
         if self.task is None:
             raise InputError(
