@@ -39,10 +39,11 @@ poems: $(VENV)/.installed-poems
 	@$(RUN) -m pretrain.poems
 
 # Four on two cores: who waits for a process of its own, or for the disk, leaves a core to others.
+# Each computes in one thread: threads of tiny operations only wait for each other.
 # One that dies ends the run, which names its test: put in its place, another waits for ever.
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
-	@$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_FLAGS)
+	@TF_NUM_INTRAOP_THREADS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_FLAGS)
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 PACKAGE = "roformer_tf"
 CLASSES = {
     "AdamW": "kernels.adam",
-    "AdjustableDecay": "runs.schedules",
-    "EmaAdamW": "runs.optimizers.adamw",
-    "Lamb": "runs.optimizers.adamw",
-    "LayerwiseAdamW": "runs.optimizers.adamw",
+    "AdjustableDecay": "training.schedules",
+    "EmaAdamW": "training.optimizers.adamw",
+    "Lamb": "training.optimizers.adamw",
+    "LayerwiseAdamW": "training.optimizers.adamw",
     "MaskedTokenLoss": "pretraining.train_step",
-    "Muon": "runs.optimizers.muon",
+    "Muon": "training.optimizers.muon",
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
     "RoFormerForMaskedLM": "models.heads",
@@ -29,7 +29,7 @@ CLASSES = {
     "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
     "TaskLoss": "finetuning.losses",
-    "WarmupDecay": "runs.schedules",
+    "WarmupDecay": "training.schedules",
 }
 """Name in `.keras` files, after "roformer_tf>" → module. The class in it has the same name."""
 

@@ -42,7 +42,7 @@ from pretrain.poems.page import Facts, Piece, write_page
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text

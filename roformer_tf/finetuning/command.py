@@ -91,7 +91,7 @@ def _finetune(config: FinetuneConfig) -> None:
     for to in config.export:
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task, TASKS)
-    print(layout.said)
+    print(layout.report)
     check_vector_settings(layout.task, config.vectors)
     check_pieces(config.batch_size, config.vectors.pieces)
     sets = read_sets(config, layout)
@@ -168,7 +168,7 @@ def choose_rate(config: FinetuneConfig, start: Start) -> FinetuneConfig:
     return _with_rate(config, rate)
 
 
-def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:
+def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
     """Read the files, and split off what is not given. Raises InputError for bad examples."""
 
     def read(path: str | None) -> list[Example]:
@@ -184,7 +184,7 @@ def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:
     return Sets(train, valid or own_valid, test or own_test, parts)
 
 
-def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) -> Task:
+def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     """The task as the training examples define it; its rows have no greatest length yet.
 
     Raises InputError for a label of the other sets that training does not have, and for settings

@@ -20,8 +20,9 @@ from roformer_tf.finetuning.report.analysis import (
 from roformer_tf.finetuning.report.figures import ABSENT, figure, interval, lowest_f1, reasons
 from roformer_tf.finetuning.report.warnings import evaluation_warnings
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY
@@ -83,7 +84,7 @@ def evaluate(config: EvaluateConfig) -> None:
         print(note)
     model, tokenizer, task = opened.model, opened.tokenizer, opened.task
     layout, columns = find_columns(config.data, config.columns, task)
-    print(layout.said)
+    print(layout.report)
     read = read_examples(config.data, layout, columns)
     examples = [task.labelling.for_prediction(example) for example in read]
     check_labels(config.data, task, examples)
@@ -96,9 +97,7 @@ def evaluate(config: EvaluateConfig) -> None:
     print("\n".join(lines(report, task, terminal_width())))
 
 
-def find_columns(
-    path: str, columns: ColumnsConfig, task: Task
-) -> tuple[Layout[Task], ColumnsConfig]:
+def find_columns(path: str, columns: ColumnsConfig, task: Task) -> tuple[Layout, ColumnsConfig]:
     """Where texts and labels stand: as the user says, as in training, or as it can be found.
 
     Raises InputError where none of that gives an answer.

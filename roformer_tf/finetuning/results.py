@@ -18,8 +18,8 @@ from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import compare
 from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.trial import Outcome, labels_of
-from roformer_tf.inference.answer_files import answer_file, cell_names, cells, text_names
 from roformer_tf.inference.opening import open_finetuned, save_int8_cost
+from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.search.reranking import write_validation_pairs
@@ -95,7 +95,7 @@ class Results:
             if folder != output:
                 write_text(output / name, (folder / name).read_text(encoding="utf-8"))
         rows = [self._row(*pair) for pair in zip(self.examples, self.predictions, strict=True)]
-        with answer_file(str(output / PREDICTIONS), list(rows[0]), self.search.task) as out:
+        with prediction_file(str(output / PREDICTIONS), list(rows[0]), self.search.task) as out:
             for row in rows:
                 out.write(row)
         task = self.search.task

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from roformer_tf.files import file_beside
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.terminal import Progress
 
@@ -29,7 +29,7 @@ def with_teacher(
         with np.load(path) as known:
             if str(known["fingerprint"]) == fingerprint:
                 return dataclasses.replace(data, teacher=known["vectors"])
-    embedder = open_embedder(source)
+    embedder = VectorSettings().open(source)
     print(f"the teacher is {source}: {embedder.described}")
     parts = []
     with Progress(total=len(data.spelled), desc="teacher", unit=" texts") as bar:

@@ -22,7 +22,7 @@ from roformer_tf.files import check_writable, is_folder, write_text
 from roformer_tf.flags import parsed, yaml_flags
 from roformer_tf.pretraining.settings import Stage
 from roformer_tf.recipes import find_recipe
-from roformer_tf.tokenizers.tokenizer import check_length
+from roformer_tf.tokenizers.padding import check_length
 
 DAY = 86_400  # seconds
 HOURS = 24

@@ -23,7 +23,8 @@ from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.pretraining.initialization import PretrainedLM
 from roformer_tf.terminal import Progress
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
+from roformer_tf.tokenizers.padding import SPECIALS
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TOKENS_PER_BATCH: Mapping[ObjectiveName, int] = {"masked": 8192, "causal": 2048}
 """At least one sequence. A causal model scores the vocabulary at every token: fewer fit."""
@@ -130,7 +131,7 @@ def make_sequences(
     The slots of weight 1 are the same tokens in the same order at any length.
     """
     spans = [(text, window) for text in texts for window in windows(len(text.labels), length - 2)]
-    counts = [int(text.predicted[window.judged : window.stop].sum()) for text, window in spans]
+    counts = [int(text.predicted[window.fresh : window.stop].sum()) for text, window in spans]
     slots = length if objective == "causal" else max(1, *counts)
     token_ids, sequence_ids = (np.zeros((len(spans), length), np.int32) for _ in range(2))
     positions, labels = (np.zeros((len(spans), slots), np.int32) for _ in range(2))
@@ -139,7 +140,7 @@ def make_sequences(
         tokens = text.token_ids[window.start : window.stop]
         token_ids[row, : len(tokens) + SPECIALS] = [tokenizer.cls_id, *tokens, tokenizer.sep_id]
         sequence_ids[row, : len(tokens) + SPECIALS] = 1
-        predicted = window.judged + np.flatnonzero(text.predicted[window.judged : window.stop])
+        predicted = window.fresh + np.flatnonzero(text.predicted[window.fresh : window.stop])
         places = predicted - window.start + 1  # [CLS] has position 0
         slot = places - 1 if objective == "causal" else np.arange(len(predicted))
         positions[row, slot] = places

@@ -15,7 +15,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.vectors import VectorTraining, check_pieces
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 
 SIZES = {
@@ -68,7 +68,7 @@ def step(name, pieces, dropout=0.0, **changes):
     return {v.path: keras.ops.convert_to_numpy(v) for v in training.variables}, float(loss)
 
 
-@pytest.mark.quick_cases("softmax", "classifier")
+@pytest.mark.quick_cases("softmax")
 @pytest.mark.parametrize("name", TASKS)
 def test_eight_pieces_are_one_batch(name, eager_steps):
     whole, loss = step(name, 1)

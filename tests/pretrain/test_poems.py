@@ -14,7 +14,7 @@ from pretrain.poems.corpus import read_corpus
 from pretrain.poems.forms import FORMS, MARKS, is_of_form, with_marks
 from pretrain.poems.kneser_ney import KneserNey, bits
 from pretrain.poems.measures import measure
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

@@ -20,7 +20,7 @@ from roformer_tf.corpus import preparation
 from roformer_tf.corpus.batches import held_out_batches
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -214,6 +214,7 @@ def has_learnt(run):
     return True
 
 
+@pytest.mark.slow
 def test_a_pattern_is_learnt(pattern_flags, tmp_path):
     quicker = {"steps": 150, "learning_rate": 1e-2, "optimizer": "muon"}
     assert main(["pretrain", *pattern_flags(tmp_path / "run", **quicker)]) == 0
