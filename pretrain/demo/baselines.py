@@ -18,37 +18,37 @@ from roformer_tf.corpus.shards import PreparedRows
 Integers = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
+# Id of a neighbour that is masked itself.
 UNSEEN = -1
-"""Id of a neighbour that is masked itself."""
 
 
 class Score(NamedTuple):
     """How well masked tokens were predicted."""
 
+    # Share of the tokens that were predicted, 0 to 1.
     accuracy: float
-    """Share of the tokens that were predicted, 0 to 1."""
+    # Surprise at the tokens, spread over their characters: lower is better.
     bits_per_character: float
-    """Surprise at the tokens, spread over their characters: lower is better."""
 
 
 class MaskedTokens(NamedTuple):
     """N masked tokens and their neighbours: all that the baselines may look at."""
 
+    # (N,): the original tokens.
     labels: Integers
-    """(N,): the original tokens."""
+    # (N,): the token before each, or UNSEEN.
     left: Integers
-    """(N,): the token before each, or UNSEEN."""
+    # (N,): the token after each, or UNSEEN.
     right: Integers
-    """(N,): the token after each, or UNSEEN."""
 
 
 class Prediction(NamedTuple):
     """Predictions for N masked positions."""
 
+    # (N,): the likeliest token.
     tokens: Integers
-    """(N,): the likeliest token."""
+    # (N,): the probability of the original token.
     probabilities: Floats
-    """(N,): the probability of the original token."""
 
 
 def scored(

@@ -13,8 +13,8 @@ from pathlib import Path
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 
+# Characters of the longest line that is taken for a headline.
 LONGEST_HEADLINE = 45
-"""Characters of the longest line that is taken for a headline."""
 
 _CLOSING = frozenset("。！？；：…，、”’』」》）】")
 _NOT_TEXT = re.compile(r"[\W_]+")

@@ -31,19 +31,19 @@ from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, write_vocabulary
 
 PACKAGE = "chinese-poetry"
 VERSION = "2.0.1"
+# Of the package's archive, as npm's registry has it.
 SHA512 = "KtYARvV7CWNtax0na9+Jn6PlhGgSoid7PWyDzXI4KsCEm2odZcqEQyval5koaLygZnM/EQ3lfJ//25K8p3uHNg=="
-"""Of the package's archive, as npm's registry has it."""
+# The files with poems, a JSON list of `{"paragraphs": ["…，…。", …], …}` each.
 NAMES = "poet.*.json"
-"""The files with poems, a JSON list of `{"paragraphs": ["…，…。", …], …}` each."""
 
+# Least number of occurrences of a character; poems with a rarer one are skipped.
 LEAST_COUNT = 20
-"""Least number of occurrences of a character; poems with a rarer one are skipped."""
+# With fewer poems none is skipped for that: all characters are rare in them.
 FEW = 10_000
-"""With fewer poems none is skipped for that: all characters are rare in them."""
+# Lines that two poems nearly share, so that one is held to be a copy of the other.
 TOGETHER = 2
-"""Lines that two poems nearly share, so that one is held to be a copy of the other."""
+# Lines that differ in one character only; more of them are a common phrase, not copies.
 _COMMON = 16
-"""Lines that differ in one character only; more of them are a common phrase, not copies."""
 
 
 class Poem(NamedTuple):
@@ -66,14 +66,14 @@ class Poem(NamedTuple):
 class Written(NamedTuple):
     """How many poems were read, and how many written."""
 
+    # Poems in the files, of whatever form.
     read: int
-    """Poems in the files, of whatever form."""
+    # Poems of the four forms, each once, without damaged characters.
     of_form: int
-    """Poems of the four forms, each once, without damaged characters."""
+    # Of these, poems without rare characters, and without a copy on the other side.
     kept: int
-    """Of these, poems without rare characters, and without a copy on the other side."""
+    # Of the kept ones.
     held_out: int
-    """Of the kept ones."""
 
 
 def write_corpus(files: Iterable[IO[bytes]], target: Path, vocab: Path, held_out: float) -> Written:

@@ -22,13 +22,13 @@ _AROUND = re.compile(r"[，。？！；：、\s]+")
 class Form(NamedTuple):
     """How many lines of how many characters."""
 
+    # As it is called in Chinese.
     name: str
-    """As it is called in Chinese."""
+    # Its name in pinyin, with which the control token of such a poem begins.
     token: str
-    """Its name in pinyin, with which the control token of such a poem begins."""
     lines: int
+    # Characters of a line.
     size: int
-    """Characters of a line."""
 
     @property
     def characters(self) -> int:

@@ -15,22 +15,22 @@ import numpy.typing as npt
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+# What is taken off a count of 1, of 2, and of 3 or more.
 Discounts: TypeAlias = tuple[float, float, float]
-"""What is taken off a count of 1, of 2, and of 3 or more."""
 
 
 class _Order(NamedTuple):
     """The n-grams of one length, by number in the order of their keys."""
 
+    # (n-grams,), rising: the context's number, times the vocabulary's size, plus the token.
     keys: Integers
-    """(n-grams,), rising: the context's number, times the vocabulary's size, plus the token."""
+    # (n-grams,): counts after the discount; counts of occurrences for the longest n-grams; for
+    # shorter ones, of the different tokens that precede them.
     discounted: Floats
-    """(n-grams,): counts after the discount; counts of occurrences for the longest n-grams; for
-    shorter ones, of the different tokens that precede them."""
+    # (contexts,): the sum of their n-grams' counts.
     totals: Floats
-    """(contexts,): the sum of their n-grams' counts."""
+    # (contexts,): the discounted mass, distributed by the shorter context.
     spared: Floats
-    """(contexts,): the discounted mass, distributed by the shorter context."""
 
 
 class KneserNey:

@@ -13,12 +13,12 @@ from roformer_tf.errors import InputError
 class Rhymes(NamedTuple):
     """How the even lines of poems end."""
 
+    # Pairs of even lines of one poem: 1 of four lines, 6 of eight.
     pairs: int
-    """Pairs of even lines of one poem: 1 of four lines, 6 of eight."""
+    # Of them, pairs that end in the same final.
     alike: int
-    """Of them, pairs that end in the same final."""
+    # Fraction of matching endings among pairs of any such endings, of whatever poems.
     chance: float
-    """Fraction of matching endings among pairs of any such endings, of whatever poems."""
 
     @property
     def share(self) -> float:
@@ -30,14 +30,14 @@ class Measures(NamedTuple):
     """Figures of poems that were generated, each for a given form."""
 
     poems: int
+    # Fraction of the poems with the form that was asked for, 0 to 1.
     of_form: float
-    """Fraction of the poems with the form that was asked for, 0 to 1."""
+    # Of those that have it.
     rhymes: Rhymes
-    """Of those that have it."""
+    # Fraction of their lines that are in no poem of the training text.
     new_lines: float
-    """Fraction of their lines that are in no poem of the training text."""
+    # Fraction of them that repeat no line of the training text at all.
     new_poems: float
-    """Fraction of them that repeat no line of the training text at all."""
 
 
 def measure(texts: Sequence[tuple[Form, str]], known_lines: Collection[str]) -> Measures:

@@ -13,6 +13,8 @@ from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
 from roformer_tf.errors import InputError
 from roformer_tf.machine import instructions, usable_cores
 
+# The graph in a folder that `export` wrote as onnx or int8.
+ONNX = "model.onnx"
 # Of a batch, with padding: more of them do not fit into the CPU's caches.
 TOKENS = 1024
 # The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores.

@@ -22,11 +22,10 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.model import onnx_session
+from roformer_tf.engines.model import ONNX, onnx_session
 from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network, unsupported
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
-from roformer_tf.inference.opening import ONNX
 from roformer_tf.models.rows import Forward
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 

@@ -1,4 +1,4 @@
-"""Labelled examples as Keras takes them, for fine-tuning with `compile` and `fit`."""
+"""Labelled examples for fine-tuning with Keras' `compile` and `fit`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 _USUAL_WAY = (
-    "LabelledDataset(examples, task) takes a list of Example, whose texts are a tuple of str, and "
-    "a Task. The usual way is LabelledDataset.from_file(path); it makes both."
+    "LabelledDataset(examples, task) needs a list of Example, whose texts are a tuple of str, and "
+    "a Task. The usual way is LabelledDataset.from_file(path), which creates both."
 )
 
 
@@ -35,14 +35,14 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class LabelledDataset:
-    """Examples, and their task.
+    """Examples and their task.
 
         train, valid = LabelledDataset.from_file("reviews.tsv").split(valid=0.2)
         model.fit(train.batches(model.tokenizer), validation_data=valid.batches(model.tokenizer))
         valid.predict(model)
 
-    A model for it has `task.outputs` logits. Raises InputError for values that are no
-    examples or no task: write data in memory to a file first, and read it with `from_file`.
+    A model for it has `task.outputs` logits. Raises InputError for other values than examples and
+    a task: write data in memory to a file first, and read it with `from_file`.
     """
 
     examples: Sequence[Example]
@@ -51,10 +51,12 @@ class LabelledDataset:
     def __post_init__(self) -> None:
         if not isinstance(self.task, Task):
             raise InputError(f"the task is {_shown(self.task)}. {_USUAL_WAY}")
-        found: Any = self.examples
-        if not isinstance(found, Sequence) or isinstance(found, str):
-            raise InputError(f"the examples are {_shown(found)}, but must be a list. {_USUAL_WAY}")
-        for number, example in enumerate(found):
+        examples: Any = self.examples
+        if not isinstance(examples, Sequence) or isinstance(examples, str):
+            raise InputError(
+                f"the examples are {_shown(examples)}, but must be a list. {_USUAL_WAY}"
+            )
+        for number, example in enumerate(examples):
             texts = example.texts if isinstance(example, Example) else None
             if not (isinstance(texts, tuple) and texts and all(isinstance(x, str) for x in texts)):
                 raise InputError(f"example {number} is {_shown(example)}. {_USUAL_WAY}")
@@ -71,8 +73,8 @@ class LabelledDataset:
     ) -> "LabelledDataset":
         """Read a labelled file, as `roformer-tf finetune --train` does.
 
-        task: its name, as `--task` has it. Default: it is guessed from the columns.
-        max_length: most tokens of a row; `long_texts`: what becomes of longer ones.
+        task: its name, as for `--task`. Default: detected from the columns.
+        max_length: maximum tokens of a sequence; `long_texts`: what happens to longer ones.
         columns: which columns hold texts and labels. Default: they are detected. Raises InputError
         for a file that cannot be read, where task or columns are unclear, and for invalid settings.
         """
@@ -106,16 +108,16 @@ class LabelledDataset:
         would be empty.
         """
         if not 0 < valid < 1:
-            raise InputError(f"valid is {valid}, but must be a share between 0 and 1, such as 0.1.")
+            raise InputError(f"valid is {valid}, but must be between 0 and 1, such as 0.1.")
         train, held_out, _ = split_examples(self.examples, type(self.task), (valid, 0.0), seed)
         return LabelledDataset(train, self.task), LabelledDataset(held_out, self.task)
 
     def batches(self, tokenizer: RoFormerTokenizer, batch_size: int = 32, seed: int = 0) -> Any:
-        """What `fit` and `evaluate` take: an epoch has every row once, in an order of its own.
+        """Batches for `fit` and `evaluate`; each epoch has every sequence once, in another order.
 
-        (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets as
-        the task's loss has them, weights float32, 0 where the last batch is filled up. `fit` is
-        best called with `shuffle=False`: else it warns on TensorFlow that it does not shuffle.
+        (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets for
+        the task's loss, weights float32, 0 where the last batch is filled up. Call `fit` with
+        `shuffle=False`; otherwise it warns on TensorFlow that it does not shuffle.
         Raises InputError for a label that the task does not know.
         """
         if not isinstance(tokenizer, RoFormerTokenizer):

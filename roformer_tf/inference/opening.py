@@ -29,7 +29,7 @@ from roformer_tf.checkpoints.detection import (
 )
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.engines.choice import Choice, Engine, Precision, choose
-from roformer_tf.engines.model import graph_model, onnx_session, share_onnx
+from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
 from roformer_tf.engines.network import Network, unsupported
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, write_text
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=PretrainedModel)
 
-# The graph in a folder that `export` wrote as onnx or int8.
-ONNX = "model.onnx"
 # The loss of quality by int8 on the validation set, in the folder of a fine-tuned model.
 COST = "int8.json"
 

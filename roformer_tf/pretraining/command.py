@@ -1,9 +1,9 @@
 """The body of `pretrain`: corpus → sequences → batches of an objective → model → run folder.
 
 OUTPUT/settings.yaml   every setting; usable as --config
-OUTPUT/rows/           what `prepare` makes of --corpus; rows-512/, … for stages of several lengths
+OUTPUT/rows/           prepared from --corpus; rows-512/, … for stages of several lengths
 OUTPUT/initial/        with --extend-vocab, the checkpoint of --init-from with the larger vocabulary
-OUTPUT/checkpoints/    what a killed run continues from
+OUTPUT/checkpoints/    from which a killed run resumes
 OUTPUT/model/          the model at the last checkpoint, in our own format
 OUTPUT/best/           the model at the best evaluation at the current sequence length, likewise
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
@@ -50,7 +50,6 @@ from roformer_tf.training.run_files import (
     MODEL,
     check_output,
     plain,
-    read_settings,
     settle_precision,
     tidy,
     write_settings,
@@ -82,7 +81,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     output = Path(config.output)
     config = settle_precision(config)
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
-    config = with_rows_settled(config, read_settings(output))
+    config = with_rows_settled(config)
     check_output(config, may_change(config))
     check_tracking(config.wandb)
     keras.utils.set_random_seed(config.seed)
@@ -118,6 +117,7 @@ def _run(run: PretrainingRun) -> None:
     """Train the stages that are not done yet, from the last checkpoint on."""
     config, output, stages = run.config, run.output, run.stages
     trained, group = run.model, run.group
+    # Compiled before the checkpoint is restored: that needs the optimizer's variables.
     compile_stage(run, compiled := stages[0])
     start, checkpoint = resume(output / CHECKPOINTS, trained, run.fingerprint)
     group.check_equal(start, "the step to continue from")
@@ -266,7 +266,7 @@ def _attention(model: PretrainingModel) -> str:
 
 
 def _diverged(config: PretrainConfig, error: DivergedError) -> str:
-    """What happened, which checkpoint is left, and what to do."""
+    """The error, the last checkpoint, and what to do."""
     advice = "Start again under another --output with a lower --learning-rate or a longer --warmup"
     saved = next(checkpoints(Path(config.output, CHECKPOINTS)), None)
     if saved is None:

@@ -3,23 +3,29 @@
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from hashlib import blake2b
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from roformer_tf.errors import InputError
+from roformer_tf.files import remove, write_text
 from roformer_tf.inference.text_files import TextFileConfig, TextRow, checked_texts
 from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts_to_predict, open_named
-from roformer_tf.labelled.examples import BadLine, SkippedRows
+from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row, Table, kind_of
 
+# Of a reranker, in the run's folder, not in the model's: that is published, and these are the
+# user's texts. What `search --rerank` measured on them is stored in the second file.
+VALIDATION_PAIRS = "validation_pairs.jsonl"
+MEASURED = "reranking.json"
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 ID = "id"
 """The column of ids, unless another one is named."""
@@ -165,3 +171,10 @@ def _plain(value: Any) -> str | float | bool | None:
         except ValueError:
             pass
     return text or None
+
+
+def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
+    """Write the pairs that a reranker was validated on into the run's folder."""
+    remove(folder / MEASURED)
+    lines = (json.dumps({"texts": x.texts, "label": x.label}) for x in examples)
+    write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))

@@ -17,16 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roformer_tf.files import remove, write_text
-from roformer_tf.labelled.examples import Example
-from roformer_tf.search.documents import Document
+from roformer_tf.files import write_text
+from roformer_tf.search.documents import MEASURED, VALIDATION_PAIRS, Document
 from roformer_tf.search.index import Result, SearchIndex
 from roformer_tf.search.retrieval import Reranker, Retriever
 from roformer_tf.search.writing import add_documents
 
-MEASURED = "reranking.json"
-VALIDATION_PAIRS = "validation_pairs.jsonl"
-"""In the run's folder, not in the model's: that is published, and these are the user's texts."""
 MOST_QUERIES = 50
 MOST_DOCUMENTS = 500
 """More take longer: each query costs `--rerank-top` pairs."""
@@ -50,13 +46,6 @@ class RerankingFigures:
     documents: int
     before: float
     after: float
-
-
-def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
-    """Keep the pairs that a model was validated on, in the run's folder."""
-    remove(folder / MEASURED)
-    lines = (json.dumps({"texts": x.texts, "label": x.label}) for x in examples)
-    write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
 
 
 def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:

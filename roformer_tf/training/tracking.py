@@ -13,8 +13,8 @@ from roformer_tf.files import write_text
 from roformer_tf.training.callbacks import scalars
 
 Track: TypeAlias = Callable[[Mapping[str, Any]], None]
+# File with the run's id at Weights & Biases, so that a resumed run continues the same one.
 IDENTITY = "wandb-id"
-"""File with the run's id at Weights & Biases, so that a resumed run continues the same one."""
 
 
 def check_tracking(project: str | None) -> None:

@@ -51,23 +51,33 @@ def finetune(checkpoint, train, output, *flags, batch_size=16):
 
 
 def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, monkeypatch):
-    train, pieces = written(tmp_path / "train.tsv", 40), []
+    train, micro_batches = written(tmp_path / "train.tsv", 40), []
     made = trainer.VectorTraining
     monkeypatch.setattr(
-        trainer, "VectorTraining", lambda *given: pieces.append(given[2]) or made(*given)
+        trainer, "VectorTraining", lambda *given: micro_batches.append(given[2]) or made(*given)
     )
     with eagerly():
         done = finetune(
             *(released("sim_char"), train, tmp_path / "run", "--epochs", 1),
-            *("--dimensions", 8, 16, "--pieces", 2, "--max-length", 24, "--hard-negatives", 2),
+            *(
+                "--dimensions",
+                8,
+                16,
+                "--micro-batches",
+                2,
+                "--max-length",
+                24,
+                "--hard-negatives",
+                2,
+            ),
             batch_size=32,
         )
     told = capsys.readouterr().out
     assert done == 0
-    assert pieces == [2]
+    assert micro_batches == [2]
     with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["rows"].shape[1] == 2
-        assert (file["rows"] % 2 == 1).all()  # documents
+        assert file["array"].shape[1] == 2
+        assert (file["array"] % 2 == 1).all()  # documents
     assert "text in columns query, document, no label" in told
     assert "vectors are what the checkpoint's pooler gives" in told
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))
@@ -109,7 +119,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         (["--class-weights", "balanced"], "class_weights is about"),
         (["--crf"], "crf is about"),
         (["--long-texts", "head-tail"], "long_texts is head-tail"),
-        (["--pieces", 3], "cannot be divided into 3 pieces"),
+        (["--micro-batches", 3], "cannot be divided into 3 micro-batches"),
         (["--loss", "cosent"], "Give --loss softmax"),
         (["--metric", "spearman"], "no metric 'spearman'"),
     ],
@@ -156,8 +166,8 @@ def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monke
     assert done == 0
     assert varying == [("side_1",)]  # since documents come again, they are encoded once
     with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["rows"].shape[1] == 2
-        assert (file["rows"] % 2 == 1).all()  # documents
+        assert file["array"].shape[1] == 2
+        assert (file["array"] % 2 == 1).all()  # documents
 
 
 class StoppedError(Exception):

@@ -13,7 +13,7 @@ from tests.support.finetuned import load_finetuned
 
 @pytest.fixture
 def reviews(tmp_path):
-    """A file of 40 texts, of 7 characters or three times as many; 好 or 差 tells the label."""
+    """A file of 40 texts, of 7 characters or three times as many; 好 or 差 is the label."""
     path = tmp_path / "reviews.tsv"
     codes = [f"{number:06b}".translate({48: "天", 49: "气"}) for number in range(40)]
     texts = [code * (3 if number % 4 < 2 else 1) for number, code in enumerate(codes)]
@@ -29,25 +29,25 @@ def model(shallow):
 
 def rows_of(batches):
     """The rows of an epoch that count: token ids without padding, and targets."""
-    found = []
+    actual = []
     for inputs, targets, weights in batches:
         ids, targets, weights = (
             keras.ops.convert_to_numpy(x) for x in (inputs["token_ids"], targets, weights)
         )
-        found += [
+        actual += [
             (tuple(row[row != 0].tolist()), target)
             for row, target, weight in zip(ids, targets.tolist(), weights, strict=True)
             if weight
         ]
-    return found
+    return actual
 
 
 def an_epoch(batches):
     """What Keras takes of a dataset for one epoch."""
     if isinstance(batches, keras.utils.PyDataset):
-        found = [batches[number] for number in range(len(batches))]
+        actual = [batches[number] for number in range(len(batches))]
         batches.on_epoch_end()
-        return found
+        return actual
     return list(batches)
 
 
@@ -57,8 +57,8 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own(reviews, model):
     assert len(batches) == 14
     first, second = (rows_of(an_epoch(batches)) for _ in range(2))
     want = [
-        (tuple(model.tokenizer.encode(one.texts[0])[0]), data.task.labels.index(one.label))
-        for one in data.examples
+        (tuple(model.tokenizer.encode(item.texts[0])[0]), data.task.labels.index(item.label))
+        for item in data.examples
     ]
     assert sorted(first) == sorted(second) == sorted(want)
     assert first != second
@@ -104,8 +104,8 @@ def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(reviews,
     assert kept["model_max_length"] == 64 < model.config.max_position_embeddings
     loaded, _, task = load_finetuned(tmp_path / "model")
     assert task == train.task
-    for one, other in zip(valid.predict(loaded), answers, strict=True):
-        np.testing.assert_array_equal(one.scores, other.scores)
+    for item, other in zip(valid.predict(loaded), answers, strict=True):
+        np.testing.assert_array_equal(item.scores, other.scores)
 
 
 def test_a_model_without_tokenizer_is_refused(reviews, shallow):
@@ -137,7 +137,7 @@ def nonsense(reviews, model):
         "the task is <class": (examples, type(task)),
         "the examples are {'text'": (frame, task),
         "the examples are '": (str(reviews), task),
-        "the examples are <generator": ((one for one in examples), task),
+        "the examples are <generator": ((item for item in examples), task),
         "example 0 is '好'": (["好"], task),
         r"example 0 is \('好', 'a'\)": ([("好", "a")], task),
         "example 1 is Example": ([examples[0], examples[1]._replace(texts="好")], task),

@@ -57,7 +57,7 @@ def losses(run):
 
 
 def same_result(run, other):
-    """Weights and optimizer bit for bit, and every line but for its speed."""
+    """Weights and optimizer bit for bit, and every line except its speed."""
     last = max((run / "checkpoints").iterdir()).relative_to(run)
     for file in (WEIGHTS, last / WEIGHTS, last / "training.safetensors", last / "state.json"):
         assert (run / file).read_bytes() == (other / file).read_bytes()
@@ -623,7 +623,7 @@ def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
 def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, monkeypatch):
     """From the rows that are prepared to the batches that `fit` is given, over an epoch and more.
 
-    Each document is one character again and again, some of several rows, and stands in the corpus
+    Each document is one character again and again, some of several rows, and is in the corpus
     three times, with other white space. Nothing is replaced by chance, so that what is seen of a
     batch is what was read, or its label.
     """
@@ -636,10 +636,10 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
     lines = [form.format(text) for form in ("{}", "{} ", "\u3000{}") for text in texts]
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(lines), encoding="utf-8")
-    given = []
+    arguments = []
 
     def fit(_, batches, steps_per_epoch, **__):
-        given.extend(islice(batches.as_numpy_iterator(), steps_per_epoch))
+        arguments.extend(islice(batches.as_numpy_iterator(), steps_per_epoch))
         raise KeyboardInterrupt  # seen enough
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
@@ -653,9 +653,9 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
     special = set(range(len(SPECIAL_TOKENS)))
     apart = set(np.unique(np.stack(list(held_out))[:, 0]).tolist()) - special
     seen = set()
-    for inputs, labels, weights in given:
+    for inputs, labels, weights in arguments:
         seen |= {*inputs["token_ids"].ravel().tolist(), *labels[weights > 0].tolist()}
-    assert len(given) * 8 > len(PreparedRows.open(tmp_path / "run" / "rows"))
+    assert len(arguments) * 8 > len(PreparedRows.open(tmp_path / "run" / "rows"))
     assert seen - special == wanted
     assert not seen & apart
     assert len(wanted | apart) == len(characters)

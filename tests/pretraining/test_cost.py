@@ -82,7 +82,7 @@ def test_of_one_device_nothing_is_said_of_several():
 
 @pytest.fixture
 def recipe(tmp_path):
-    """recipe(text) → a YAML file, beside an architecture."""
+    """recipe(text) → a YAML file, next to an architecture."""
     (tmp_path / "tiny.json").write_text(
         '{"vocab_size": 70, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, '
         '"intermediate_size": 48}'

@@ -45,17 +45,17 @@ def reference(model, rows, masked):
     config = MaskingConfig()
     losses, hits = [], []
     for number, row in enumerate(rows):
-        one = mask_row(
+        item = mask_row(
             row,
             predictions=predictions_per_row(rows.length, config.mask_rate),
             rng=row_generator(5, 0, number),
             config=config,
             **masked,
         )
-        inputs = {"token_ids": one.token_ids[None], "sequence_ids": row[1].astype("int32")[None]}
+        inputs = {"token_ids": item.token_ids[None], "sequence_ids": row[1].astype("int32")[None]}
         logits = np.asarray(model(inputs), "float64")[0]  # (L, V)
-        used = one.weights > 0
-        for place, label in zip(one.positions[used], one.labels[used], strict=True):
+        used = item.weights > 0
+        for place, label in zip(item.positions[used], item.labels[used], strict=True):
             scores = logits[place]
             losses.append(np.log(np.exp(scores - scores[label]).sum()))
             hits.append(scores.argmax() == label)

@@ -11,8 +11,8 @@ from roformer_tf.internals import schedule_of
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
 from roformer_tf.training.optimizers.muon import Muon
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
 from roformer_tf.training.schedules import AdjustableDecay, WarmupDecay
+from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 
 def make_optimizer(
@@ -161,8 +161,8 @@ def _settings(
     }
 
 
+# The variable of a restartable optimizer with the numbers of its schedule.
 SCHEDULE = "schedule"
-"""The variable of a restartable optimizer with the numbers of its schedule."""
+# Names of weights without decay: those of norms, biases and label transitions. A layer's name, such
+# as "LayerNorm", would match none.
 UNDECAYED = ("gamma", "beta", "bias", "start_transitions", "transitions", "end_transitions")
-"""Names of weights without decay: those of norms, biases and label transitions. A layer's name,
-such as "LayerNorm", would match none."""
