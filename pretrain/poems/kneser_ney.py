@@ -1,10 +1,9 @@
-"""What a model must beat: a character n-gram model, after Kneser and Ney, of the same text.
+"""The baseline: a character n-gram model of the same text, with Kneser–Ney smoothing.
 
-Interpolated, with three discounts for each order (Chen and Goodman 1998, "modified"): the
-strongest of the models that only count. The libraries that were measured do not do: NLTK's goes
-through all n-grams for every probability that it is asked for, KenLM's package does not hold what
-estimates, others have no wheels for today's Pythons. So it is written out here, on arrays; the
-tests hold it to NLTK's numbers.
+Interpolated, with three discounts for each order (Chen and Goodman 1998, "modified"): the best of
+the models that only count. No library was usable. NLTK iterates over all n-grams for every
+probability, KenLM's package cannot estimate, and others have no wheels for current Pythons. So it
+is implemented here, on arrays; tests compare it with NLTK.
 """
 
 from collections.abc import Sequence

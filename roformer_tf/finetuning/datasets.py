@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.examples import Example, LongTexts
@@ -27,10 +27,9 @@ _USUAL_WAY = (
 )
 
 
-def _shown(value: Any) -> str:
-    """A value with its type, short enough for an error message."""
-    spelled = " ".join(repr(value).split())
-    return f"{spelled[:59]}… ({type(value).__name__})" if len(spelled) > 60 else spelled
+def _check_type(what: str, value: Any, kind: type, advice: str) -> None:
+    if not isinstance(value, kind):
+        raise InputError(f"{what} is a {type(value).__name__}. {advice}")
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,12 @@ class LabelledDataset:
     task: Task
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, Task):
-            raise InputError(f"the task is {_shown(self.task)}. {_USUAL_WAY}")
-        examples: Any = self.examples
-        if not isinstance(examples, Sequence) or isinstance(examples, str):
-            raise InputError(
-                f"the examples are {_shown(examples)}, but must be a list. {_USUAL_WAY}"
-            )
-        for number, example in enumerate(examples):
-            texts = example.texts if isinstance(example, Example) else None
-            if not (isinstance(texts, tuple) and texts and all(isinstance(x, str) for x in texts)):
-                raise InputError(f"example {number} is {_shown(example)}. {_USUAL_WAY}")
+        _check_type("the task", self.task, Task, _USUAL_WAY)
+        # A generator would be used up before the training begins.
+        _check_type("the list of examples", self.examples, Sequence, _USUAL_WAY)
+        for number, example in enumerate(self.examples):
+            _check_type(f"example {number}", example, Example, _USUAL_WAY)
+            _check_type(f"the text of example {number}", example.texts, tuple, _USUAL_WAY)
 
     @classmethod
     def from_file(
@@ -80,8 +74,8 @@ class LabelledDataset:
         """
         if task is not None and task not in TASKS:
             raise InputError(f"task is {task!r}, but must be one of {', '.join(TASKS)}.")
-        if not isinstance(max_length, int) or max_length <= SPECIALS:
-            raise InputError(f"max_length is {max_length!r}, but must be a number of at least 3.")
+        _check_type("max_length", max_length, int, "Give a number.")
+        check_number("max_length", max_length, at_least=SPECIALS + 1)
         if long_texts not in get_args(LongTexts):
             choices = ", ".join(get_args(LongTexts))
             raise InputError(f"long_texts is {long_texts!r}, but must be one of {choices}.")
@@ -107,8 +101,7 @@ class LabelledDataset:
         Equal texts stay together, and labels are as frequent in both. Raises InputError where one
         would be empty.
         """
-        if not 0 < valid < 1:
-            raise InputError(f"valid is {valid}, but must be between 0 and 1, such as 0.1.")
+        check_number("valid", valid, above=0, below=1, hint="such as 0.1")
         train, held_out, _ = split_examples(self.examples, type(self.task), (valid, 0.0), seed)
         return LabelledDataset(train, self.task), LabelledDataset(held_out, self.task)
 
@@ -120,13 +113,8 @@ class LabelledDataset:
         `shuffle=False`; otherwise it warns on TensorFlow that it does not shuffle.
         Raises InputError for a label that the task does not know.
         """
-        if not isinstance(tokenizer, RoFormerTokenizer):
-            raise InputError(
-                f"the tokenizer is {_shown(tokenizer)}. Give a RoFormerTokenizer, such as "
-                "model.tokenizer."
-            )
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
+        _check_type("the tokenizer", tokenizer, RoFormerTokenizer, "Give model.tokenizer.")
+        check_number("batch_size", batch_size, at_least=1)
         encoded = self.task.labelling.encode(self.examples, tokenizer)
         targets, weights = self.task.labelling.row_targets(encoded, self.examples)
         data = RowBatches(encoded, targets, weights)

@@ -1,7 +1,6 @@
 """The body of `evaluate --data`: a finished model, a labelled file → the figures of a report."""
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, write_text
+from roformer_tf.files import check_writable
 from roformer_tf.finetuning.report.analysis import (
     EvaluatedSet,
     LabelledPredictions,
@@ -35,6 +34,7 @@ from roformer_tf.tasks.scoring import JsonObject
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import printable, table, terminal_width
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.run_files import write_json
 from roformer_tf.translation import Translator
 
 # Name of the file's examples in the JSON. It is that of the test set in report.json, so that both
@@ -99,8 +99,7 @@ def evaluate(config: EvaluateConfig) -> None:
     report = evaluated(model, tokenizer, task, examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
-        write_text(config.output, text.encode("utf-8", "backslashreplace").decode())
+        write_json(config.output, report)
     print("\n".join(lines(report, task, terminal_width())))
 
 

@@ -17,7 +17,7 @@ from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.optimizers.factory import (
-    make_restartable_optimizer,
+    make_finetune_optimizer,
     may_restart,
     restart,
 )
@@ -79,7 +79,7 @@ class Trainer:
         wrapper = self._wrapped(fresh)
         if self.compiled is None or not may_restart(self.compiled[1].optimizer, optimizer, wrapper):
             wrapper.compile(
-                make_restartable_optimizer(optimizer, wrapper, batches),
+                make_finetune_optimizer(optimizer, wrapper, batches),
                 self._loss(),
                 jit_compile=choose_jit(),
             )

@@ -146,6 +146,64 @@ def _open_best(initial: "InitialState", task: Task, folder: Path) -> tuple[Any, 
     return model, task.decoding.with_choices_of(load_task(folder)), Choice("keras", "float32")
 
 
+@dataclass
+class _TrialEvents:
+    """What happens during a training: evaluations, checkpoints, early stopping."""
+
+    trial: Trial
+    task: Task
+    valid: EncodedTexts
+    data_id: str
+    epoch_steps: int
+    model: PretrainedModel
+    # The model or its wrapper, which is fitted.
+    trained: PretrainedModel
+    evaluations: MetricsFile
+    log: StepLog
+
+    def evaluate(self, step: int) -> None:
+        """Evaluate on the validation set, keep the best weights, save a checkpoint."""
+        with ema_weights(self.trained):
+            metrics = self._metrics()
+        epoch = step / self.epoch_steps
+        self.evaluations.write({"step": step, "epoch": epoch} | metrics)
+        figures = ", ".join(f"{name} {score_text(value)}" for name, value in metrics.items())
+        self.log.say(f"epoch {epoch:g}: {figures}")
+        self.save(step)
+        self.stop_if_done()
+
+    def _metrics(self) -> Scores:
+        """Metrics on the validation set. If they are better than all earlier ones, save."""
+        trial = self.trial
+        predictions = predict_encoded(self.model, self.task, self.valid)
+        chosen, metrics = compare(self.task, labels_of(trial.valid), predictions)
+        # Of equal ones the earlier is best: it has seen the training examples less often.
+        if all(trial.metric.goodness(metrics) > earlier for earlier in self._goodness()):
+            with folder_beside(trial.folder / BEST) as folder:
+                self.model.save_pretrained(folder, max_length=self.task.max_length)
+                chosen.save(folder)
+                chosen.decoding.save_files(folder, self.model.config)
+        return metrics
+
+    def _goodness(self) -> list[float]:
+        return [self.trial.metric.goodness(x) for x in read_metrics(self.evaluations.path)]
+
+    def save(self, step: int) -> None:
+        """Save a checkpoint."""
+        folder = self.trial.folder / CHECKPOINTS
+        save_checkpoint(folder, RunState(step, self.data_id), self.trained, keep=1)
+
+    def save_within_epoch(self, step: int) -> None:
+        """Save a checkpoint, except at the end of an epoch: there `evaluate` does it."""
+        if step % self.epoch_steps:
+            self.save(step)
+
+    def stop_if_done(self) -> bool:
+        """Stop the training if none of the last `patience` evaluations was better."""
+        self.trained.stop_training = is_exhausted(self._goodness(), self.trial.config.patience)
+        return self.trained.stop_training
+
+
 def fit(
     trial: Trial,
     trainer: "Trainer",
@@ -181,30 +239,11 @@ def fit(
             **span,
         ) as log,
     ):
-
-        def evaluate(step: int) -> None:
-            with ema_weights(trained):
-                metrics = _evaluate(trial, model, task, valid, read_metrics(evaluations.path))
-            evaluations.write({"step": step, "epoch": step / epoch_steps} | metrics)
-            figures = ", ".join(f"{name} {score_text(value)}" for name, value in metrics.items())
-            log.say(f"epoch {step / epoch_steps:g}: {figures}")
-            save(step)
-            stop_if_done()
-
-        def save(step: int) -> None:
-            save_checkpoint(folder / CHECKPOINTS, RunState(step, data_id), trained, keep=1)
-
-        def save_within_epoch(step: int) -> None:
-            if step % epoch_steps:  # at its end, it is saved after the evaluation
-                save(step)
-
-        def stop_if_done() -> bool:
-            goodness = [trial.metric.goodness(line) for line in read_metrics(evaluations.path)]
-            trained.stop_training = is_exhausted(goodness, config.patience)
-            return trained.stop_training
-
+        events = _TrialEvents(
+            trial, task, valid, data_id, epoch_steps, model, trained, evaluations, log
+        )
         # A training that was killed right after its last evaluation has nothing left to do.
-        if start >= steps or stop_if_done():
+        if start >= steps or events.stop_if_done():
             return
         batches = training_batches(data, config, trial.seed)[start:]
         trained.fit(
@@ -213,31 +252,13 @@ def fit(
             shuffle=False,  # the batches are shuffled already
             callbacks=[
                 log,
-                PeriodicCallback(evaluate, every=epoch_steps, log=log, **span),
-                PeriodicCallback(save_within_epoch, every=config.save_every, log=log, **span),
+                PeriodicCallback(events.evaluate, every=epoch_steps, log=log, **span),
+                PeriodicCallback(
+                    events.save_within_epoch, every=config.save_every, log=log, **span
+                ),
             ],
             verbose=0,
         )
-
-
-def _evaluate(
-    trial: Trial,
-    model: PretrainedModel,
-    task: Task,
-    valid: EncodedTexts,
-    earlier: Sequence[Scores],
-) -> Scores:
-    """Metrics on the validation set. If they are better than all earlier ones, save the model."""
-    predictions = predict_encoded(model, task, valid)
-    chosen, metrics = compare(task, labels_of(trial.valid), predictions)
-    goodness = trial.metric.goodness
-    # Of equal ones the earlier is best: it has seen the training examples less often.
-    if all(goodness(metrics) > goodness(line) for line in earlier):
-        with folder_beside(trial.folder / BEST) as folder:
-            model.save_pretrained(folder, max_length=task.max_length)
-            chosen.save(folder)
-            chosen.decoding.save_files(folder, model.config)
-    return metrics
 
 
 def complete_data(

@@ -12,7 +12,7 @@ OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,13 @@ def pretrain(config: PretrainConfig) -> None:
     group = join(config.hardware)
     with (
         Termination() as termination,
-        _silent(not group.first),
         attention_by(config.hardware.attention_form),
         group.reporting_failure(),
         contextlib.ExitStack() as held,
     ):
+        if not group.first:  # only the first of several processes prints
+            nowhere = held.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            held.enter_context(contextlib.redirect_stdout(nowhere))
         termination.any_process = group.any
         lock = locked(config.output)
         group.run_on_first(lambda: held.enter_context(lock))  # one lock for all processes
@@ -215,19 +217,6 @@ def _check_model_parallel(architecture: Any, model_parallel: int) -> None:
             f"{indivisible[0]} is {size}, which {model_parallel} devices cannot share. "
             "Give another --model-parallel."
         )
-
-
-@contextlib.contextmanager
-def _silent(silent: bool) -> Iterator[None]:
-    """Print nothing if `silent`: only the first of several processes prints."""
-    if not silent:
-        yield
-        return
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-    ):
-        yield
 
 
 def _describe(run: PretrainingRun) -> None:

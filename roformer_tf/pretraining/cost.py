@@ -5,12 +5,11 @@
 A recipe is read as by `pretrain --config`. This loads Keras, so only when the command runs.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -18,11 +17,14 @@ from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.masking import predictions_per_row
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder, write_text
+from roformer_tf.files import check_writable, is_folder
 from roformer_tf.flags import parsed, yaml_flags
-from roformer_tf.pretraining.settings import Stage
 from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.tokenizer import check_length
+from roformer_tf.training.run_files import write_json
+
+if TYPE_CHECKING:
+    from roformer_tf.pretraining.settings import Stage
 
 DAY = 86_400  # seconds
 HOURS = 24
@@ -70,18 +72,6 @@ class CostConfig:
             raise InputError(f"--json {self.json} is a folder. Name a file.")
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a recipe, or a stage of it, needs on any device."""
-
-    name: str
-    parameters: int
-    # Sequences of all batches, repeated ones included.
-    rows: int
-    tokens: int
-    flops: float
-
-
 def cost(config: CostConfig) -> None:
     """Print the cost of the recipes as a Markdown table, and write it if --json is given.
 
@@ -96,7 +86,7 @@ def cost(config: CostConfig) -> None:
         for line in costs(*read_recipe(path, config.architecture))
     ]
     if config.json:
-        write_text(config.json, json.dumps(estimates, ensure_ascii=False, indent=2) + "\n")
+        write_json(config.json, estimates)
     print("\n".join(rendered(estimates, config)))
 
 
@@ -134,38 +124,37 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
     return name, settings, shape.replace(vocab_size=settings.vocab_size or shape.vocab_size)
 
 
-def costs(name: str, settings: Any, architecture: RoFormerConfig) -> list[Cost]:
-    """The cost of a run with these settings of `pretrain`, then of each stage if it has several."""
+def costs(name: str, settings: Any, architecture: RoFormerConfig) -> list[dict[str, Any]]:
+    """The cost of a run with these settings of `pretrain`, then of each stage if it has several.
+
+    {"recipe", "parameters", "rows", "tokens", "flops"}: rows are the sequences of all batches,
+    repeated ones included.
+    """
     count, stages = parameters(architecture), settings.plan()
     lines = [
-        Cost(
-            f"{name}, stage {number}: {stage.steps:,} steps of {stage.batch_size} × {stage.length}",
-            count,
-            stage.rows,
-            stage.rows * stage.length,
-            stage.steps * stage_flops(settings, stage, architecture),
-        )
+        {
+            "recipe": f"{name}, stage {number}: {stage.steps:,} steps of {stage.batch_size} × "
+            f"{stage.length}",
+            "parameters": count,
+            "rows": stage.rows,
+            "tokens": stage.rows * stage.length,
+            "flops": stage.steps * stage_flops(settings, stage, architecture),
+        }
         for number, stage in enumerate(stages, start=1)
     ]
-    rows, tokens = sum(line.rows for line in lines), sum(line.tokens for line in lines)
-    whole = Cost(name, count, rows, tokens, sum(line.flops for line in lines))
+    sums = {key: sum(line[key] for line in lines) for key in ("rows", "tokens", "flops")}
+    whole = {"recipe": name, "parameters": count, **sums}
     return [whole, *(lines if len(lines) > 1 else [])]
 
 
-def priced(line: Cost, config: CostConfig) -> dict[str, Any]:
-    """A line of the table for JSON: days and US$ in the order of `config.devices`."""
-    days = [line.flops / _speed(count, config) / DAY for count in config.devices]
-    counted = {key: getattr(line, key) for key in ("parameters", "rows", "tokens", "flops")}
-    return {
-        "recipe": line.name,
-        **counted,
-        "devices": [*config.devices],
-        "days": days,
-        "usd": [
-            time * HOURS * count * config.price
-            for time, count in zip(days, config.devices, strict=True)
-        ],
-    }
+def priced(line: dict[str, Any], config: CostConfig) -> dict[str, Any]:
+    """A line of `costs` with days and US$, in the order of `config.devices`."""
+    days = [line["flops"] / _speed(count, config) / DAY for count in config.devices]
+    prices = [
+        time * HOURS * count * config.price
+        for time, count in zip(days, config.devices, strict=True)
+    ]
+    return {**line, "devices": [*config.devices], "days": days, "usd": prices}
 
 
 def rendered(estimates: Sequence[dict[str, Any]], config: CostConfig) -> Iterator[str]:
@@ -256,7 +245,7 @@ def _keys_in_blocks(config: RoFormerConfig, length: int) -> float:
     return math.ceil(length / block) * block * blocks * block / length
 
 
-def stage_flops(settings: Any, stage: Stage, architecture: RoFormerConfig) -> float:
+def stage_flops(settings: Any, stage: "Stage", architecture: RoFormerConfig) -> float:
     """Operations of one step of a stage; `settings` are those of `pretrain`."""
     predicted = stage.length
     if settings.objective == "masked":

@@ -11,7 +11,6 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.training.distribution import on_every_device
 from roformer_tf.training.feeding import fed
 
@@ -110,7 +109,7 @@ def evaluate(
             int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
             for tokens in np.unique(most[weights > 0])
         },
-        predicted="tokens" if isinstance(model.model, RoFormerForCausalLM) else "masked tokens",
+        predicted="tokens" if model.model.config.attention_type == "causal" else "masked tokens",
         by_corpus=_by_corpus(losses, hits, weights, corpora or {}),
     )
 

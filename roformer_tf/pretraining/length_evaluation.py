@@ -1,7 +1,6 @@
 """The body of `evaluate --corpus`: held-out loss and accuracy of a language model by length."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,7 +22,7 @@ from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.preparation import is_held_out
 from roformer_tf.corpus.windows import WordedText, long_texts
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder, write_text
+from roformer_tf.files import check_writable, is_folder
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
 from roformer_tf.pretraining.windowed_losses import figures, predicted_texts, token_losses
 from roformer_tf.terminal import table, terminal_width
@@ -35,6 +34,7 @@ from roformer_tf.tokenizers.tokenizer import (
 )
 from roformer_tf.training.devices import choose_precision
 from roformer_tf.training.plots import plot_lengths
+from roformer_tf.training.run_files import write_json
 from roformer_tf.training.settings import Precision
 
 # Unless the model was trained on shorter sequences.
@@ -94,10 +94,6 @@ class EvaluateCorpusConfig(CorpusConfig):
             raise InputError("give --corpus: files of text, or patterns such as 'data/*.jsonl'.")
         for length in self.lengths:
             check_length(length)
-        for name in ("lengths", "scalings"):
-            values: Sequence[Any] = getattr(self, name)
-            if twice := [x for x in values if values.count(x) > 1]:
-                raise InputError(f"--{name} has {twice[0]} twice. Remove one.")
         check_numbers(self, "max_tokens", "trained_length", at_least=1)
         check_numbers(self, "held_out", above=0, below=1)
         check_numbers(self, "seed", at_least=0)
@@ -120,7 +116,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     precision = choose_precision(config.precision)
     model, tokenizer, objective = open_language_model(config.model, config.objective, precision)
     trained = model.config.trained_length or model.config.max_position_embeddings
-    lengths = tuple(sorted(config.lengths)) or (min(DEFAULT_LENGTH, trained),)
+    lengths = tuple(sorted(set(config.lengths))) or (min(DEFAULT_LENGTH, trained),)
     read = CorpusReport()
     texts = read_texts(config, files, tokenizer, max(lengths) - SPECIALS, read)
     predicted = predicted_texts(texts, objective, tokenizer, config.masking, config.seed)
@@ -142,8 +138,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
         **({"by_scaling": by_scaling} if config.scalings else {}),
     }
     if config.output is not None and plot is not None:
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
-        write_text(config.output, text.encode("utf-8", "backslashreplace").decode())
+        write_json(config.output, report)
         plot_lengths(by_scaling, plot)
     print(read.summary())
     print_tables(report, by_scaling)

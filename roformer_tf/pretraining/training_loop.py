@@ -189,8 +189,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         where = output / CHECKPOINTS
         saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
         raise TerminatedError(
-            f"stopped by {run.termination.signal}, saved {saved}. Run the same command again to "
-            "resume."
+            f"stopped by {run.termination.signal}, saved {saved}. The same command continues."
         )
 
 
@@ -288,7 +287,6 @@ def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
             reason = str(error).strip().splitlines()[0][:200]
             exit_without_shutdown(TRY_AGAIN)
             raise TerminatedError(
-                f"lost another process ({reason}). Saved: {saved}. Run the same command again to "
-                "resume."
+                f"lost another process ({reason}). Saved: {saved}. The same command continues."
             ) from None
         raise

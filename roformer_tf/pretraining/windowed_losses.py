@@ -5,7 +5,7 @@ length, from the same masked text, so that only the amount of context differs.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,11 @@ from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.windows import NO_WORD, WordedText, windows
 from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
-from roformer_tf.pretraining.initialization import PretrainedLM
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.pretraining.initialization import PretrainedLM
 
 # Or one sequence, if it is longer. A causal model scores the vocabulary at every token: fewer fit.
 TOKENS_PER_BATCH: Mapping[ObjectiveName, int] = {"masked": 8192, "causal": 2048}
@@ -86,7 +88,7 @@ def predicted_texts(
 
 
 def token_losses(
-    model: PretrainedLM,
+    model: "PretrainedLM",
     tokenizer: RoFormerTokenizer,
     objective: ObjectiveName,
     texts: Sequence[PredictedText],

@@ -298,7 +298,7 @@ class MetricsFile:
         if not writing:
             return
         kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
-        write_text(path, "".join(_json(line) for line in kept))
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a", encoding="utf-8")
         self.board = None
         if tensorboard is not None:
@@ -310,7 +310,7 @@ class MetricsFile:
         """Append a line and flush the file."""
         if not self.writing:
             return
-        self.file.write(_json(line))
+        self.file.write(json.dumps(line) + "\n")
         self.file.flush()
         if self.board is not None:
             for name, value in scalars(line).items():
@@ -343,7 +343,3 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     """The learning rate of step `step`, counted from 0."""
     return float(ops.convert_to_numpy(learning_rate_at(optimizer, step)))
-
-
-def _json(line: dict[str, Any]) -> str:
-    return json.dumps(line) + "\n"

@@ -20,7 +20,7 @@ import tyro
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, is_folder, parse_json, write_text
+from roformer_tf.files import check_writable, is_folder, parse_json
 from roformer_tf.terminal import printable, table, terminal_width
 from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
@@ -31,6 +31,7 @@ from roformer_tf.training.run_files import (
     TRIALS,
     read_keys,
     read_metrics,
+    write_json,
 )
 
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
@@ -99,9 +100,7 @@ def compare(config: RunsConfig) -> None:
     runs = [read_run(*pair) for pair in named(folders).items()]
     comparison = compared(runs)
     if config.json:
-        text = json.dumps(comparison, ensure_ascii=False, indent=2, default=str)
-        whole = text.encode("utf-8", "backslashreplace").decode()  # a folder's name may be GBK
-        write_text(config.json, f"{whole}\n")
+        write_json(config.json, comparison)
     if config.plot:
         from roformer_tf.training.plots import plot_runs  # matplotlib takes a second to load
 
@@ -305,13 +304,15 @@ def _figures(run: RecordedRun) -> Plain:
     """Metrics of fine-tuning by set: from its report, or before that from the last epoch."""
     if run.kind == PRETRAINING:
         return {}
-    valid = {key: x for line in run.evaluations[-1:] for key, x in line.items()}
-    metrics = run.report or {"valid": valid}
-    sets = {name: metrics.get(name) or {} for name in ("test", "valid")}
+    last = run.evaluations[-1] if run.evaluations else {}
+    sets = run.report or {"valid": last}
     return {
-        name: {key: x for key, x in own.items() if key not in ("step", "epoch") and _is_figure(x)}
-        for name, own in sets.items()
-        if isinstance(own, dict)
+        name: {
+            key: x
+            for key, x in sets.get(name, {}).items()
+            if key not in ("step", "epoch") and _is_figure(x)
+        }
+        for name in ("test", "valid")
     }
 
 

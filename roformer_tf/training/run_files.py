@@ -7,6 +7,7 @@ Keras is not imported here, so that `runs` prints its tables at once.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -45,6 +46,12 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path}: {problem}. Fix the file, or remove the run from the command.")
     return {str(key): value for key, value in values.items()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, readable and in UTF-8; a name that is not Unicode gets escapes."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n"
+    write_text(path, text.encode("utf-8", "backslashreplace").decode())
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -88,8 +95,6 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
             )
         return
     started = read_settings(output)
-    if started:  # a run of an earlier version lacks settings: it had their defaults
-        started = _defaults(type(config)) | started
     changed = [
         f"{key} was {started.get(key)!r} and is {value!r}"
         for key, value in plain(config).items()
@@ -133,18 +138,6 @@ def tidy(output: Path) -> None:
         for folder in (output, output / "export", *output.glob(f"{TRIALS}/*")):
             sweep(folder)
             sweep(folder / CHECKPOINTS)
-
-
-def _defaults(settings: Any) -> dict[str, Any]:
-    """The defaults of a settings dataclass, in the form of `plain`."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        if field.default_factory is not dataclasses.MISSING:
-            values |= plain(field.default_factory())
-        elif field.default is not dataclasses.MISSING:
-            plural = isinstance(field.default, tuple)
-            values[field.name] = [*field.default] if plural else field.default
-    return values
 
 
 def plain(settings: Any) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def tracked(project: str | None, output: Path, settings: Mapping[str, Any]) -> I
     def track(line: Mapping[str, Any]) -> None:
         run.log({"step": line["step"]} | scalars(line))
 
+    # Not `with run`: it prints a traceback for an exception that has a clear message, too.
     failed = True
     try:
         yield track

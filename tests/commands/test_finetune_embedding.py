@@ -136,7 +136,7 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
     flags = ["--checkpoint", released("char"), "--train", tmp_path / "train.tsv"]
     flags += ["--output", tmp_path / "run", "--hard-negatives", 2]
     assert main(["finetune", *map(str, flags)]) == 2
-    assert "hard_negatives is about sentence vectors" in capsys.readouterr().err
+    assert "hard_negatives is a setting for sentence vectors" in capsys.readouterr().err
 
 
 def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):

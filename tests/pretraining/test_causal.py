@@ -32,7 +32,7 @@ STEPS = 150
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, tmp_path_factory):
-    """flags(output, …) for a tiny causal model; every other character of the texts is determined."""
+    """flags(output, …) for a tiny causal model; every other character is determined."""
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, len(CHANCE), (400, PAIRS))
     corpus = tmp_path_factory.mktemp("answers") / "corpus.txt"
@@ -236,7 +236,7 @@ def test_masked_words_are_not_told_from_one_side(run, flags, tmp_path, capsys, s
     words = flags(tmp_path / "run", objective="masked", **changes)
     assert main(["pretrain", *words]) == 2
     message = capsys.readouterr().err
-    assert "reads from left to right (attention_type is causal)" in message
+    assert "is a causal model (attention_type)" in message
     assert "Give --objective causal" in message
 
 

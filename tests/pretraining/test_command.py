@@ -388,7 +388,7 @@ def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, ca
     changed = yaml.safe_load((copy / "settings.yaml").read_text()) | {"vocab_size": None}
     (copy / "settings.yaml").write_text(yaml.safe_dump(changed))
     flags = pretrain_flags(copy, corpus=None, vocab_size=None, rows=rows)
-    assert "was trained on other rows" in refused(flags, copy, capsys)
+    assert "was trained on other data" in refused(flags, copy, capsys)
 
 
 @pytest.mark.parametrize("name", ["model", "checkpoints"])
@@ -553,7 +553,7 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
             {"init_from": "x.zip", "architecture": "y.json", "vocab_size": None},
             "either --init-from",
         ),
-        ({"init_from": "x.zip"}, "leave --vocab-size out"),
+        ({"init_from": "x.zip"}, "Remove --vocab-size"),
         ({"corpus": (), "rows": "rows", "vocab": "x"}, "bring their own vocabulary"),
         ({"vocab": "vocab.txt"}, "vocab"),
         ({"length": 1}, "length is 1"),

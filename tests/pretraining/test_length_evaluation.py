@@ -289,14 +289,12 @@ def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, cap
         ("--lengths 8000", "needs a text of 7,998"),
         ("--lengths 92 --only-long", "in one document"),
         ("--lengths 2", "at least"),
-        ("--lengths 12 12", "12 twice"),
         ("--max-tokens 0", "max_tokens is 0"),
         ("--trained-length 0", "trained_length is 0"),
-        ("--scalings yarn yarn", "yarn twice"),
         ("--held-out 1", "held_out is 1"),
         ("--data x.tsv", "give either --corpus"),
         ("--output x.png", "the plot next to it"),
-        ("--objective masked", "reads from left to right"),
+        ("--objective masked", "is a causal model"),
     ],
 )
 def test_bad_input_is_one_message(models, corpus, words, said, capsys, tmp_path, monkeypatch):

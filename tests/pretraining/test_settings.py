@@ -61,7 +61,7 @@ def test_a_flag_of_preparation_that_says_otherwise_is_refused(
     told = told.removesuffix(", but they")
     assert f"--rows {pretrained / 'rows'} are prepared already, so these change nothing: " in err
     assert told in err
-    assert "Leave them out, or prepare other rows." in err
+    assert "Remove them, or prepare other rows." in err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -54,11 +54,11 @@ def test_a_stage_goes_on_behind_the_rows_of_earlier_ones():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("length=64", "does not say for how many steps"),
-        ("steps=ten", "is 'ten', which is no number"),
+        ("length=64", "has no number of steps"),
+        ("steps=ten", "is 'ten', not a number"),
         ("steps=0", "steps is 0"),
         ("steps=5 depth=3", "has 'depth=3', but takes only length"),
-        ("steps", "no number"),
+        ("steps", "not a number"),
     ],
 )
 def test_a_stage_that_cannot_be_read_is_refused(text, message):

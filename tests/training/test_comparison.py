@@ -300,13 +300,6 @@ def test_damaged_settings_are_named(tmp_path, content, problem):
         read(run)
 
 
-@pytest.mark.parametrize("report", [{}, {"valid": None}, {"valid": [1]}, {"test": {"f1": "x"}}])
-def test_a_report_of_another_version_is_no_failure(tmp_path, report):
-    run = write_run(tmp_path / "run", losses(0.5), epochs=1)
-    (run / "report.json").write_text(json.dumps(report))
-    assert len(shown(run)) == 2
-
-
 # --- Which runs --------------------------------------------------------------------------------
 
 

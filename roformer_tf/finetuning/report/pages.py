@@ -4,7 +4,6 @@ The card is the `README.md` of a fine-tuned model's folder. It starts with YAML 
 hub reads it.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
@@ -34,7 +33,7 @@ from roformer_tf.tasks.metrics import ACCURACY, Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.templates import cut_font, data_url, environment, markdown
 from roformer_tf.training import plots
-from roformer_tf.training.run_files import file_name
+from roformer_tf.training.run_files import file_name, write_json
 from roformer_tf.translation import Language, Translator
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ HUB_METRICS = {
 def write_report(folder: str | Path, report: Report, language: Language = "en") -> None:
     """Write report.json, and report.md and report.html in this language."""
     folder = Path(folder)
-    write_text(folder / "report.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    write_json(folder / "report.json", report)
     write_text(folder / "report.md", markdown_page(report, language))
     write_text(folder / "report.html", html_page(report, language))
 
